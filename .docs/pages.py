@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -36,7 +35,7 @@ COPIES = {  # text of the repository -> its page
 }
 SPECIALISTS = FIGURES / "specialists"
 for _page in sorted(
-    SPECIALISTS.rglob("*.md")
+    [*SPECIALISTS.rglob("*.md"), *FIGURES.glob("*/PLAN.md")]
 ):  # README.md: specialists.md; captions/README.md: specialists-captions.md
     _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
     COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"
@@ -48,9 +47,9 @@ PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", 
 def write_all() -> None:
     """Write all generated pages, and copy the notebooks; a file that would not change is left alone."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        copy = HERE / "tutorials" / path.name
-        if not copy.is_file() or copy.read_bytes() != path.read_bytes():
-            shutil.copyfile(path, copy)
+        copy, text = HERE / "tutorials" / path.name, badged(path, os.environ.get("GITHUB_REPOSITORY", ""))
+        if not copy.is_file() or copy.read_text(encoding="utf-8") != text:
+            copy.write_text(text, encoding="utf-8")
     _reference()
     _commands()
     _columns()
@@ -61,6 +60,17 @@ def write_all() -> None:
         _copied(source)
     for path in [path for path in MADE.rglob("*") if path.is_file() and path not in _current]:
         path.unlink()  # of an earlier version
+
+
+def badged(path: Path, repository: str) -> str:
+    """Return a notebook, with a badge under its title that opens it in Colab if its repository is known."""
+    text = path.read_text(encoding="utf-8")
+    if not repository:
+        return text
+    notebook = json.loads(text)
+    target = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/{path.name}"
+    notebook["cells"][0]["source"][1:1] = ["\n", f"[**Open in Colab**]({target})\n"]
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def numbers() -> dict[str, str]:
@@ -163,6 +173,7 @@ def _commands() -> None:
         panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append(name)
         context = typer.Context(commands[name], info_name=f"headroles {name}")
         text = get_docs_for_click(obj=commands[name], ctx=context, name=f"headroles {name}", title=name)
+        text = re.sub(r" ?<(bool|boolean)>|\[(bool|boolean)\] ?", "", text)  # a flag has no value
         _put(f"cli/{name}.md", text.replace("```console\n$ ", "```bash\n"))
     index = [
         "# Commands\n",
@@ -189,6 +200,9 @@ def _columns() -> None:
             content["files"].add(str(path.relative_to(FIGURES)))
     lines = []
     for stem, about in made.items():
+        if stem not in found:
+            lines.append(f"## `{stem}`\n\n{about} No study has committed one yet.\n")
+            continue
         names = ", ".join(f"`{name}`" for name in sorted(found[stem]["columns"]))
         lines += [
             f"## `{stem}`\n",
@@ -248,11 +262,15 @@ def _gallery() -> None:
             names, _, command = line.strip("| ").split(" | ", 2)
             commands.update(dict.fromkeys(re.findall(r"`([^`]+)`", names), command))
     gallery = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))
-    text = ["# Gallery\n", gallery["about"]]
+    text = ["# Gallery\n", gallery["about"], "::::::{grid} 2 3 4 5\n:gutter: 2\n"]
     for entry in gallery["figure"]:
-        text += [f"## {entry['title']}\n", f"![{entry['title']}](../../figures/{entry['picture']})\n"]
-        text += [f"```python\n{entry['code'].strip()}\n```\n"]
-        text += [f"The table was made by: {commands[str(Path(entry['picture']).parent)]}\n"]
+        picture = f"../../figures/{entry['picture']}"
+        text += [
+            f":::::{{grid-item}}\n:class: thumbnail\n\n![{entry['title']}]({picture})\n",
+            f"::::{{dropdown}} {entry['title']}\n```python\n{entry['code'].strip()}\n```\n",
+            f"The table was made by: {commands[str(Path(entry['picture']).parent)]}\n::::\n:::::\n",
+        ]
+    text.append("::::::")
     _put("gallery.md", "\n".join(text))
 
 
@@ -338,8 +356,8 @@ def _copied(source: str) -> None:
         return f"]({os.path.relpath(place, MADE)}{'#' * bool(anchor)}{anchor})"
 
     text = re.sub(r"\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8"))
-    if ROOT / source == SPECIALISTS / "README.md":
-        text += "\n```{toctree}\n:hidden:\n:glob:\n\nspecialists-*\n```\n"
+    if pages := {"figures/specialists/README.md": "specialists-*", "figures/README.md": "*-plan"}.get(source):
+        text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{pages}\n```\n"
     _put(COPIES[source], text)
 
 

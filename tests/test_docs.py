@@ -6,6 +6,7 @@ import functools
 import html
 import http.server
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -176,3 +177,30 @@ def test_the_search_finds_confidence(page):
     page.get_by_role("link", name="Scores", exact=True).and_(results.locator("a")).first.wait_for(timeout=60_000)
     assert results.count() >= 4  # they come one by one
     assert any("confidence" in text.lower() for text in results.all_inner_texts())
+
+
+def test_a_flag_shows_no_type_and_no_code_runs_off_the_page(page, site):
+    for path in (site / "generated/cli").glob("*.html"):
+        assert "&lt;bool" not in path.read_text(encoding="utf-8"), path
+    for name in ("getting-started.html", "how-to/share.html", "how-to/extend.html", "generated/gallery.html"):
+        page.goto(name)
+        wide = "[...document.querySelectorAll('.bd-article pre')].filter(p => p.scrollWidth > p.clientWidth + 1).length"
+        assert page.evaluate(wide) == 0, name
+
+
+def test_the_gallery_is_two_screens_of_thumbnails_with_their_code_behind_a_click(page):
+    page.goto("generated/gallery.html")
+    assert page.evaluate("document.querySelector('.bd-article').scrollHeight") < 2.2 * 900
+    assert page.locator(".thumbnail pre:visible").count() == 0
+    page.locator(".thumbnail summary").first.click()
+    assert page.locator(".thumbnail pre:visible").count() == 1
+
+
+def test_a_notebook_has_a_badge_where_the_repository_is_known(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / ".docs")
+    pages = importlib.import_module("pages")
+    path = ROOT / "notebooks/1_one_head.ipynb"
+    assert pages.badged(path, "") == path.read_text(encoding="utf-8")
+    first = "".join(json.loads(pages.badged(path, "OWNER/NAME"))["cells"][0]["source"])
+    address = "https://colab.research.google.com/github/OWNER/NAME/blob/main/notebooks/1_one_head.ipynb"
+    assert first.startswith(f"# One head\n\n[**Open in Colab**]({address})\n\nWhat is")

@@ -19,6 +19,11 @@ import headroles
 ROOT = Path(headroles.__file__).parent
 PATHS = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
 PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+TESTS = ROOT.parent / "tests"
+ACROSS = {  # files of tests of what several modules of a package do together
+    "models/test_offloading.py", "scores/test_padding.py", "scores/test_planted.py",
+    "scores/test_without_sink.py",
+}  # fmt: skip
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
@@ -57,6 +62,17 @@ def test_a_package_has_at_most_a_dozen_modules():
     sizes = {package: [path for path in package.glob("*.py") if path.name != "__init__.py"] for package in PACKAGES}
     assert {package.name: len(modules) for package, modules in sizes.items() if len(modules) > 12} == {}
     assert len(sizes[ROOT]) <= 4
+
+
+def test_every_module_has_its_tests_and_every_file_of_tests_its_module():
+    """`tests/PACKAGE/test_MODULE.py`, but for re-exports (`__init__`) and `__main__`, which is one call."""
+    modules = [path for path in PATHS if not path.stem.startswith("__")]
+    beside = {path.parent / f"test_{path.stem.removeprefix('_')}.py" for path in modules}
+    for path in sorted(beside):
+        assert re.search(r"^ *def test_", (TESTS / path).read_text(encoding="utf8"), re.MULTILINE), path
+    packages = {path.parent for path in modules if path.parent.name}
+    others = {path.relative_to(TESTS) for package in packages for path in (TESTS / package).glob("test_*.py")}
+    assert {path.as_posix() for path in others - beside} == ACROSS
 
 
 def test_every_file_says_in_one_sentence_what_it_is():

@@ -1,4 +1,4 @@
-"""What learnt gates cost: `python figures/benchmarks/make.py gates [--repeats 15]`.
+"""What learnt gates cost: `python figures/benchmarks/make.py gates --repeats 15`.
 
 Prints, from one run, the processor time of a training step (forward, backward, AdamW) with Hard Concrete gates on every
 head over that of the same step without, as the median of paired repeats with its quartiles, for random models: a Marian

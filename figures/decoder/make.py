@@ -4,8 +4,8 @@ FOLDER is where the trained model is kept. It is a Llama of 4 layers x 8 heads, 
 grammar as tokens, trained on a mixture: sentences of the grammar, random tokens twice in a row, needles in haystacks,
 sentences with an indirect object, ordered words, and the grammatical halves of minimal pairs. So each behaviour that a
 score looks for is there to be learnt; the texts that are scored are other draws. Measured are the trained model, the
-same model before its training, and what ablating each head costs in each of the behaviours. `headroles correlate` draws
-the maps.
+same model before its training, and what ablating each head costs in each of the behaviours. The maps are
+`hr.plots.score_map` of `hr.score_correlations`.
 """
 
 from __future__ import annotations

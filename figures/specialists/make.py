@@ -16,19 +16,20 @@ import typer
 from arms import ArmName, Recipe, specialise
 from matplotlib.axes import Axes
 from pruning import KEEP, prune_arm
-from several_models import TESTED, pool_models
+from several_models import TESTED, again, pool_models
 
 import headroles as hr
 from headroles.papers import prepared
 from headroles.papers.bench import metric_label
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+ONE_ENCODER = "All models start from one pretrained encoder: they share errors."
 SIZES = ", ".join(field.name for field in fields(Recipe))
 
 
 @app.command()
 def train(
-    data: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
+    data: Annotated[Path, typer.Argument(help="Folder of hr.papers.prepare.")],
     output: Annotated[Path, typer.Option(help="Folder for the models and for unfinished training.")],
     arm: Annotated[
         ArmName,
@@ -63,7 +64,7 @@ def train(
 def prune(
     study: Path,
     model: Path,
-    data: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
+    data: Annotated[Path, typer.Argument(help="Folder of hr.papers.prepare.")],
     keep: Annotated[list[int], typer.Option(help="Encoder heads left.")] = list(KEEP),
     controls: Annotated[list[int], typer.Option(help="Heads left of controls of equal size.")] = [],
     gate_seeds: int = 3,
@@ -105,10 +106,11 @@ def untrained(model: Path, output: Path, seed: int = 0) -> None:
 def pool(
     folders: Annotated[list[Path], typer.Argument(help="Folders of `prune`, one per model.")],
     tested: Annotated[list[int], typer.Option(help="Heads left of the primary outcome.")] = list(TESTED),
+    one_encoder: Annotated[bool, typer.Option("--one-encoder", help=ONE_ENCODER)] = False,
     study: Path = Path("study"),
 ) -> None:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
-    pooled = pool_models(folders, tested=tested, study=study)
+    pooled = pool_models(folders, tested=tested, one_encoder=one_encoder, study=study)
     for name, table in pooled._asdict().items():
         if table is not None and name not in ("heads", "controls"):
             print(name, table.to_string(index=False), sep="\n")
@@ -116,6 +118,24 @@ def pool(
     save(picture.specialists(*pooled[:4], label=label), study / "specialists.png")
     if pooled.changes is not None and pooled.changes[["before", "after"]].to_numpy().any():
         save(hr.plots.drift(pooled.changes), study / "drift-pooled.png")
+
+
+@app.command()
+def retest(
+    studies: Annotated[list[Path], typer.Argument(help="Studies of `pool`.")],
+    tested: Annotated[list[int], typer.Option(help="Heads left of the primary outcome.")] = list(TESTED),
+    one_encoder: Annotated[bool, typer.Option("--one-encoder", help=ONE_ENCODER)] = False,
+) -> None:
+    """Test again over the models of studies of `pool`, from the tables that they keep."""
+    for study in studies:
+        table = again(study, tested=tested, one_encoder=one_encoder)
+        print(study, table[table["analysis"] == "primary"].to_string(index=False), sep="\n")
+        if (study / "specialists.png").is_file():
+            heads, sizes = (hr.load_table(study / f"pooled-{name}.parquet") for name in ("heads", "sizes"))
+            path = study / "pooled-controls.parquet"
+            controls = hr.load_table(path) if path.is_file() else None
+            axes = picture.specialists(heads, table, sizes, controls, label=metric_label(sizes))
+            save(axes, study / "specialists.png")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from pooling import COVARIATES, PREDICTORS, pooled_survival
 from scipy import stats
 
 import headroles as hr
+from headroles.analysis.intervals import exact_share
 
 PLACE = Path(__file__).parent
 SCRATCH, MINILM, CLASSIFIER = "translators trained from nothing", "MiniLM translates", "MiniLM classifies (SST-2)"
@@ -24,8 +26,10 @@ STUDIES = {
     "minilm": MINILM,
     "sst2": CLASSIFIER,
 }
+PRETRAINED = {"minilm": "MiniLM", "sst2": "MiniLM"}  # study -> the encoder that its models start from
 EVERY = "all studies"
 ROLES = {"positional": 0.9, "syntactic": 0.1}  # thresholds of `hr.roles`, on the columns of `graded_roles`
+BESIDE = ("as many of their layers, the most important", "expected of their layers")  # the same slots
 RANKS = (  # label, predictor, covariates
     ("importance", "importance", ()),
     ("positional", "positional", ()),
@@ -61,12 +65,15 @@ def overview() -> None:
     """Put all studies into a table and a picture.
 
     `overview.csv` has a row per panel of the picture, family of models and kind of head. Panel "survivors": share of
-    the heads with a role that are among the last quarter of the encoder's heads, beside as many of the most important
-    heads of the same layers, and all heads of these layers; mean over models that have such a head, 95 % interval of t
-    over them, cut at 0 and 1. Panel "rank": rank correlation with that survival within layers, pooled over models
-    (`pooled_survival`). Panel "controls": models without the other heads, retrained: how much of the difference between
-    random heads (0) and all heads (1, mean of the study) the chosen ones keep, by the metric; the interval is that of
-    the chosen less the random ones, t over models. Its last rows are over the models of all studies.
+    the heads with a role that are among the last quarter of the encoder's heads, over all models of the family; beside
+    it that of the most important heads of the same layers, as many in each, and what the layers alone make expect. The
+    95 % interval is that of Clopper and Pearson with heads as the sample, a head of an encoder that models share
+    counted once; `models` have such a head. `most importance` and `most confidence`: how many of the heads are among
+    the first of their layers by these, as many as have the role there. Panel "rank": rank correlation with survival
+    within layers, pooled over models (`pooled_survival`). Panel "controls": models without the other heads, retrained:
+    how much of the difference between random heads (0) and all heads (1, mean of the study) the chosen ones keep, by
+    the metric; the interval is that of the chosen less the random ones, t over models. Its last rows are over the
+    models of all studies.
 
     Families are not tests: what was fixed before looking is in the page of each study.
     """
@@ -87,9 +94,13 @@ def together(studies: list[str], output: Annotated[Path, typer.Option()]) -> Non
     """
     models = {name: model for study in studies for name, model in models_of(study).items()}
     rows = [
-        pooled_survival(models, ["survival[12]", "survival[6]"], predictors=predictors, covariates=covariates).assign(
-            given=", ".join(covariates)
-        )
+        pooled_survival(
+            models,
+            ["survival[12]", "survival[6]"],
+            predictors=predictors,
+            covariates=covariates,
+            encoders=encoders_of(models),
+        ).assign(given=", ".join(covariates))
         for predictors, covariates in TESTS
     ]
     pd.concat(rows).to_csv(output, index=False, float_format="%.4f")
@@ -101,38 +112,41 @@ def models_of(study: str) -> dict[str, Model]:
     return {f"{study} {name}": table.set_index(["kind", "layer", "head"]) for name, table in heads.groupby("model")}
 
 
+def encoders_of(models: Iterable[str]) -> dict[str, str]:
+    """The encoder that models share with others: those of `PRETRAINED`."""
+    return {name: encoder for name in models for study, encoder in PRETRAINED.items() if name.split(" ")[0] == study}
+
+
 def quarter(model: Model) -> str:
     """The column of survival with a quarter of the heads left."""
     return f"survival[{len(model) // 4}]"
 
 
 def survivors(models: dict[str, dict[str, Model]]) -> list[Row]:
-    """Shares of heads with a role that survive."""
+    """Shares of heads that survive: with a role, and beside them others of the same layers, as many."""
     rows: list[Row] = []
     for family, tables in models.items():
-        shares: dict[str, list[float]] = {}
-        counts: dict[str, int] = {}
-        for model in tables.values():
-            kept, layer = model[quarter(model)], model.index.get_level_values("layer")
-            masks = {role: model[role] >= least for role, least in ROLES.items()}
-            any_role = np.logical_or.reduce([*masks.values()])
-            order = model["importance"].groupby(layer).rank(ascending=False)
-            number = pd.Series(any_role, model.index).groupby(layer).transform("sum")
-            masks["as many of their layers,\nthe most important"] = order <= number
-            masks |= {"with a role": pd.Series(any_role, model.index)}
-            for label, mask in masks.items():
-                if mask.any():
-                    shares.setdefault(label, []).append(float(kept[mask].mean()))
-                    counts[label] = counts.get(label, 0) + int(mask.sum())
-            if any_role.any():
-                chance = kept.groupby(layer).transform("mean")[any_role].mean()
-                shares.setdefault("all heads of their layers", []).append(float(chance))
-                counts["all heads of their layers"] = counts["with a role"]
-        for label in ["positional", "syntactic", *[name for name in shares if name not in (*ROLES, "with a role")]]:
-            if label in shares:
-                size, value, *ends = over_models(shares[label])
-                low, high = np.clip(ends, 0, 1)
-                rows.append(row("survivors", family, label, size, value, low, high, heads=counts[label]))
+        for role, least in ROLES.items():
+            kept: dict[str, list[float]] = {name: [] for name in (f"{role} heads", *BESIDE)}  # what -> head -> survival
+            slots: set[tuple[object, ...]] = set()
+            number, among = 0, {"importance": 0, "confidence": 0}
+            for name, model in tables.items():
+                survives, of_layer = model[quarter(model)], model.index.get_level_values("layer")
+                mask = model[role] >= least
+                many = mask.groupby(of_layer).transform("sum")
+                first = {of: model[of].groupby(of_layer).rank(ascending=False) <= many for of in among}
+                among = {of: count + int((first[of] & mask).sum()) for of, count in among.items()}
+                chance = survives.groupby(of_layer).transform("mean")
+                parts = survives[mask], survives[first["importance"]], chance[mask]
+                for label, part in zip(kept, parts, strict=True):
+                    kept[label] += part.tolist()
+                slots |= {(encoders_of([name]).get(name, name), *head) for head in model.index[mask]}
+                number += bool(mask.any())
+            for label, values in kept.items():
+                share = float(np.mean(values))
+                low, high = (np.nan, np.nan) if label == BESIDE[-1] else exact_share(share, len(slots))
+                line = row("survivors", family, f"{role} | {label}", number, share, low, high, heads=len(values))
+                rows.append(line | ({f"most {of}": count for of, count in among.items()} if role in label else {}))
     return rows
 
 
@@ -142,7 +156,9 @@ def ranks(models: dict[str, dict[str, Model]]) -> list[Row]:
     for family, tables in models.items():
         renamed = {name: model.rename(columns={quarter(model): "survives"}) for name, model in tables.items()}
         for label, predictor, covariates in RANKS:
-            pooled = pooled_survival(renamed, ["survives"], predictors=[predictor], covariates=covariates).iloc[0]
+            pooled = pooled_survival(
+                renamed, ["survives"], predictors=[predictor], covariates=covariates, encoders=encoders_of(renamed)
+            ).iloc[0]
             numbers = int(pooled["models"]), *pooled[["r", "r.low", "r.high"]].astype(float)
             rows.append(row("rank", family, label, *numbers))
     return rows
@@ -200,9 +216,10 @@ def draw(table: pd.DataFrame) -> None:
             error = np.abs(rows[["low", "high"]].sub(rows["value"], axis=0)).fillna(0).to_numpy().T
             colour = COLOURS[STUDIES.get(family, family)]
             marker = "os^DP"[number] if panel == "controls" else "o"
-            name = f"{WORDS.get(family, family)} ({rows['models'].max()} models)"
+            pooled = table.loc[(table["of"] == family) & (table["panel"] != "survivors"), "models"].max()
+            name = f"{WORDS.get(family, family)} ({pooled} models)"
             ax.errorbar(rows["value"], y, xerr=error, fmt=marker, color=colour, capsize=3, label=name)
-        ax.set_yticks(range(len(whats)), [what.replace(", ", ",\n") for what in whats])
+        ax.set_yticks(range(len(whats)), [what.rpartition(" | ")[2].replace(", ", ",\n") for what in whats])
         ax.invert_yaxis()
         ax.set(xlabel=label, title=title)
         ax.axvline(0, color="grey", linestyle=":", linewidth=1)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import Array, p_value
-from headroles.analysis.multiple_testing import holm
-from headroles.analysis.resampling import Whole, centred_ranks, permuted_values, strata
+from headroles.analysis.intervals import LEVEL, Array, needed, p_value
+from headroles.analysis.multiple_testing import corrections
+from headroles.analysis.resampling import Whole, centred_ranks, strata
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 
 PREDICTORS = ("positional", "syntactic")
 COVARIATES = ("confidence", "sink")
+NUMBERS = ("r", "r.low", "r.high", "p", "power", "detectable", "agree", "i2")
+NUMBERS += ("population", "population.low", "population.high", "population.p")
+ALIKE = 0.8  # rank correlation of the same heads from which on two models must share an encoder
 
 
 def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
@@ -36,54 +41,82 @@ def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
     return frame.table(columns, frame.rows(scores), f"graded_roles|{signature}")
 
 
+class Ranks(NamedTuple):
+    """Ranks of predictor and outcome of a model within layers, less covariates."""
+
+    x: Array  # [heads]
+    y: Array  # [heads]
+    layers: Whole  # [heads]
+    freedom: int
+    places: list[tuple[str, int]]  # kind and layer of each head
+    covariates: Array  # orthonormal basis of the covariates' ranks: [heads, covariates]
+
+
 def pooled_survival(
     models: Mapping[str, pd.DataFrame],
     outcomes: Sequence[str],
     *,
     predictors: Sequence[str] = PREDICTORS,
     covariates: Sequence[str] = COVARIATES,
+    encoders: Mapping[str, str] | None = None,
     n_permutations: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Test over several models whether `predictors` rank the surviving heads.
 
-    The test is a random-effects meta-analysis.
-
     Of each model the partial rank correlation within layers, given `covariates`, is taken over the layers in which the
-    outcome varies; Fisher's z of all models is pooled with the between-model variance of DerSimonian and Laird and the
-    interval of Hartung and Knapp, which has as many degrees of freedom as there are models less one.
+    outcome varies. Fisher's z of all models is averaged, weighted by degrees of freedom. The test permutes the
+    outcome's residuals within the layers of each model, and fits the covariates to them again (Freedman and Lane). It
+    is about these models: 3 to 15 do not say how much others differ, and the interval of a random-effects mean
+    (`population`), kept for the studies that fixed it beforehand, hardly ever rejects (figures/simulations).
+
+    Models with one pretrained encoder share errors: their heads are permuted in the same way, so that they count as
+    much as they differ.
 
     Args:
         models: One table per trained model, one row per head: `predictors`, `covariates` and `outcomes`.
         outcomes: Columns of survival: the share of gate seeds in which the head survives.
         predictors: Columns of `graded_roles` to test.
         covariates: Columns to adjust for.
-        n_permutations: Permutations of the outcome's residuals within the layers of each model (Freedman and Lane).
+        encoders: Model -> name of the pretrained encoder that it shares with other models.
+        n_permutations: Number of permutations.
         seed: Seed of the permutations.
 
     Returns:
-        One row per outcome and predictor: `models`, `r` with `r.low` and `r.high`, `p` (two-sided, t), `holm` over all
-        rows, `agree` (share of models with the sign of `r`), `i2` (share of variance between models), `p.within` (the
-        permutation p of the mean z).
+        One row per outcome and predictor: `models`, `r` with `r.low` and `r.high` (as far to either side as permutation
+        rejects), `p` (two-sided), `holm` over all rows; `power`, the chance of p < .05 if r is .5 in every model, and
+        `detectable`, the r that is found with a chance of .8 at the strictest step of Holm; `agree` (share of models
+        with the sign of `r`), `i2` (share of variance between models); and `population`, `.low`, `.high`, `.p`,
+        `.holm` by DerSimonian and Laird and by Hartung and Knapp, at least as wide as the plain random-effects
+        interval.
 
     Raises:
-        ValueError: For fewer than two models, and for a column that a model lacks.
+        ValueError: For fewer than two models, for a column that a model lacks, for models of one encoder with other
+            heads, and for models whose heads agree as those of one encoder do, without `encoders`.
     """
     if len(models) < 2:
         raise ValueError(f"too few models to pool: got {len(models)}; expected at least 2, trained from other seeds")
     for name, table in models.items():
         if lacking := [column for column in (*outcomes, *predictors, *covariates) if column not in table]:
             raise ValueError(f"model {name!r} lacks column {lacking[0]!r}; it has {', '.join(map(str, table))}")
+    shared = dict(encoders or {})
+    _check_encoders(models, [*predictors, *covariates, *PREDICTORS, *COVARIATES], shared)
+    groups = [shared.get(name, f"model {name}") for name in models]
     rows = []
     for outcome in outcomes:
         for predictor in predictors:
-            residuals = [residual_ranks(table, predictor, outcome, covariates) for table in models.values()]
-            rows.append({"outcome": outcome, "predictor": predictor} | _pooled(residuals, n_permutations, seed))
+            ranks = [residual_ranks(table, predictor, outcome, covariates) for table in models.values()]
+            tests = len(outcomes) * len(predictors)
+            rows.append(
+                {"outcome": outcome, "predictor": predictor} | _pooled(ranks, groups, n_permutations, seed, tests)
+            )
     table = pd.DataFrame(rows)
-    table["holm"] = holm(table["p"].to_numpy(float))
+    for name in ("", "population."):
+        table[f"{name}holm"] = corrections(table[f"{name}p"].to_numpy(float))["holm"]
     text = frame.sign(
-        pooled="random effects",
+        pooled="permutation within layers",
         models=",".join(models),
+        encoders=",".join(f"{name}={encoder}" for name, encoder in shared.items()) or "own",
         covariates=",".join(covariates),
         permutations=n_permutations,
         seed=seed,
@@ -91,41 +124,96 @@ def pooled_survival(
     return frame.signed(table, text)
 
 
-def residual_ranks(
-    table: pd.DataFrame, predictor: str, outcome: str, covariates: Sequence[str]
-) -> tuple[Array, Array, Whole, int]:
-    """Return ranks of predictor and outcome within layers, less covariates; layers; degrees of freedom."""
+def _check_encoders(models: Mapping[str, pd.DataFrame], columns: Sequence[str], shared: Mapping[str, str]) -> None:
+    """Raise ValueError for models that are not known to share an encoder, and agree head by head."""
+    columns = [name for name in dict.fromkeys(columns) if all(name in table for table in models.values())]
+    tables = {name: table.sort_index() for name, table in models.items()}
+    ranks = {name: ranks_of(table, columns) for name, table in tables.items()}
+    for first, second in combinations(models, 2):
+        alike = shared.get(first, first) == shared.get(second, second)
+        if alike or not tables[first].index.equals(tables[second].index):
+            continue
+        if (found := agreement(ranks[first], ranks[second])) > ALIKE:
+            raise ValueError(
+                f"models {first!r} and {second!r} agree head by head: got a rank correlation of {found:.2f} within "
+                f"layers, mean over {', '.join(columns)}; expected models trained apart; say which share a pretrained "
+                f"encoder: encoders={{model: encoder}}"
+            )
+
+
+def ranks_of(table: pd.DataFrame, columns: Sequence[str]) -> Array:
+    """Return the ranks of columns within layers, less their mean; 0 where a value is missing: [heads, columns]."""
+    layers = strata(table.index)
+    ranks = [np.nan_to_num(centred_ranks(table[name].to_numpy(float), layers)) for name in columns]
+    return np.stack(ranks, axis=1)
+
+
+def agreement(first: Array, second: Array) -> float:
+    """Return the correlation of the ranks of the same heads, [heads, columns], mean over columns."""
+    scales = np.sqrt((first**2).sum(0) * (second**2).sum(0))
+    found = (first * second).sum(0)[scales > 0] / scales[scales > 0]
+    return float(found.mean()) if len(found) else 0.0
+
+
+def residual_ranks(table: pd.DataFrame, predictor: str, outcome: str, covariates: Sequence[str]) -> Ranks:
+    """Return ranks of predictor and outcome within layers, less covariates."""
     kept = table[[predictor, outcome, *covariates]].dropna().sort_index()
     layers = strata(kept.index)
     varies = kept[outcome].groupby(layers).transform("nunique").to_numpy() > 1
     kept, layers = kept[varies], layers[varies]
     ranks = {name: centred_ranks(kept[name].to_numpy(float), layers) for name in kept}
     adjusted = np.stack([ranks[name] for name in covariates], 1) if covariates else np.empty((len(kept), 0))
+    axes, sizes, _ = np.linalg.svd(adjusted, full_matrices=False)
+    basis = axes[:, sizes > 1e-9 * sizes.max(initial=0)]
     x, y = (ranks[name] - adjusted @ np.linalg.lstsq(adjusted, ranks[name])[0] for name in (predictor, outcome))
-    return x, y, layers, len(kept) - len(np.unique(layers)) - len(covariates) - 2
+    freedom = len(kept) - len(np.unique(layers)) - len(covariates) - 2
+    return Ranks(x, y, layers, freedom, [head[:2] for head in kept.index], basis)
 
 
-def _pooled(residuals: Sequence[tuple[Array, Array, Whole, int]], n_permutations: int, seed: int) -> dict[str, float]:
+def _pooled(
+    ranks: Sequence[Ranks], groups: Sequence[str], n_permutations: int, seed: int, tests: int
+) -> dict[str, float]:
     """Numbers of one row; NaN for fewer than two usable models."""
-    usable = [(x, y, layers, freedom) for x, y, layers, freedom in residuals if freedom > 0 and x.any() and y.any()]
+    usable = [
+        (part, group)
+        for part, group in zip(ranks, groups, strict=True)
+        if part.freedom > 0 and part.x.any() and part.y.any()
+    ]
     if len(usable) < 2:
-        missing = ("r", "r.low", "r.high", "p", "agree", "i2", "p.within")
-        return {"models": len(usable), **dict.fromkeys(missing, np.nan)}
-    z = np.array([fisher_z(x, y) for x, y, _, _ in usable])
-    variance = 1 / np.array([freedom for *_, freedom in usable])
-    mean, low, high, p, share = random_effects(z, variance)
-    random = np.random.default_rng(seed)
+        return {"models": len(usable), **dict.fromkeys(NUMBERS, np.nan)}
+    z = np.array([fisher_z(part.x, part.y) for part, _ in usable])
+    freedom = np.array([part.freedom for part, _ in usable])
+    numbers = {group: number for number, group in enumerate(sorted({group for _, group in usable}))}
     permuted = np.zeros(n_permutations)
-    for x, y, layers, _ in usable:
-        permuted += fisher_z(x, permuted_values(y, layers, n_permutations, random)) / len(usable)
-    return {
-        "models": len(usable),
-        **dict(zip(("r", "r.low", "r.high"), np.tanh([mean, low, high]).tolist(), strict=True)),
-        "p": p,
-        "agree": float((np.sign(z) == np.sign(mean)).mean()),
-        "i2": share,
-        "p.within": p_value(permuted, float(z.mean())),
-    }
+    for (part, group), weight in zip(usable, freedom / freedom.sum(), strict=True):
+        permuted += weight * fisher_z(part.x, permuted_alike(part, n_permutations, [seed, numbers[group]]))
+    mean = float(freedom @ z / freedom.sum())
+    sizes, effect = np.sort(np.abs(permuted)), np.arctanh(0.5)
+    half = float(sizes[-needed(n_permutations)])  # what p of 0.05 is
+    strict = float(np.quantile(sizes, 1 - LEVEL / tests, method="higher"))
+    middle, low, high, p, share = random_effects(z, 1 / freedom)
+    values = (
+        *np.tanh([mean, mean - half, mean + half]).tolist(),
+        p_value(permuted, mean),
+        float((np.abs(permuted + effect) > half).mean()),
+        float(np.tanh(strict + np.quantile(permuted, 0.8))),
+        float((np.sign(z) == np.sign(mean)).mean()),
+        share,
+        *np.tanh([middle, low, high]).tolist(),
+        p,
+    )
+    return {"models": len(usable), **dict(zip(NUMBERS, values, strict=True))}
+
+
+def permuted_alike(part: Ranks, n_permutations: int, seed: Sequence[int]) -> Array:
+    """Permute the outcome within layers, alike for the same seed and layer, less covariates: [permutations, heads]."""
+    permuted = np.empty((n_permutations, len(part.y)))
+    for layer in np.unique(part.layers):
+        heads = np.flatnonzero(part.layers == layer)
+        kind, number = part.places[heads[0]]
+        generator = np.random.default_rng([*seed, frame.KINDS.index(kind), number, len(heads)])
+        permuted[:, heads] = part.y[heads][generator.random((n_permutations, len(heads))).argsort(1)]
+    return permuted - permuted @ part.covariates @ part.covariates.T
 
 
 def random_effects(effects: Array, variance: Array) -> tuple[float, float, float, float, float]:

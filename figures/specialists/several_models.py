@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
 
+from headroles.analysis.changes import role_changes
 from headroles.analysis.multiple_testing import holm
-from headroles.analysis.role_persistence import role_changes
 from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
@@ -45,7 +45,11 @@ class Pooled(NamedTuple):
 
 
 def pool_models(
-    folders: Sequence[str | Path], *, tested: Sequence[int] = TESTED, study: str | Path | None = None
+    folders: Sequence[str | Path],
+    *,
+    tested: Sequence[int] = TESTED,
+    one_encoder: bool = False,
+    study: str | Path | None = None,
 ) -> Pooled:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls.
 
@@ -57,6 +61,7 @@ def pool_models(
     Args:
         folders: Folders of `prune_arm`; the name of a folder is that of its model.
         tested: Numbers of heads left of the primary outcome, fixed before survival was seen.
+        one_encoder: Whether all models start from one pretrained encoder.
         study: Folder that keeps these tables, as `pooled-heads`, `pooled-survival` and so on.
 
     Returns:
@@ -90,7 +95,12 @@ def pool_models(
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
     result = Pooled(
-        heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None, _changes(places)
+        heads.reset_index(drop=True),
+        _survival(models, tested, one_encoder=one_encoder),
+        _sizes(places),
+        None,
+        None,
+        _changes(places),
     )
     if all((place / "controls" / CONTROL).is_file() for place in places.values()):
         runs = _controls(places)
@@ -119,8 +129,22 @@ def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     return models
 
 
-def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.DataFrame:
+def again(study: str | Path, *, tested: Sequence[int] = TESTED, one_encoder: bool = False) -> pd.DataFrame:
+    """Make the table `pooled-survival` of a study again from its `pooled-heads`."""
+    kept = study_at(study)
+    heads = kept.load("pooled-heads")
+    models = {
+        str(name): frame.signed(part.set_index(frame.LEVELS).drop(columns="model"), frame.provenance(heads, "model"))
+        for name, part in heads.groupby("model", sort=False)
+    }
+    table = _survival(models, tested, one_encoder=one_encoder)
+    save_table(table, kept.path("pooled-survival"))
+    return table
+
+
+def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int], *, one_encoder: bool) -> pd.DataFrame:
     """Rows of every analysis."""
+    encoders = dict.fromkeys(models, "one") if one_encoder else None
     known = set.intersection(*({str(column) for column in table} for table in models.values()))
     outcomes = sorted(of_name(known, "survival"), key=_heads_left, reverse=True)
     primary = [name for name in outcomes if _heads_left(name) in tested]
@@ -138,7 +162,9 @@ def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.D
         *((f"roles and {name}", [name], PREDICTORS, ()) for name in measures[1:]),
     ]
     tables = [
-        pooled_survival(models, chosen, predictors=predictors, covariates=covariates).assign(analysis=name)
+        pooled_survival(models, chosen, predictors=predictors, covariates=covariates, encoders=encoders).assign(
+            analysis=name
+        )
         for name, chosen, predictors, covariates in analyses
         if chosen
     ]

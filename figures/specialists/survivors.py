@@ -34,7 +34,7 @@ def survivors(
     output: Annotated[Path, typer.Option()],
     drawn: Annotated[int, typer.Option(help="Heads left in the maps.")] = 12,
     model: Annotated[Path | None, typer.Option(help="Trained model, whose shape untrained ones have.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of headroles prepare.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of hr.papers.prepare.")] = None,
 ) -> None:
     """Do the heads with a role survive in pruned models?
 
@@ -116,7 +116,7 @@ def partial(survival: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for predictors, covariates in GIVEN:
         for predictor, outcome in product(predictors, [name for name in survival if str(name).startswith("survival[")]):
-            x, y, layers, freedom = residual_ranks(survival, predictor, outcome, covariates)
+            x, y, layers, freedom, *_ = residual_ranks(survival, predictor, outcome, covariates)
             z, half = float(fisher_z(x, y)), float(stats.norm.isf(0.025)) / np.sqrt(freedom)
             p = p_value(fisher_z(x, permuted_values(y, layers, 9999, np.random.default_rng(0))), z)
             r = dict(zip(("r", "r.low", "r.high"), np.tanh([z, z - half, z + half]).round(4), strict=True))

@@ -37,7 +37,7 @@ def staged(
     miss: float = 0.05,
     first: int | None = None,
 ) -> ExampleStats:
-    """Sweep random parts of the corpus, each variant until its effect is known well enough.
+    """Sweep random parts of the corpus, each variant until its effect is decided.
 
     There is an interim test after `first` examples (by default 256, with predictions 64), and after each growth of
     their number. With `early`, a variant is stopped if its p is below its share of `risk`: without an effect, the
@@ -63,10 +63,11 @@ def staged(
     rng = np.random.default_rng(sweep.seed)
     left, stats = list(variants), None
     if predict:
-        stats = sweep.predict(variants)
+        stats = sweep.predict(variants).measured()
         assert stats.predicted is not None
         stats = replace(stats, sizes=sizes(stats.predicted.values()))
-        order = drawn(stats, sweep.examples, rng)
+        measured = set(stats.numbers)
+        order = drawn(stats, [number for number in sweep.examples if number in measured], rng)
     else:
         order = rng.permutation(sweep.examples)
     start, growth = (FIRST_PREDICTED, GROWTH_PREDICTED) if predict else (FIRST, GROWTH)
@@ -121,7 +122,7 @@ def known(
     if tests is None:
         return clear
     # few examples, and few that changed, prove little, however alike they are
-    p = np.maximum([estimate.p for estimate in estimated], least_p(examples))
+    p = np.maximum(np.nan_to_num([estimate.p for estimate in estimated], nan=1.0), least_p(examples))
     z = norm.isf(p / 2) * np.sign([estimate.effect for estimate in estimated])
     information = np.array([estimate.information for estimate in estimated])
     share = np.where(believed, information, share)

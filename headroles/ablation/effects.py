@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,14 +18,25 @@ from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.significance import best, effects, is_mean
+from headroles.ablation.significance import best, effects, is_mean, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement, Unit, known_replacement, masked_heads, on_disk, sampling, table_name
+from headroles.ablation.units import (
+    Replacement,
+    Unit,
+    code,
+    known_replacement,
+    masked_heads,
+    on_disk,
+    sampling,
+    table_name,
+)
 from headroles.analysis.intervals import rounded
-from headroles.data.corpus import Corpus
-from headroles.models.code_identity import code_of
+from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
+from headroles.patterns.base import Pattern
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
@@ -34,12 +46,12 @@ KEPT = 1000  # resamples kept in a table; more serve only p, of which correction
 def ablate(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     metric: str | Metric = "loss",
     unit: Unit = "head",
     sets: Mapping[str, Iterable[Head | str] | str] | None = None,
-    replacement: Replacement = "zero",
+    replacement: Replacement | Mapping[Head, Pattern] = "zero",
     early: bool = False,
     precision: float = 1.0,
     max_tokens: int = 4096,
@@ -55,18 +67,20 @@ def ablate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        metric: Name of a metric (`list_metrics`) or of an objective, or a metric.
-        unit: What is masked for each head: the "head" alone, all other heads of its layer ("all_but_one"), its whole
-            "layer", or all heads of its "kind".
+        metric: Name of a metric or of an objective, such as loss, agreement or similarity. Or one of them
+            (`list_metrics`).
+        unit: What is masked for each head: the "head" alone, all other heads of its layer ("all_but_one"), the
+            "group" of heads that share its key-value head, its whole "layer", or all heads of its "kind".
         sets: Sets of heads in place of every head: name -> heads that are masked together, (kind, layer, head) each, or
             in writing as in `head_mask`.
         replacement: What replaces the output of a masked head: "zero"; its "mean" over the corpus; its output for
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
-            remaining heads of its layer are scaled up ("rescale").
-        early: Stop measuring a head once it is clear whether its p is below 0.01 (`staged` describes the risks).
+            remaining heads of its layer are scaled up ("rescale"). Or a pattern of `headroles.patterns`, such as
+            `Offset(-1)`, the same for all heads or {head: pattern}: its output if it attended exactly by that.
+        early: Stop measuring a head once it is clear whether its p is below 0.01. `staged` describes the risks.
         precision: How much wider than from the whole corpus intervals may be: 1 ablates every head on every example;
             with 1.1, say, the gradient predicts the effect of every head on every example, and each head is ablated on
-            as many random examples as it takes to correct the prediction that precisely (`estimate`). The effects are
+            as many random examples as it takes to correct the prediction that precisely. The effects (`estimate`) are
             unbiased whatever the gradient is worth. Metrics that are means and have a gradient: the loss, accuracy,
             agreement, objectives. `early` uses such predictions too, where there are any.
         max_tokens: Tokens in one forward pass.
@@ -87,24 +101,26 @@ def ablate(
         - c: metric(ablated) - metric(intact).
         - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples; NaN for a single
           example.
-        - c.p: two-sided p-value, of a paired t-test if the metric is a mean (of a ratio, by the delta method),
-          otherwise of the paired bootstrap (Koehn 2004). The latter is at least 2 / (n_resamples + 1), so that many
-          heads need many resamples.
+        - c.p: two-sided p-value, of a paired t-test if the metric is a mean (of a ratio, by the delta method): the
+          larger of Student's and of that corrected for skewness. Otherwise of the paired bootstrap (Koehn 2004): at
+          least 2 / (n_resamples + 1), so that many heads need many resamples.
         - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
         - c.examples: number of examples on which a head was ablated (with `early` or `precision`).
         - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
           that the prediction explains (with predictions; intervals and p are then of t, with errors by the jackknife).
 
-        ValueError is raised if there is no set, if `precision` is below 1, or above 1 for a metric that no gradient
-        predicts, and if a model has no number for an example.
+        ValueError is raised if there is no set, if `n_resamples` is below 0 or `precision` below 1, or above 1 for a
+        metric that no gradient predicts, and if a model has no number for an example.
 
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
-    """
+    """  # noqa: DOC501
+    if not frame.is_whole(n_resamples):
+        raise ValueError(f"number of resamples out of range: got n_resamples={n_resamples!r}; expected 0 or more")
     ablation = Ablation(
-        HeadModel.of(model, tokenizer),
-        corpus,
+        HeadModel.of(model, tokenizer, allow_sharded=True),
+        corpus_of(corpus),
         the_metric(metric),
         unit,
         None if sets is None else dict(sets),
@@ -115,15 +131,18 @@ def ablate(
     )
     options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
     if study is None:
-        return ablation.table(ablation.measure(**options), n_resamples)
-    kept = study_at(study)
-    return _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
+        table = ablation.table(ablation.measure(**options), n_resamples)
+    else:
+        kept = study_at(study)
+        table = _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
+    warn_of_few(table, ablation.metric)
+    return table
 
 
 def ablate_sets(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     sets: Mapping[str, Iterable[Head | str] | str],
     **options: Any,
 ) -> pd.DataFrame:
@@ -180,9 +199,9 @@ class Ablation:
         if self.sets is not None and (not self.sets or self.unit != "head"):
             got = f"{len(self.sets)} sets and unit={self.unit!r}"
             raise ValueError(f"nothing to ablate: got {got}; expected at least one set, and no unit beside sets")
-        if self.precision < 1:
+        if not (isinstance(self.precision, Real) and self.precision >= 1):
             raise ValueError(
-                f"wrong precision: got {self.precision:g}; expected 1 for the whole corpus, or more, such as 1.1 for "
+                f"wrong precision: got {self.precision!r}; expected 1 for the whole corpus, or more, such as 1.1 for "
                 f"intervals a tenth wider"
             )
         if self.precision > 1 and not self.predicts:
@@ -196,7 +215,7 @@ class Ablation:
         """Heads masked for each row of the table."""
         if self.sets is not None:
             return [frozenset(self.model.named_heads(heads)) for heads in self.sets.values()]
-        return [masked_heads(head, self.model.heads, self.unit) for head in self.model.heads]
+        return [masked_heads(head, self.model, self.unit) for head in self.model.heads]
 
     @property
     def is_sampled(self) -> bool:
@@ -223,6 +242,7 @@ class Ablation:
             self.corpus,
             metric=self.metric,
             code=code_of(self.metric),
+            **code(self.replacement),
             seed=self.seed if self.is_sampled or self.replacement == "resample" else None,
             **fields,
         )
@@ -251,6 +271,7 @@ class Ablation:
         kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
         columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
+        fields |= {"measured": int(stats.counted.sum())} if not stats.counted.all() else {}
         fields |= {"plan": unit} if self.sets is None else {}
         fields |= {"early": True} if self.early else {}
         fields |= {"precision": f"{self.precision:g}"} if self.precision > 1 else {}

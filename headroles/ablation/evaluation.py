@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
@@ -13,9 +14,11 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Sweep
-from headroles.analysis.intervals import Array, bounds
-from headroles.data.corpus import Corpus
+from headroles.analysis.intervals import Array, bounds, exact_share
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.identity.of_code import code_of
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
@@ -23,7 +26,7 @@ from headroles.tables.study import Study, study_at
 def evaluate(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     metrics: Sequence[str | Metric] = ("loss",),
     *,
     max_tokens: int = 4096,
@@ -37,7 +40,7 @@ def evaluate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metrics are measured.
-        metrics: Names of metrics (`list_metrics`) or objectives, or metrics.
+        metrics: Names of metrics or objectives. Or metrics (`list_metrics`).
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples.
@@ -53,9 +56,11 @@ def evaluate(
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
-    handle, rows = HeadModel.of(model, tokenizer), {}
+    handle, rows = HeadModel.of(model, tokenizer, allow_sharded=True), {}
+    corpus = corpus_of(corpus)
     if study is not None:
-        key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), resamples=n_resamples, seed=seed)
+        code = ",".join(map(code_of, chosen))
+        key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), code=code, resamples=n_resamples, seed=seed)
         compute = partial(evaluate, handle, tokenizer, corpus, chosen, max_tokens=max_tokens)
         return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
     for metric in chosen:
@@ -68,7 +73,11 @@ def evaluate(
 def worth(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
     (values,) = statistics.resampled([statistics.intact], n_resamples, seed)
-    return dict(zip(("value", "low", "high"), interval(values), strict=True))
+    value, *ends = interval(values)
+    # resamples of examples that are all right, or all wrong, do not vary
+    if statistics.metric.is_share and value in (0, 1) and np.isfinite(ends).all():
+        ends = [*exact_share(value, int(np.isfinite(statistics.intact).all(-1).sum()))]
+    return dict(zip(("value", "low", "high"), (value, *ends), strict=True))
 
 
 def interval(values: Array) -> tuple[float, float, float]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
 
@@ -12,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics import Mean, Metric
 from headroles.analysis.intervals import Array, bootstrap_counts
 from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
 from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
+log = logging.getLogger(__name__)
 SHOWN = 5  # examples in a message
 BLOCK = 1024  # examples with resamples in memory at a time
 HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
@@ -57,17 +60,32 @@ class ExampleStats:
         values[[examples.sum() < 2 for examples in read], 1:] = np.nan
         return values
 
+    @cached_property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """Which examples have something to measure: of a mean over steps, those with a step."""
+        if isinstance(self.metric, Mean):
+            return np.asarray(self.intact[:, 1] != 0)
+        return np.ones(len(self.numbers), dtype=bool)
+
+    def measured(self) -> ExampleStats:
+        """Return the statistics of the examples that have something to measure."""
+        return self if self.counted.all() else self.take(np.flatnonzero(self.counted))
+
     def check(self) -> ExampleStats:
-        """Return the statistics; raise ValueError if the intact model has no value, with the examples to blame."""
+        """Return the statistics; log which examples have nothing to measure; ValueError if there is no value at all."""
         with np.errstate(invalid="ignore"):
-            if not np.isnan(self.metric.compute(self.intact.sum(0))):
-                return self
-            alone = self.metric.compute(self.intact)
-        numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(np.isnan(alone))]
+            has_value = not np.isnan(self.metric.compute(self.intact.sum(0)))
+            empty = ~self.counted if has_value else np.isnan(self.metric.compute(self.intact))
+        if has_value and not empty.any():
+            return self
+        numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(empty)]
+        where = f"{', '.join(numbers[:SHOWN])}{', ...' if len(numbers) > SHOWN else ''} of {len(self.numbers)}"
+        if has_value:
+            log.warning("%s: nothing to measure in example %s, which are left out", self.metric.name, where)
+            return self
         raise ValueError(
-            f"{self.metric.name} has no value: got nothing to measure in example {', '.join(numbers[:SHOWN])}"
-            f"{', ...' if len(numbers) > SHOWN else ''} of {len(self.numbers)}; expected a token or label that the "
-            f"model predicts; try longer texts (a decoder predicts from the second token on)"
+            f"{self.metric.name} has no value: got nothing to measure in example {where}; expected a token or label "
+            f"that the model predicts; try longer texts (a decoder predicts from the second token on)"
         )
 
     def resamples(self, n_resamples: int, seed: int) -> Iterator[tuple[slice, Array]]:

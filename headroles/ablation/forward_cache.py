@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import itertools
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -12,18 +13,21 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
+from headroles._restoration import Changes
 from headroles.data.corpus import partners
-from headroles.models import heads
+from headroles.models import dummy_inputs, heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch, Encoded, make_batch
 from headroles.models.head_model import HeadModel
+from headroles.models.imposing import Counted, Imposed
 from headroles.models.masking import Fill, read_heads
-from headroles.models.sites import Site
+from headroles.models.sites import Site, is_map
 from headroles.scores.outputs import Output
 from headroles.tables.frame import KINDS, Kind
 
 Start = tuple[int, int]
 Keep = Callable[[nn.Module, tuple[object, ...], object], None]  # called with a module, its arguments and output
+Entries = dict[int | str, dict[object, object]]  # argument, by place or name -> entries of a mapping
 NEVER = 10**9
 
 
@@ -40,31 +44,33 @@ class Replay:
         self,
         model: HeadModel,
         batch: Batch,
-        replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Instead = "zero",
+        replacement: Filling = "zero",
+        counted: Counted | None = None,
     ) -> None:
-        self.model, self.batch, self.replacement = model, batch, replacement
+        self.model, self.batch, self.replacement, self.counted = model, batch, replacement, counted
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
+        self.written: dict[nn.Module, Entries] = {}  # what layers leave in mappings that travel through the forward
+        self.dims: dict[nn.Module, int] = {}  # layer -> dimension of the batch in its output
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # module -> (start, end) of its runs
         self.readers: set[nn.Module] = set()  # maps of the encoder's states
         self.states: Tensor | None = None
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in model.sites}
         self.time = self.encoded = 0
-        with model.without_gradients(), ExitStack() as stack:
-            stack.enter_context(exclusive(model.model))
+        with exclusive(model.model) as changes, model.without_gradients():
             for module in self.layers:
-                self._watch(stack, module, self._keep_layer)
-                for linear in filter(_is_map, module.modules()):
-                    self._watch(stack, linear, self._keep_map)
-            encoder = model.model.get_encoder() if model.config.is_encoder_decoder else None
+                self._watch(changes, module, self._keep_layer)
+                for linear in filter(is_map, module.modules()):
+                    self._watch(changes, linear, self._keep_map)
+            encoder = model.model.get_encoder() if dummy_inputs.has_decoder(model.model) else None
             if encoder is not None:
-                stack.callback(encoder.register_forward_hook(self._keep_states).remove)
+                changes.hook(encoder, self._keep_states, after=True)
             self.output = model.forward(batch)
         self.starts = [self._start(site) for site in model.sites for _ in range(site.heads)]
-        self.looked = self.encoded  # when the decoder first reads the states; at once if that is unknown
+        self.states_read = self.encoded  # when the decoder first reads the states; at once if that is unknown
         if len(self.readers) >= sum(site.kind == "cross" for site in model.sites) > 0:
-            self.looked = min(self.calls[reader][0][0] for reader in self.readers)
+            self.states_read = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
         """Return when the first masked heads of gates [variant, heads] are projected: of all, and of the decoder."""
@@ -78,12 +84,8 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
         inputs = self._inputs(dict(batch.inputs), first, count)
-        with (
-            self.model.without_gradients(),
-            exclusive(self.model.model),
-            self._reused(first, count),
-            self._mask(gates, size),
-        ):
+        with exclusive(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
+            self._reuse(changes, first, count)
             return self.model.forward(inputs), batch
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
@@ -92,38 +94,33 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)
-        with self.model.without_gradients(), self._mask(gates, size):
-            tokens: Tensor = self.model.model.generate(**inputs, **options)
+        with self.model.without_gradients(), self._mask(gates, batch):
+            tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
 
-    def _mask(self, gates: Tensor, size: int) -> AbstractContextManager[None]:
-        kept = self.replacement
-        replacement = partial(kept, variants=len(gates)) if isinstance(kept, Instead) else kept
-        return self.model.mask(gates.repeat_interleave(size, 0), replacement)
+    def _mask(self, gates: Tensor, batch: Batch) -> AbstractContextManager[None]:
+        replacement = bound(self.replacement, batch, self.counted, variants=len(gates))
+        return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
 
     def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
         """Replace the tokens of an intact encoder by its states."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
         states = _repeated(self.states, count, len(self.batch.numbers))
-        rest = {name: value for name, value in inputs.items() if name != "input_ids"}
+        unread = (
+            ("input_ids",) if self.model.model.can_generate() else ()
+        )  # a classifier's end token is searched in them
+        rest = {name: value for name, value in inputs.items() if name not in unread}
         return rest | {"encoder_outputs": self.shell(last_hidden_state=states)}
 
-    @contextmanager
-    def _reused(self, first: Start, count: int) -> Iterator[None]:
-        """Let modules that masking from `first` on cannot change return their kept outputs within the block."""
-        same = [module for module in self.kept if self._is_same(module, first)]
+    def _reuse(self, changes: Changes, first: Start, count: int) -> None:
+        """Let modules that masking from `first` on cannot change return their kept outputs."""
         size = len(self.batch.numbers)
-        forwards = [vars(module).get("forward") for module in same]  # accelerate puts one there
-        try:
-            for module in same:
-                module.forward = partial(_repeated, self.kept[module], count, size)
-            yield
-        finally:
-            for module, forward in zip(same, forwards, strict=True):
-                vars(module).pop("forward", None)
-                if forward is not None:
-                    module.forward = forward
+        for module in (module for module in self.kept if self._is_same(module, first)):
+            before = {name: value for name, value in vars(module).items() if name == "forward"}  # that of accelerate
+            changes.add(partial(_set_forward, module, before))
+            written, dim = self.written.get(module, {}), self.dims.get(module, 0)
+            _set_forward(module, {"forward": partial(_replayed, self.kept[module], written, dim, count, size)})
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
         """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
@@ -132,34 +129,39 @@ class Replay:
             return False
         if ended <= first[0] or (module in self.readers and first[0] >= self.encoded):
             return True
-        return begun >= self.encoded and ended <= min(self.looked, first[1])
+        return begun >= self.encoded and ended <= min(self.states_read, first[1])
 
     def _start(self, site: Site) -> int:
         """Return when the heads of a site are projected; -1 (nothing is unchanged) if that is unknown."""
         calls = self.calls.get(site.out, []) if site.out is not None else []
         return calls[0][0] if len(calls) == 1 else -1
 
-    def _watch(self, stack: ExitStack, module: nn.Module, keep: Keep) -> None:
-        begun: list[int] = []
+    def _watch(self, changes: Changes, module: nn.Module, keep: Keep) -> None:
+        begun: list[tuple[int, Entries]] = []
 
-        def before(*_: object) -> None:
-            begun.append(self.time)
+        def before(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            begun.append((self.time, _entries(args, kwargs)))
 
-        def after(module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        def after(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             keep(module, args, output)
-            self.calls.setdefault(module, []).append((begun.pop(), self.time))
+            time, entries = begun.pop()
+            self.calls.setdefault(module, []).append((time, self.time))
+            self.written[module] = _changed(entries, _entries(args, kwargs))
             if len(self.calls[module]) > 1:
                 self.kept.pop(module, None)
 
-        stack.callback(module.register_forward_pre_hook(before).remove)
-        stack.callback(module.register_forward_hook(after).remove)
+        changes.hook(module, before, with_kwargs=True)
+        changes.hook(module, after, after=True, with_kwargs=True)
 
     def _keep_layer(self, module: nn.Module, _: tuple[object, ...], output: object) -> None:
-        self.kept[module] = output
+        dims = _batch_dims(output, len(self.batch.numbers))
+        if len(dims) == 1:
+            self.kept[module], self.dims[module] = output, dims[0]
         maps = [part for part in module.modules() if part in self.calls]
         last = max((self.calls[linear][0][0] for linear in maps if linear in self.outs), default=NEVER)
         for linear in maps:  # maps after the last heads of the layer are reused only with the whole layer
-            if self.calls[linear][0][0] >= last and linear not in self.readers:
+            is_after = self.calls[linear][0][0] >= last and linear not in self.readers
+            if is_after or (dims != [0] and _has_more_dims(self.kept.get(linear))):
                 self.kept.pop(linear, None)
 
     def _keep_map(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
@@ -174,6 +176,12 @@ class Replay:
         self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
 
 
+def _set_forward(module: nn.Module, forward: dict[str, Callable[..., object]]) -> None:
+    """Give a module a forward of its own, or none."""
+    vars(module).pop("forward", None)
+    vars(module).update(forward)
+
+
 def layers(model: HeadModel) -> list[nn.Module]:
     """Return the layers of all stacks; none if a layer is not one module, or is not batch first."""
     ordered: list[nn.Module] = []
@@ -186,19 +194,53 @@ def layers(model: HeadModel) -> list[nn.Module]:
     return ordered
 
 
-def _is_map(module: nn.Module) -> bool:
-    """Return whether a module is a linear map: nn.Linear, Conv1D or a replacement of them."""
-    weight = getattr(module, "weight", None)
-    return weight is not None and weight.ndim == 2 and not isinstance(module, nn.Embedding)
+def _entries(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Entries:
+    """Return the entries of the mappings among the arguments of a call."""
+    given: Iterator[tuple[int | str, object]] = itertools.chain(enumerate(args), kwargs.items())
+    return {name: dict(value) for name, value in given if isinstance(value, MutableMapping)}
 
 
-def _repeated(output: object, count: int, size: int, *_: object, **__: object) -> object:
-    """Repeat the output of a layer or map for `count` copies of its batch, whatever its arguments are."""
+def _changed(before: Entries, after: Entries) -> Entries:
+    """Return the entries that a call has added or replaced, such as keys and values for later layers."""
+    new = {
+        name: {key: value for key, value in entries.items() if before[name].get(key) is not value}
+        for name, entries in after.items()
+    }
+    return {name: entries for name, entries in new.items() if entries}
+
+
+def _replayed(
+    output: object, written: Entries, dim: int, count: int, size: int, *args: object, **kwargs: object
+) -> object:
+    """Return the kept output of a layer or map, whatever its arguments are, and write what it wrote into them."""
+    for name, entries in written.items():
+        mapping: Any = args[name] if isinstance(name, int) else kwargs[name]
+        mapping.update({key: _repeated(value, count, size) for key, value in entries.items()})
+    return _repeated(output, count, size, dim)
+
+
+def _repeated(output: object, count: int, size: int, dim: int = 0) -> object:
+    """Repeat the output of a layer or map for `count` copies of its batch, which is dimension `dim`."""
     if isinstance(output, Tensor):
-        return output.repeat(count, *[1] * (output.ndim - 1)) if output.ndim and output.shape[0] == size else output
-    if isinstance(output, tuple):
-        return tuple(_repeated(part, count, size) for part in output)
+        times = [count if place == dim else 1 for place in range(output.ndim)]
+        return output.repeat(times) if output.ndim > dim and output.shape[dim] == size else output
+    if isinstance(output, tuple | list):
+        parts = [_repeated(part, count, size, dim) for part in output]
+        return parts if isinstance(output, list) else tuple(parts)
     return output
+
+
+def _batch_dims(output: object, size: int) -> list[int]:
+    """Return which dimensions of the stream, [..., token, width], may be the batch: the second one in Gemma 3n."""
+    stream = output[0] if isinstance(output, tuple | list) else output
+    if not isinstance(stream, Tensor):
+        return []
+    return [dim for dim in range(max(1, stream.ndim - 2)) if stream.shape[dim] == size]
+
+
+def _has_more_dims(output: object) -> bool:
+    """Return whether the output of a map has more dimensions than [batch, token, width]."""
+    return isinstance(output, Tensor) and output.ndim > 3
 
 
 class Others:
@@ -214,9 +256,8 @@ class Others:
         """Run the partners of the examples of a batch and keep the outputs of their heads."""
         other = make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
-        with torch.no_grad(), ExitStack() as stack:
-            stack.enter_context(exclusive(self.model.model))
-            read_heads(stack, self.model.model, self.model.sites, lambda site, z: outputs.update({site.key: z}))
+        with exclusive(self.model.model) as changes, torch.no_grad():
+            read_heads(changes, self.model.model, self.model.sites, lambda site, z: outputs.update({site.key: z}))
             self.model.forward(other)
         return Instead(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
 
@@ -239,3 +280,13 @@ class Instead:
         replacement = z.detach().clone()
         replacement[:, :common] = torch.where(mask[..., None, None], other, replacement[:, :common])
         return replacement
+
+
+Filling = Fill | Mapping[tuple[Kind, int], Tensor] | Instead | Imposed  # replacement of outputs in one batch
+
+
+def bound(filling: Filling, batch: Batch, counted: Counted | None, *, variants: int) -> Any:
+    """Return a replacement for the forwards of a batch, of which each example is there once for each variant."""
+    if isinstance(filling, Instead):
+        return partial(filling, variants=variants)
+    return filling.of(batch, counted) if isinstance(filling, Imposed) else filling

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.analysis.intervals import Array
+from headroles.analysis.intervals import Array, t_test
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of a t-test of no effect."""
+        """Two-sided p of no effect, by t and corrected for skewness; NaN without degrees of freedom."""
         if self.freedom < 1:
-            return 1.0
+            return np.nan
         if not self.error:
             return 0.0 if self.effect else 1.0
-        return float(2 * stats.t.sf(abs(self.effect / self.error), self.freedom))
+        skewness = (self.influence**3).sum() / (self.influence**2).sum() ** 1.5
+        return t_test(self.effect / self.error, float(skewness), self.freedom)
 
     @property
     def half_width(self) -> float:

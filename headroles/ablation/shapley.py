@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from math import comb
+from pathlib import Path
 from typing import Literal, Unpack, get_args
 
 import numpy as np
@@ -18,10 +20,12 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement, on_disk
 from headroles.analysis.intervals import Array, over_seeds
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.tables import frame
+from headroles.tables.study import Study, study_at
 
 MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound memory
 Method = Literal["permutation", "kernel"]
@@ -31,7 +35,7 @@ BLOCK = 8  # heads that are removed between two checks for truncation
 def shapley_values(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     metric: str | Metric = "loss",
     heads: Iterable[Head] | None = None,
@@ -41,6 +45,7 @@ def shapley_values(
     replacement: Replacement = "zero",
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
     **options: Unpack[Options],
 ) -> pd.DataFrame:
     """Divide a metric among the heads by their Shapley values (Held and Yang 2023).
@@ -69,6 +74,8 @@ def shapley_values(
         replacement: What replaces the output of a masked head, as in `ablate`.
         n_resamples: Bootstrap resamples of the examples; 0 for no intervals.
         seed: Seed of the orders and of the resamples.
+        study: Study or folder that keeps the table as `shapley-METRIC[-REPLACEMENT][-kernel]`; if it has it, nothing is
+            computed.
         **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
 
     Returns:
@@ -91,22 +98,27 @@ def shapley_values(
             f"only permutations are truncated: got truncation={truncation} and method='kernel'; expected 0"
         )
     handle = HeadModel.of(model, tokenizer)
-    sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
+    sweep = Sweep(handle, corpus_of(corpus), the_metric(metric), replacement=replacement, seed=seed, **options)
     game = Game(sweep, heads, n_resamples, seed)
-    if method == "kernel":
-        parts, draws = _kernel(game, n_permutations)
-    else:
-        parts, draws = _permutations(game, n_permutations, truncation)
-    columns = game.columns("shapley", parts, draws, *(["kernel"] if method == "kernel" else []))
     fields: dict[str, object] = {"method": method, "permutations": n_permutations}
     fields |= {"truncation": f"{truncation:g}"} if truncation else {}
-    return frame.table(columns, game.index(), game.provenance(**fields))
+    words = ["kernel"] if method == "kernel" else []
+
+    def compute() -> pd.DataFrame:
+        if method == "kernel":
+            parts, draws = _kernel(game, n_permutations)
+        else:
+            parts, draws = _permutations(game, n_permutations, truncation)
+        columns = game.columns("shapley", parts, draws, *words)
+        return frame.table(columns, game.index(), game.provenance(**fields))
+
+    return game.keep(study, "shapley", compute, *words, **fields)
 
 
 def shapley_interactions(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     metric: str | Metric = "loss",
     heads: Iterable[Head] | None = None,
@@ -114,6 +126,7 @@ def shapley_interactions(
     replacement: Replacement = "zero",
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
     **options: Unpack[Options],
 ) -> pd.DataFrame:
     """Estimate the Shapley interaction index of all pairs of heads (Grabisch and Roubens 1999).
@@ -134,6 +147,8 @@ def shapley_interactions(
         replacement: What replaces the output of a masked head, as in `ablate`.
         n_resamples: Bootstrap resamples of the examples; 0 for no intervals.
         seed: Seed of the orders and of the resamples.
+        study: Study or folder that keeps the table as `interactions-METRIC[-REPLACEMENT]`; if it has it, nothing is
+            computed.
         **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
 
     Returns:
@@ -147,9 +162,14 @@ def shapley_interactions(
     if n_rounds < 1:
         raise ValueError(f"too few rounds: got n_rounds={n_rounds}; expected 1 or more, and 2 for intervals")
     handle = HeadModel.of(model, tokenizer)
-    sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
-    game, generator = Game(sweep, heads, n_resamples, seed), np.random.default_rng(seed)
-    parts, draws = [], np.zeros((comb(len(game.heads), 2), n_resamples))
+    sweep = Sweep(handle, corpus_of(corpus), the_metric(metric), replacement=replacement, seed=seed, **options)
+    game = Game(sweep, heads, n_resamples, seed)
+    return game.keep(study, "interactions", lambda: _interactions(game, n_rounds), rounds=n_rounds)
+
+
+def _interactions(game: Game, n_rounds: int) -> pd.DataFrame:
+    generator = np.random.default_rng(game.seed)
+    parts, draws = [], np.zeros((comb(len(game.heads), 2), game.n_resamples))
     for _ in range(n_rounds):
         estimates = _round(game, generator)  # [pair, 1 + resample]
         parts.append(estimates[:, 0])
@@ -265,11 +285,29 @@ class Game:
                     raise ValueError(f"{stats.metric.name} has no finite value without heads {written(variant)}")
         return np.stack([self.known[variant] for variant in masked])
 
+    def keep(
+        self,
+        study: Study | str | Path | None,
+        stem: str,
+        compute: Callable[[], pd.DataFrame],
+        *words: str,
+        **fields: object,
+    ) -> pd.DataFrame:
+        """Compute a table, or return that of a study, which keeps it under its stem and words."""
+        if study is None:
+            return compute()
+        chosen = hashlib.sha256(repr(self.heads).encode()).hexdigest()[:12]
+        key = self.sweep.cache_key(heads=chosen, **fields, resamples=self.n_resamples, seed=self.seed)
+        return study_at(study).keep("-".join([stem, *self._words(*words)]), key, compute)
+
+    def _words(self, *words: str) -> list[str]:
+        """Return the words of columns and tables: metric, an unusual replacement, and others."""
+        replacement = self.sweep.replacement
+        return [self.sweep.metric.name, *([] if replacement == "zero" else [on_disk(replacement)]), *words]
+
     def columns(self, name: str, parts: Array, draws: Array, *words: str) -> dict[str, npt.NDArray[np.float64]]:
         """Compute means of `parts` [sample, row], and 95 % intervals with `draws` of the examples [row, resample]."""
-        replacement = self.sweep.replacement
-        listed = (self.sweep.metric.name, *([] if replacement == "zero" else [on_disk(replacement)]), *words)
-        column = f"{name}[{' '.join(listed)}]"
+        column = f"{name}[{' '.join(self._words(*words))}]"
         ends = [
             over_seeds(np.column_stack([part, np.broadcast_to(draw, (len(part), len(draw)))]))
             for part, draw in zip(parts.T, draws, strict=True)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.units import on_disk
-from headroles.analysis.intervals import Array, bounds, least_p
-from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.analysis.intervals import Array, bounds, least_p, t_test
+from headroles.analysis.multiple_testing import corrections
 from headroles.tables import frame
+
+ENOUGH = 100  # examples from which on p holds for skewed changes (figures/simulations)
+
+log = logging.getLogger(__name__)
 
 
 class Effects(NamedTuple):
@@ -32,8 +36,10 @@ def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0)
 
     Columns by suffix: none for the effect, `.low` and `.high` for its 95 % interval over paired Poisson bootstrap
     resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`, their number. Statistics with predictions give
-    prediction-powered effects with t intervals, and the columns `.slope` and `.explained` (see `Estimate`).
+    prediction-powered effects with t intervals, and the columns `.slope` and `.explained` (see `Estimate`). Examples
+    with nothing to measure are none.
     """
+    statistics = statistics.measured()
     if statistics.predicted is not None:
         return _prediction_powered(statistics, n_resamples, seed)
     run = np.stack([np.isfinite(values).all(-1) for values in statistics.masked.values()])  # [variant, example]
@@ -44,8 +50,8 @@ def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0)
     value = values[len(bases) :] - values[len(bases) > 1 : len(bases)]
     low, high = bounds(value[:, 1:])
     p = p_values(statistics, value[:, 1:])
-    columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
-    return Effects(float(values[0, 0]), columns | {".examples": run.sum(1)}, value[:, 1:])
+    columns = {"": value[:, 0], ".low": low, ".high": high, **_tests(p), ".examples": run.sum(1)}
+    return Effects(float(values[0, 0]), columns, value[:, 1:])
 
 
 def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -> Effects:
@@ -53,8 +59,7 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     examples = np.array([np.isfinite(values).all(-1).sum() for values in statistics.masked.values()])
     effect, half = np.array([[variant.effect, variant.half_width] for variant in variants]).T
     p = np.maximum([variant.p for variant in variants], [least_p(int(count)) for count in examples])
-    columns = {"": effect, ".low": effect - half, ".high": effect + half, ".p": p}
-    columns |= {".holm": holm(p), ".bh": benjamini_hochberg(p), ".examples": examples}
+    columns = {"": effect, ".low": effect - half, ".high": effect + half, **_tests(p), ".examples": examples}
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
@@ -64,11 +69,18 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     return Effects(float(statistics.metric.compute(statistics.intact.sum(0))), columns, draws)
 
 
+def _tests(p: Array) -> dict[str, Array]:
+    """Columns of p, and of p corrected over the variants that have one."""
+    return {".p": p} | {f".{name}": values for name, values in corrections(p).items()}
+
+
 def p_values(statistics: ExampleStats, draws: Array) -> Array:
     """Return the two-sided p of every variant, not below that of a sign test on so many examples: [variant].
 
-    It is that of a paired t-test if the metric is a mean, otherwise of the paired bootstrap, by `draws` [variant,
-    resample].
+    If the metric is a mean, it is the larger of that of a paired t-test and that corrected for the skewness of the
+    changes (`unskewed`); otherwise that of the paired bootstrap, by `draws` [variant, resample]. It holds for skewed
+    changes from 100 examples on. Fewer may miss large changes of few examples, which no test makes up for: then it
+    tests no effect on any example, after which changes are symmetric, and not a mean effect of 0.
     """
     rows = [(np.isfinite(values).all(-1), values) for values in statistics.masked.values()]
     if is_mean(statistics.metric):
@@ -76,6 +88,19 @@ def p_values(statistics: ExampleStats, draws: Array) -> Array:
     else:
         p = _bootstrap_test(draws)
     return np.asarray(np.maximum(p, [least_p(int(run.sum())) for run, _ in rows]))
+
+
+def warn_of_few(table: pd.DataFrame, metric: Metric) -> None:
+    """Warn of p of a mean from few examples, by the provenance of a table: also of one that was kept."""
+    name = str(table.columns[0])
+    notes = dict(frame.fields(frame.provenance(table, name)))
+    count = int(notes.get("measured", notes["examples"]))
+    if is_mean(metric) and 1 < count < ENOUGH:
+        log.warning(
+            "p of %s is from %d examples: it is too small if a few examples in a hundred change a lot; expected %d or "
+            "more",
+            *(name, count, ENOUGH),
+        )
 
 
 def is_mean(metric: Metric) -> bool:
@@ -119,22 +144,23 @@ def best(
     columns: dict[str, object] = {"head": [head for _, _, head in kept]}
     columns |= {"chosen": selection[chosen]} if halves else {}
     columns |= {f"effect{end}": measured[end][chosen] for end in ("", ".low", ".high", ".p")}
-    p = measured[".p"][chosen]
-    columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
+    columns |= {f"effect.{name}": values for name, values in corrections(measured[".p"][chosen]).items()}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
     text = f"{statistics.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
     return frame.signed(pd.DataFrame(columns, index=names), text)
 
 
 def _t_test(intact: Array, masked: Array) -> float:
-    """Compute p of a paired t-test of a ratio of sums by the delta method (`ttest_rel` for a plain mean)."""
+    """Compute p of a paired t-test of a ratio of sums by the delta method, not below that corrected for skewness."""
     change, count = masked[:, 0] - intact[:, 0], intact[:, 1]
+    if len(change) < 2 or not count.sum():  # nothing is known of the spread
+        return np.nan
     effect = change.sum() / count.sum()
     rest = change - effect * count
-    if len(rest) < 2 or not (rest**2).sum():
-        return 1.0 if effect == 0 or len(rest) < 2 else 0.0
+    if not (rest**2).sum():
+        return 1.0 if effect == 0 else 0.0
     error = np.sqrt(len(rest) / (len(rest) - 1) * (rest**2).sum()) / count.sum()
-    return float(2 * stats.t.sf(abs(effect / error), len(rest) - 1))
+    return t_test(effect / error, (rest**3).sum() / (rest**2).sum() ** 1.5, len(rest) - 1)
 
 
 def _bootstrap_test(draws: Array) -> Array:
@@ -143,5 +169,4 @@ def _bootstrap_test(draws: Array) -> Array:
         return np.full(len(draws), np.nan)
     count = np.isfinite(draws).sum(1) + 1
     below, above = ((side.sum(1) + 1) / count for side in (draws <= 0, draws >= 0))
-    smaller: Array = np.minimum(2 * np.minimum(below, above), 1)
-    return smaller
+    return np.where(count > 1, np.minimum(2 * np.minimum(below, above), 1), np.nan)

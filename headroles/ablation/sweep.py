@@ -15,21 +15,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headroles import _distributed
 from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
-from headroles.ablation.forward_cache import Others, Replay
+from headroles.ablation.forward_cache import Filling, Others, Replay, bound
 from headroles.ablation.metrics import Metric, Observation, Written
-from headroles.ablation.units import Replacement, known_replacement, on_disk
+from headroles.ablation.units import Replacement, code, known_replacement, needs_trees, on_disk, pattern_for
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
-from headroles.models.batching import LONGEST, ONE, Batch
-from headroles.models.code_identity import code_of
+from headroles.models.batching import ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Fill
+from headroles.models.identity.of_code import code_of
+from headroles.models.imposing import ByHead, Counted, Imposed
+from headroles.models.masking import Head
+from headroles.models.weights.sharded import agreed
+from headroles.patterns.base import Pattern
 from headroles.scores import objectives
-from headroles.tables.frame import Kind
+from headroles.scores.attention import frequencies
+from headroles.tables.frame import is_whole
 
 log = logging.getLogger(__name__)
 
@@ -81,24 +84,56 @@ class Sweep:
         corpus: Corpus,
         metric: Metric,
         *,
-        replacement: Replacement = "zero",
+        replacement: Replacement | Mapping[Head, Pattern] = "zero",
         max_tokens: int = 4096,
         heads_per_batch: int = 8,
         folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
-        if heads_per_batch < 1 or max_tokens < 1:
+        if not is_whole(heads_per_batch, max_tokens, least=1):
             raise ValueError(
-                f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}"
+                f"max_tokens and heads_per_batch must be at least 1: got {max_tokens!r} and {heads_per_batch!r}"
             )
         self.model, self.corpus, self.metric = model, corpus, metric
         self.replacement, self.seed = known_replacement(replacement), seed
         self.heads_per_batch = 1 if model.alone else heads_per_batch
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
-        self.encoded = model.encode(corpus, words=False)
+        if isinstance(self.replacement, ByHead):
+            self.replacement = masking.by_head(model.model, self.replacement.replacements)
+        self.encoded = model.encode(corpus, words=needs_trees(self.replacement))
+        self._check_trees()
+        if metric.generates:
+            model.check_generation()
         if self.folder is not None:
             model.check_named()
+
+    def _check_trees(self) -> None:
+        sentences = [*self.encoded.source, *(self.encoded.target or ())]
+        if needs_trees(self.replacement) and not any(row.sentence.has_tree for row in sentences):
+            raise ValueError(
+                f"replacement {on_disk(self.replacement)} needs dependency trees: got corpus {self.corpus.name!r} "
+                f"without any; read CoNLL-U, or make trees with headroles.parse"
+            )
+
+    def check(self, variants: Sequence[HeadSet]) -> None:
+        """Raise ValueError if heads that some variant masks cannot attend by their pattern."""
+        if isinstance(self.replacement, str):
+            return
+        sites = {site.key: site for site in self.model.sites}
+        for head in sorted(set().union(*variants)):
+            pattern = pattern_for(self.replacement, head)
+            if pattern is None:
+                raise ValueError(
+                    f"no pattern for {':'.join(map(str, head))}: got replacements of other heads; expected one "
+                    f"for each head that is masked; try sets="
+                )
+            pattern.check(sites[head[:2]])
+            if self.metric.generates and head[0] != "enc-self":
+                raise ValueError(
+                    f"pattern {pattern} needs all tokens in one forward: got {self.metric.name}, for which a decoder "
+                    f"writes them one by one; expected heads of an encoder, or a metric such as 'loss'; try sets="
+                )
 
     @cached_property
     def examples(self) -> list[int]:
@@ -113,20 +148,36 @@ class Sweep:
     @cached_property
     def observe(self) -> Observe:
         """Function of a batch and what the model made of it; ValueError if the metric needs what is not there."""
+        self.model.check_weights("output")
         self.metric.check(self.model, self.corpus, self.batches)
         objective = None
         if self.metric.objective is not None:
+            if self.metric.objective == "loss":
+                objectives.check_loss(self.model, "metric='similarity'")
             objective = objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
         return partial(Observation, self.model, self.corpus, objective)
 
     @cached_property
-    def filling(self) -> Fill | Mapping[tuple[Kind, int], Tensor] | Others:
+    def filling(self) -> Filling | Others:
         """Replacement of the outputs of masked heads; means and partners come from the whole corpus."""
         if self.replacement == "resample":
             return Others(self.model, self.encoded, self.seed)
         if self.replacement == "mean":
             return masking.mean(self.model.model, self.batches)
+        if isinstance(self.replacement, Imposed):
+            return self.replacement
         return "zero" if self.replacement == "rescale" else self.replacement
+
+    def _filling_of(self, batch: Batch) -> Filling:
+        """Return the replacement in one batch: from the whole corpus, or of the outputs for its partners."""
+        return self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
+
+    @cached_property
+    def counted(self) -> Counted | None:
+        """Counts of the tokens of the corpus, where a pattern needs them."""
+        if isinstance(self.replacement, str) or not self.replacement.needs_counts:
+            return None
+        return frequencies(self.model.pages(self.corpus), None, None, self.model)
 
     @cached_property
     def signature(self) -> str:
@@ -143,6 +194,7 @@ class Sweep:
 
     def run(self, variants: Sequence[HeadSet], rows: Sequence[int] | None = None) -> ExampleStats:
         """Measure the intact model and every variant on the examples `rows`, by default all."""
+        self.check(variants)
         gates, key = self._gates(variants), self._key(variants, rows)
         with self.model.evaluating():
             batches = self.batches
@@ -150,7 +202,8 @@ class Sweep:
                 size = self.metric.sentences
                 numbers = [size * row + place for row in rows for place in range(size)]
                 batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
-            shares = -(-_distributed.count() // len(batches))  # where batches are few, processes share their variants
+            axis = self.model.axis  # where batches are few, processes share their variants
+            shares = 1 if axis.even else -(-axis.count // len(batches))
             runs = {
                 f"{number}" if shares == 1 else f"{part}of{shares}-{number}": Run(
                     partial(self._measure, self.observe, batch, variants, gates, (part, shares)),
@@ -166,6 +219,7 @@ class Sweep:
 
     def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
         """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch."""
+        self.check(variants)
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
             runs = {
@@ -196,30 +250,47 @@ class Sweep:
         """Return the cache key of a run: a digest of all that its numbers depend on; none without a folder."""
         if self.folder is None:
             return ""
-        key = self.model.cache_key(
+        listed = [sorted(masked) for masked in variants]
+        seed = self.seed if self.replacement == "resample" else None
+        return hashlib.sha256(repr((self.cache_key(seed=seed), self.size, rows, listed)).encode()).hexdigest()[:12]
+
+    def cache_key(self, **fields: object) -> str:
+        """Return all that statistics depend on, and further fields."""
+        return self.model.cache_key(
             self.corpus,
             metric=self.metric,
             code=code_of(self.metric),
             replacement=on_disk(self.replacement),
-            seed=self.seed if self.replacement == "resample" else None,
+            **code(self.replacement),
+            **fields,
         )
-        listed = [sorted(masked) for masked in variants]
-        return hashlib.sha256(repr((key, self.size, rows, listed)).encode()).hexdigest()[:12]
 
     def _spread(self, runs: Mapping[str, Run], key: str, what: str) -> list[Array]:
         """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
-        share = list(enumerate(runs.items()))[_distributed.rank() :: _distributed.count()]
+        axis, items = self.model.axis, list(enumerate(runs.items()))
+        share = items[axis.rank :: axis.count]
+        if axis.even and len(share) < -(-len(items) // axis.count):
+            share += items[:1]  # which the first process has, too
+        paths = [None if self.folder is None else self.folder / f"{key}-{name}.npy" for _, (name, _) in share]
+        kept = self._agreed([path is not None and path.is_file() for path in paths])
         measured = []
-        for number, (name, run) in track(share, what, total=len(share)):
-            path = None if self.folder is None else self.folder / f"{key}-{name}.npy"
-            if path is not None and path.is_file():
+        for (number, (_, run)), path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
+            if path is not None and is_kept:
                 statistics = read_batch(path, run.shape)
             else:
                 statistics = run.measure()
                 if path is not None:
                     write_batch(path, statistics)
             measured.append((number, statistics))
-        return [statistics for _, statistics in sorted(_distributed.gathered(measured), key=lambda pair: pair[0])]
+        measured = agreed(self.model.model, measured) if self.model.is_sharded else measured
+        return [statistics for _, statistics in sorted(dict(axis.gathered(measured)).items())]
+
+    def _agreed(self, kept: list[bool]) -> list[bool]:
+        """Return which batches are not measured again: of processes that wait for each other all of them, or none."""
+        if self.model.axis.even:
+            rows = self.model.axis.gathered([kept])
+            return [all(row) for row in zip(*rows, strict=True)]
+        return agreed(self.model.model, kept) if self.model.is_sharded else kept
 
     def _measure(
         self, observe: Observe, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
@@ -229,8 +300,7 @@ class Sweep:
         Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
         the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
         """
-        filling = self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
-        replay = Replay(self.model, batch, filling)
+        replay = Replay(self.model, batch, self._filling_of(batch), self.counted)
         if self.metric.generates:
             intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
         else:
@@ -254,7 +324,7 @@ class Sweep:
         return statistics
 
     def _halve(self, error: Exception) -> None:
-        if self.heads_per_batch == 1:
+        if self.heads_per_batch == 1 or self.model.is_sharded:  # other processes wait in the same forward
             raise error
         self.heads_per_batch //= 2
         log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
@@ -297,7 +367,7 @@ class Sweep:
     def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         self.model.check_gradients()
-        filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
+        filling = bound(self._filling_of(batch), batch, self.counted, variants=1)
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, filling):
             output = self.model.forward(batch)
@@ -311,9 +381,9 @@ class Sweep:
 
     def _generation_options(self, metric: Written) -> dict[str, object]:
         config = self.model.model.generation_config
-        options: dict[str, object] = {"num_beams": metric.beams, **ONE}
-        if not (config.max_length or config.max_new_tokens):
-            options["max_length"] = min(self.model.positions, LONGEST)
+        options: dict[str, object] = {"num_beams": metric.beams, **ONE, **self.encoded.begins}
+        if not config.max_new_tokens:
+            options["max_length"] = longest_output(self.model.model, self.model.target_positions)
         if isinstance(self.filling, Others):
             options["use_cache"] = False  # so that a layer has all tokens, each beside that of the other example
         return options

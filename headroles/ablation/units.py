@@ -2,40 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 from headroles.ablation.example_stats import HeadSet
+from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of, described
+from headroles.models.imposing import ByHead, Imposed
 from headroles.models.masking import Head, renamed
+from headroles.patterns.base import Pattern
+from headroles.tables.columns import ON_DISK
 
-Unit = Literal["head", "all_but_one", "layer", "kind"]
-Replacement = Literal["zero", "mean", "resample", "uniform", "rescale"]
+Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
+Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
+Replacement = Word | Pattern | ByHead  # of the output of a masked head
 UNITS: tuple[Unit, ...] = get_args(Unit)
-REPLACEMENTS: tuple[Replacement, ...] = get_args(Replacement)
-_ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
+REPLACEMENTS: tuple[Word, ...] = get_args(Word)
 
 
-def known_replacement(replacement: str) -> Replacement:
+def known_replacement(replacement: Replacement | Mapping[Head, Pattern]) -> Replacement:
     """Return a replacement, "resample" also for "other", its older word; ValueError for an unknown one."""
-    chosen: Replacement = renamed(replacement)
+    if isinstance(replacement, Pattern | ByHead):
+        return replacement
+    if isinstance(replacement, Mapping):
+        return ByHead(replacement)
+    chosen: Word = renamed(replacement)
     if chosen not in REPLACEMENTS:
-        raise ValueError(f"unknown replacement {replacement!r}; known: {', '.join(REPLACEMENTS)}")
+        raise ValueError(
+            f"unknown replacement {replacement!r}; expected one of: {', '.join(REPLACEMENTS)}, or a pattern of "
+            f"headroles.patterns, such as Offset(-1)"
+        )
     return chosen
 
 
-def masked_heads(head: Head, heads: Sequence[Head], unit: Unit) -> HeadSet:
-    """Return the heads that are masked to measure `head`: itself, the others of its layer, its layer, or its kind."""
+def masked_heads(head: Head, model: HeadModel, unit: Unit) -> HeadSet:
+    """Return the heads that are masked to measure `head`: itself, the others of its layer, its group, layer or kind."""
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(UNITS)}")
     if unit == "head":
         return frozenset([head])
-    same = (other for other in heads if other[0] == head[0] and (unit == "kind" or other[1] == head[1]))
+    if unit == "group":
+        return model.groups[head]
+    same = (other for other in model.heads if other[0] == head[0] and (unit == "kind" or other[1] == head[1]))
     return frozenset(other for other in same if unit != "all_but_one" or other != head)
 
 
 def on_disk(choice: Unit | Replacement) -> str:
     """Return the word for a unit or replacement in table names, column names, provenance and cache keys."""
-    return _ON_DISK.get(choice, choice)
+    return ON_DISK.get(choice, choice) if isinstance(choice, str) else choice.label
+
+
+def pattern_for(replacement: Replacement, head: Head) -> Imposed | None:
+    """Return the attention that is imposed on a head; None if the replacement is a word, or is not of the head."""
+    if isinstance(replacement, ByHead):
+        return replacement.replacements.get(head)
+    return None if isinstance(replacement, str) else replacement
+
+
+def needs_trees(replacement: Replacement) -> bool:
+    """Return whether a pattern needs the words of the sentences."""
+    return not isinstance(replacement, str) and replacement.needs_trees
+
+
+def code(replacement: Replacement) -> dict[str, str]:
+    """Return the options and the code of patterns, and their heads, for cache keys; nothing for the words."""
+    if isinstance(replacement, str):
+        return {}
+    options = described(replacement.replacements if isinstance(replacement, ByHead) else replacement)
+    codes = sorted({code for part in _parts(replacement) for code in _codes(part)})
+    return {"pattern": hashlib.sha256(repr((options, codes)).encode()).hexdigest()[:12]}
+
+
+def _parts(replacement: Replacement) -> list[Imposed]:
+    if isinstance(replacement, str):
+        return []
+    return [*replacement.replacements.values()] if isinstance(replacement, ByHead) else [replacement]
+
+
+def _codes(pattern: Imposed) -> Iterator[str]:
+    """Yield the code of a pattern and of those of which it is made."""
+    yield code_of(pattern)
+    for part in vars(pattern).values():
+        if isinstance(part, Imposed):
+            yield from _codes(part)
 
 
 def sampling(*, early: bool = False, precision: float = 1.0) -> list[str]:

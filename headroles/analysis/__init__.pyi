@@ -3,10 +3,11 @@ from . import multiple_testing as multiple_testing
 from . import resampling as resampling
 from . import seeds as seeds
 from . import summaries as summaries
+from .changes import compare_models as compare_models
+from .changes import role_changes as role_changes
 from .logistic import survival_odds as survival_odds
 from .prediction import predict_outcome as predict_outcome
 from .relations import relate as relate
-from .role_persistence import role_changes as role_changes
 from .role_rules import Role as Role
 from .role_rules import roles as roles
 from .role_tests import role_decisions as role_decisions

@@ -51,8 +51,6 @@ def associations(
     """Compare the outcomes of heads with and without each role, as `hr.relate`, which has the documentation."""
     chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
-    if twice := [str(head) for head in roles.index[roles.index.duplicated()]]:
-        raise ValueError(f"heads are counted twice: got {twice[0]} in several rows; expected each head once")
     if kinds is not None:
         known = roles.index.unique("kind")
         if unknown := [kind for kind in kinds if kind not in known]:
@@ -80,7 +78,8 @@ def outcomes_of(table: pd.DataFrame, columns: Sequence[str] | None) -> list[str]
     chosen = [name for name in known if is_outcome(name, table)] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
         expected = "ablation, importance, relevance, attribution or survival" if columns is None else ", ".join(chosen)
-        raise ValueError(f"no outcome: got columns {', '.join(known) or 'none'}; expected {expected}")
+        hint = "; make them with hr.ablate" if columns is None else ""
+        raise ValueError(f"no outcome: got columns {', '.join(known) or 'none'}; expected {expected}{hint}")
     return chosen
 
 
@@ -103,7 +102,7 @@ def finite(column: pd.Series) -> pd.Series[float]:
 
 
 def is_outcome(name: str, table: pd.DataFrame) -> bool:
-    """Return whether a column is an outcome by its family, or as a score of the user's own says."""
+    """Return whether a column is an outcome by its family, or is of a score that declares `matters`."""
     family = Column.parse(name).name
     return family in OUTCOMES or "matters" in declared("score", family, signature_of(table, name))
 

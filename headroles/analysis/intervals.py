@@ -16,7 +16,9 @@ NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
 Z = float(stats.norm.isf(LEVEL / 2))
+COARSE = 2**-13  # relative rounding of resamples, which have 13 significant bits
 PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
+SINGLE = 0.25  # share of resamples without a value that separates one sentence from two
 FEW = 8  # the least number of pairs for an interval of their correlation
 
 
@@ -26,6 +28,13 @@ def wilson(share: Array, of: Array | int, z: Array | float = Z) -> tuple[Array, 
     half = z / (1 + z**2 / of) * np.sqrt(share * (1 - share) / of + z**2 / (4 * of**2))
     low, high = np.where(share == 0, 0.0, middle - half), np.where(share == 1, 1.0, middle + half)
     return np.maximum(low, 0.0), np.minimum(high, 1.0)
+
+
+def exact_share(share: float, of: int) -> Ends:
+    """Compute the exact 95 % interval of a share of examples (Clopper and Pearson 1934): [.69, 1] for 10 of 10."""
+    hits = share * of  # of a mean of values between 0 and 1, which varies at most as much, no whole number
+    low = float(stats.beta.ppf(LEVEL / 2, hits, of - hits + 1)) if hits > 0 else 0.0
+    return low, float(stats.beta.isf(LEVEL / 2, hits + 1, of - hits)) if hits < of else 1.0
 
 
 def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
@@ -50,6 +59,7 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
         size = total * (hits + PRIOR) / (hits * design + PRIOR * alike)
         low, high = wilson(observed, size, stats.t.isf(LEVEL / 2, clusters - 1))
     enough = np.isfinite(observed) & (clusters > 1.5)  # a single sentence has no spread
+    enough &= np.isfinite(squares).any(1)
     return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
 
 
@@ -66,6 +76,19 @@ def clusters(totals: Array) -> Array:
         return np.asarray(whole[..., 0] ** 2 / ((totals[..., 1:] - whole) ** 2).mean(-1))
 
 
+def single(draws: Array) -> npt.NDArray[np.bool_]:
+    """Return which values were measured on a single sentence and so have no estimate of spread: [heads].
+
+    Such a value is NaN in each resample without that sentence, e^-1 = 37 % of them, and the same in all others. With
+    two sentences 14 % are NaN.
+
+    Args:
+        draws: Poisson bootstrap resamples: [heads, resamples].
+    """
+    lacking = np.isnan(draws)
+    return np.asarray((lacking.mean(1) > SINGLE) & ~lacking.all(1)) if draws.shape[1] else np.zeros(len(draws), bool)
+
+
 def over_seeds(values: Array) -> Ends:
     """Return the 95 % interval of a mean over seeds, by values [seeds, 1 + resamples]; NaN for a single seed.
 
@@ -77,6 +100,24 @@ def over_seeds(values: Array) -> Ends:
     middle, error = float(values[:, 0].mean()), float(values[:, 0].std(ddof=1)) / math.sqrt(seeds)
     half = math.hypot(float(stats.t.isf(LEVEL / 2, seeds - 1)) * error, Z * float(np.nanstd(values[:, 1:].mean(0))))
     return middle - half, middle + half
+
+
+def difference(values: Sequence[Array], ends: Sequence[Array], correlation: Array) -> tuple[Array, Array]:
+    """Return the ends of the interval of a difference, by those of both numbers (Zou and Donner 2008).
+
+    As their intervals, it need not be symmetric: so it holds for shares near 0 and 1.
+
+    Args:
+        values: The number that is subtracted, and that from which it is: two of [heads].
+        ends: Lower and upper ends of both: two of [2, heads].
+        correlation: Correlation of the two estimates: [heads]; 0 if they are independent, NaN gives NaN.
+    """
+    (old, new), ((old_low, old_high), (new_low, new_high)) = values, ends
+
+    def half(less: Array, more: Array) -> Array:
+        return np.asarray(np.sqrt(np.maximum(less**2 + more**2 - 2 * correlation * less * more, 0.0)))
+
+    return new - old - half(new - new_low, old_high - old), new - old + half(new_high - new, old - old_low)
 
 
 def rank_correlation(observed: float, pairs: int) -> Ends:
@@ -97,6 +138,21 @@ def correlation(observed: float, draws: Array, pairs: int) -> Ends:
 def _fisher(observed: float, half: float) -> Ends:
     """Ends of an interval of a correlation, `half` its half width after Fisher's z."""
     return math.tanh(math.atanh(observed) - half), math.tanh(math.atanh(observed) + half)
+
+
+def unskewed(ratio: Array | float, skewness: Array | float) -> Array:
+    """Return the ratio of a mean to its standard error, corrected for the skewness of that mean (Hall 1992).
+
+    Where values are skewed, the mean and its error are correlated and t rejects too often on one side. The cubic
+    transformation of Hall takes that away to the first order, and is monotone. The skewness of a mean of n values is
+    that of the values over the root of n.
+    """
+    return np.asarray(ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 6)
+
+
+def t_test(ratio: float, skewness: float, freedom: int) -> float:
+    """Return the two-sided p of a mean by its ratio to its standard error: the larger of that by t and unskewed t."""
+    return float(2 * stats.t.sf(min(abs(ratio), abs(float(unskewed(ratio, skewness)))), freedom))
 
 
 def least_p(examples: int) -> float:

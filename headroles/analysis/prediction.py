@@ -105,7 +105,7 @@ def _prediction(
     row: dict[str, object] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
     a, b = (centred_ranks(values, layers) for values in (x, y))
     if not a.any() or not b.any():
-        return row | {"within": np.nan, "p": 1.0, "note": "alike within each layer"}
+        return row | {"within": np.nan, "p": np.nan, "note": "alike within each layer"}
     row["within"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     permuted = permuted_values(b, layers, n_permutations, np.random.default_rng(seed)) @ a
     return row | {"p": p_value(permuted, float(a @ b)), "note": ""}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from headroles.analysis.association import By, associations, outcomes_of, values
+from headroles.analysis.changes import role_changes
 from headroles.analysis.logistic import survival_odds
 from headroles.analysis.prediction import predict_outcome, predicts
 from headroles.analysis.resampling import PERMUTATIONS
-from headroles.analysis.role_persistence import role_changes
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
 from headroles.tables.places import Place, table_at, tables_at
@@ -37,14 +37,16 @@ def relate(
     could not be pruned, are left out.
 
     Args:
-        roles: Table of `hr.roles`, its file, or a study that has it; the scores of the study are outcomes too.
+        roles: Study with a table of roles, or its file; the scores of the study are outcomes too. Or a table of
+            `hr.roles`.
         outcomes: Table of the same heads with effects of ablation, importance, relevance, attribution or survival
             (`.turn`: when a head is pruned); or studies and files with such columns. Of a column in several the first
             is taken. Columns of several seeds are averaged; of survival this is the share of seeds in which a head
             stays.
         by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
-            (`role_rules.SPECIAL`) together; "variant" keeps them apart.
-        columns: Outcome columns, or words with which they or their brackets begin; by default all families above.
+            (all but sinks) together; "variant" keeps them apart. `role_rules.SPECIAL` has the special roles.
+        columns: Outcome columns, or words with which they or their brackets begin; by default all effects of ablation,
+            importance, relevance, attribution and survival.
         kinds: Kinds of heads to include; by default all.
         n_resamples: Permutations of the role over all heads, for intervals.
         n_permutations: Permutations of the role within layers, for `p` and the interval of `within`.

@@ -123,10 +123,10 @@ def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
 
 
 def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tuple[float, Ends, float]:
-    """A mean difference within layers, its interval and p; NaN and p = 1 if no layer has heads of both groups."""
+    """A mean difference within layers, its interval and p; NaN if no layer has heads of both groups."""
     mixed = [layer for layer in np.unique(layers) if 0 < held[layers == layer].mean() < 1]
     if not mixed:
-        return np.nan, NONE, 1.0
+        return np.nan, NONE, np.nan
     members = layers[:, None] == np.array(mixed)
     differences, errors = contrasts(np.vstack([held, permutations]), y, members)
     observed = float(differences[0])
@@ -147,18 +147,23 @@ def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
     """
     sizes, counts = members.sum(0), members[roles[0]].sum(0)
     rest, count = sizes - counts, counts.sum()
+    layer, compared = members.argmax(1), members.any(1)
+    y = np.asarray(y, np.float64)
+    y = y - y[members.argmax(0)][layer]  # exact where values are close
     parts = np.where(members, y[:, None] - y @ members / sizes, 0.0)  # distances from the layer's mean
     held = roles.astype(np.float64)
-    sums, squares = held @ parts, held @ parts**2  # [draws, layers]
+    sums = held @ parts  # [draws, layers]
     without = -sums / rest
     differences = (sums - counts * without).sum(1) / count
-    spread_with = (squares - 2 * sums * without + counts * without**2).sum(1) - count * differences**2
-    spread_without = (parts**2).sum(0) - squares - rest * without**2
+    if count == 1:  # a single head has no spread, which rounding would take for a small one
+        return differences, np.full(len(roles), np.nan)
+    away = np.where(compared, parts.sum(1) - without[:, layer], 0.0)  # from the heads without it: [draws, heads]
+    spread_with = (held * (away - differences[:, None]) ** 2) @ compared
+    spread_without = ((1 - held) * away**2) @ members
     pooled = spread_without.sum(1, keepdims=True) / max(1.0, (rest - 1).sum())
     variances = np.where(rest > 1, spread_without / np.maximum(rest - 1, 1), pooled) / rest
     shared = (variances * counts * (counts - 1)).sum(1)  # heads of a layer are compared with the same others
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return differences, np.sqrt(np.maximum(spread_with + shared, 0.0) / (count * (count - 1)))
+    return differences, np.sqrt((spread_with + shared) / (count * (count - 1)))
 
 
 def _bounded(held: Bools, y: Array, members: Bools) -> bool:

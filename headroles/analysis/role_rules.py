@@ -12,15 +12,23 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.analysis.intervals import Array
+from headroles.analysis.intervals import COARSE, Array
 from headroles.tables import frame
-from headroles.tables.columns import NORM, Column, by_norm, with_suffix
+from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
+from headroles.tables.names import unknown
 from headroles.tables.places import table_at
 from headroles.tables.study import Study, study_at
 
+VERDICTS = (  # of role tests (`hr.test_roles`)
+    "its role is what it does",
+    "its role is a part of it",
+    "it has the pattern, and does something else",
+    "does not matter here",
+    "undecided",
+)
+STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
-COARSE = 2**-13  # the same for resamples, which have 13 significant bits
 
 
 @dataclass(frozen=True)
@@ -53,11 +61,13 @@ class Role:
 
     def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the role's variants among `columns`: (variant, column); by norms, `positional-norm[-1]`."""
+        is_of_variant = any(f"-{variant}" in self.column for variant in VARIANTS)
         for column in columns:
-            plain = column if NORM in self.column else str(Column.parse(column).plain)
+            parsed = Column.parse(column)
+            plain = column if is_of_variant else str(parsed.plain)
             if (match := re.fullmatch(self.column, plain)) is not None:
                 name = f"{self.name}[{match[1]}]" if match.groups() else self.name
-                yield (name if plain == column else by_norm(name)), column
+                yield (name if plain == column else of_variant(name, parsed.variant)), column
 
     def holds(self, values: Array, baseline: Array | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
         """Return whether values reach the threshold over the baseline; NaN does not."""
@@ -115,7 +125,8 @@ def roles(
     """Assign roles to heads by thresholds on their scores.
 
     Args:
-        table: Table of `hr.score`, its file, or a study that has it and then keeps the roles as its table `roles`.
+        table: Study with scores, which then keeps the roles as its table `roles`. Or a table of `hr.score`, or its
+            file.
         roles: The roles to assign.
         thresholds: Role name -> threshold, in place of the role's own.
         test: Whether to test each head and role, beside the threshold.
@@ -214,6 +225,17 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
     return holders.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
+def behind_sink(roles: pd.DataFrame) -> pd.DataFrame:
+    """Return roles as maps and lists show them: those assigned without the sink in place of those with it."""
+    columns = {name: Column.parse(name) for name in map(str, roles)}
+    renamed = {name: str(column.plain) for name, column in columns.items() if column.variant == "nosink"}
+    kept = [name for name in columns if name not in renamed.values()]
+    shown = roles[kept].rename(columns=renamed)
+    signatures = roles.attrs.get("signatures", {})
+    shown.attrs["signatures"] = {renamed.get(name, name): signatures[name] for name in kept if name in signatures}
+    return shown
+
+
 def families(roles: pd.DataFrame) -> dict[str, list[str]]:
     """Return the variants of each role of a role table; raise ValueError for another table."""
     if not isinstance(roles, pd.DataFrame) or not names(roles):
@@ -225,11 +247,11 @@ def families(roles: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def look(family: str, *tables: pd.DataFrame) -> Look:
-    """Return how a family of roles is drawn: as `ROLES`, or the signatures of tables, say."""
+    """Return how a family of roles is drawn, by `ROLES` or by declarations in the signatures of tables."""
     plain = str(Column.parse(family).plain)
     texts = dict.fromkeys(text for table in tables for text in table.attrs.get("signatures", {}).values())
-    said = {key: value for text in texts for key, value in declared("role", plain, text).items()}
-    known = {field: KNOWN.get(f"role.{plain}.{field}") for field in ("about", "short", "hue")} | said
+    declarations = {key: value for text in texts for key, value in declared("role", plain, text).items()}
+    known = {field: KNOWN.get(f"role.{plain}.{field}") for field in ("about", "short", "hue")} | declarations
     hue = known["hue"] if plain == family else None  # by norms, it has a colour of its own
     return Look(str(known["about"] or ""), str(known["short"] or plain), None if hue is None else int(str(hue)))
 
@@ -243,7 +265,7 @@ def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> lis
     known = {role.name for role in chosen}
     for name in thresholds:
         if name not in known:
-            raise ValueError(f"unknown role {name!r}; known: {', '.join(sorted(known))}")
+            raise ValueError(unknown("role", name, sorted(known)))
     return [replace(role, threshold=thresholds.get(role.name, role.threshold)) for role in chosen]
 
 
@@ -260,17 +282,15 @@ def holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool
 
 
 def _stability(table: pd.DataFrame, role: Role, column: str) -> Array:
-    """Share of resamples in which heads have the role; NaN where it does not apply."""
-    held = resampled_holders(table, role, column)
-    if held is None:
+    """Share of resamples in which heads have the role; NaN where it does not apply, or no resample has a value."""
+    held, resampled = resampled_holders(table, role, column), frame.resamples(table)
+    if held is None or resampled is None:
         return np.full(len(table), np.nan)
-    return np.where(table[column].isna().to_numpy(), np.nan, held.mean(1))
+    unknown = table[column].isna().to_numpy() | np.isnan(resampled.of(column, frame.rows(table))).all(1)
+    return np.where(unknown, np.nan, held.mean(1))
 
 
 def resampled_holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_] | None:
     """Return which heads have a role in each resample, [heads, resamples]; None without resamples of the column."""
-    resampled, index = frame.resamples(table), frame.rows(table)
-    if resampled is None or column not in resampled.draws:
-        return None
-    baseline = resampled.of(column + role.over, index) if role.over else 0.0
-    return role.holds(resampled.of(column, index), baseline, rounding=COARSE)
+    draws = frame.resamples_of(table, column, role.over)
+    return None if draws is None else role.holds(draws, 0.0, rounding=COARSE)

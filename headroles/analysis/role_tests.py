@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, Array, least_p
+from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, least_p, unskewed
 from headroles.analysis.multiple_testing import corrections
 from headroles.tables import frame
 from headroles.tables.columns import with_suffix
@@ -23,11 +23,10 @@ def tested(
     role, as a multiple of its mean attention, exceeds a threshold. Their code does so one-sided at 0.05, without a
     correction over heads. Here the null hypothesis is that the score, less its baseline, is at most the threshold in
     the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would reject too often.
-    So a score without baseline, in [0, 1], has a score test (Wilson 1927): its error at the threshold is that of a
-    share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies
-    above the threshold. Other scores have a t test, their error the spread of the resamples. For skewed mean weights p
-    is too small: without an effect up to 14 % are below 0.05 for 30 sentences, 10 % for 100, 7 % for 300
-    (figures/quality/role_tests.py).
+    So a share of queries has a score test (Wilson 1927): its error at the threshold is that of a share of as many
+    queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies above the
+    threshold. Mean weights and scores over a baseline have a t test, their error the spread of the resamples, and p is
+    not below that corrected for the skewness of the resamples (`intervals.unskewed`).
 
     Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
     corrected for all heads and variants of the role; NaN where the score is.
@@ -81,29 +80,46 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     values, sentences = table[column].to_numpy(float), _sentences(table, column)
     known = values[np.isfinite(values)]
     bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
-    drawn, index = frame.resamples(table), frame.rows(table)
-    lacking = {*([f"{column}.low", f"{column}.high"] if bounded else [])} - {*map(str, table)}
-    sampled = drawn is not None and column in drawn.draws
-    if lacking or not (bounded or sampled):
+    ends = {f"{column}.low", f"{column}.high"} <= {*map(str, table)}
+    draws = frame.resamples_of(table, column, over)
+    if (bounded and not ends) or (draws is None and not bounded):
         raise ValueError(
             f"{column} cannot be tested: got a table without resamples; expected one of hr.score with "
             f"n_resamples above 0"
         )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if bounded:
-            end = np.where(values > threshold, table[f"{column}.low"], table[f"{column}.high"])
-            # the end is as many errors away as the t quantile: `width` is that quantile over the root of the queries
-            width = np.where(end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end)))
-            ratio = (values - threshold) / np.sqrt(threshold * (1 - threshold)) / width
-            ratio *= stats.t.isf(LEVEL / 2, sentences - 1)
-        else:
-            baseline = table[f"{column}{over}"].to_numpy(float) if over else np.zeros(len(table))
-            assert drawn is not None
-            draws = drawn.of(column, index) - (drawn.of(f"{column}{over}", index) if over else 0.0)
-            error = np.sqrt(np.nanmean((draws - (values - baseline)[:, None]) ** 2, axis=1))
-            ratio = (values - baseline - threshold) / error
+    if draws is None or (bounded and not _are_percentiles(table, column, draws)):
+        ratio = _of_shares(table, column, threshold) * stats.t.isf(LEVEL / 2, sentences - 1)
+    else:
+        baseline = table[f"{column}{over}"].to_numpy(float) if over else 0.0
+        ratio = _of_means(values - baseline, draws, threshold)
     p = np.maximum(stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
     return np.where(np.isnan(values), np.nan, p)
+
+
+def _are_percentiles(table: pd.DataFrame, column: str, draws: Array) -> bool:
+    """Whether the interval of a column is that of a mean, percentiles of its resamples; of shares it is Wilson's."""
+    kept = table[[f"{column}.low", f"{column}.high"]].to_numpy(float)
+    return bool(np.allclose(kept, np.stack(bounds(draws), axis=1), rtol=COARSE, atol=COARSE**2, equal_nan=True))
+
+
+def _of_shares(table: pd.DataFrame, column: str, threshold: float) -> Array:
+    """How many half widths of an interval at the threshold shares are above it: [heads]."""
+    values = table[column].to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        end = np.where(values > threshold, table[f"{column}.low"], table[f"{column}.high"])
+        # the end is as many errors away as the t quantile: `width` is that quantile over the root of the queries
+        width = np.where(end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end)))
+        return np.asarray((values - threshold) / np.sqrt(threshold * (1 - threshold)) / width)
+
+
+def _of_means(values: Array, draws: Array, threshold: float) -> Array:
+    """How many standard errors means are above the threshold, at most as many as corrected for skewness: [heads]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        away = draws - values[:, None]
+        count = np.isfinite(away).sum(1)
+        square, cube = (np.nansum(away**power, axis=1) / count for power in (2, 3))
+        ratio = (values - threshold) / np.sqrt(square)
+        return np.asarray(np.minimum(ratio, unskewed(ratio, cube / square**1.5)))
 
 
 def _sentences(table: pd.DataFrame, column: str) -> float:

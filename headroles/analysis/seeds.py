@@ -68,10 +68,10 @@ def stability(
 
         `models` and `heads` are how many models have the role, and how many heads on average. `low` and `high` are a
         95 % interval over sentences, by the resamples; from three models on (all pairs) also over models, by the
-        jackknife with t. `chance`, with `chance.low` and `chance.high` (95 % of permutations), is the value when heads
-        are assigned to the layers of their kind at random, and matched again. `p`, one-sided, is against chance, and
-        `holm` and `bh` correct it for all rows. With match="model" matches are the same in all permutations:
-        "similarity" and "matched" have no chance level.
+        jackknife with t. `chance`, with `chance.low` and `chance.high` (95 % of permutations), is the value when the
+        heads of each layer are distributed over the models at random, and matched again; with match="same", when they
+        change places within their layer. So layers may differ in any way. `p`, one-sided, is against chance, and `holm`
+        and `bh` correct it for all rows. Both are NaN for what is the same in all permutations.
 
     Raises ValueError for fewer than two tables, tables of different heads, an unknown option, and if no score is left.
     """
@@ -81,7 +81,9 @@ def stability(
     draws = _draws(models, n_resamples)
     held = np.array([[_held(table, role, draws) for role in assigned] for table in models], bool)
     held = held.reshape(len(models), len(assigned), 1 + draws, len(index))
-    shuffles = _shuffles(index, len(models), n_permutations, seed)
+    distributed = _distributed(index, len(models), n_permutations, seed, alone=match == "same")
+    everything = _everything(similarity, len(models)) if n_permutations else np.empty((0, 0))
+    every_role = np.concatenate([*held[:, :, 0]], axis=-1)  # [role, heads of all models]
     compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
     layers, groups, values, permuted = strata(index), _groups(index, match), [], []
     for earlier, later in compared:
@@ -92,17 +94,14 @@ def stability(
                 for draw, now in enumerate(sampled)
             ]
         )
-        whole, first, second = _matched(sampled[0], groups), held[earlier, :, 0], held[later, :, 0]
-        for mine, theirs in zip(shuffles[earlier], shuffles[later], strict=True):
-            now = sampled[0][np.ix_(mine, theirs)]
-            places = np.argsort(theirs)[whole[mine]] if match == "model" else _matched(now, groups)
-            permuted.append(_statistics(now, first[:, mine], second[:, theirs], layers, places))
+        for mine, theirs in zip(distributed[:, earlier], distributed[:, later], strict=True):
+            now = everything[np.ix_(mine, theirs)]
+            roles_of = every_role[:, mine], every_role[:, theirs]
+            permuted.append(_statistics(now, *roles_of, layers, _matched(now, groups)))
     estimates = np.array(values)  # [pair, 1 + draws, statistic]
     chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
     table = _labels([role.name for role in assigned], held[:, :, 0], index)
     table = pd.concat([table, _summary(estimates, chance, compared if pairs == "all" else [])], axis=1)
-    fixed = ["similarity", "matched"] if match == "model" else []
-    table.loc[table["quantity"].isin(fixed), ["chance", "chance.low", "chance.high", "p"]] = np.nan
     table["low"] = table["low"].where(table["quantity"] == "similarity", table["low"].clip(lower=0))
     table = table[table["value"].notna() & ((table["quantity"] != "same layer") | (match == "model"))]
     by = "scores" if attention is None else "attention"
@@ -196,14 +195,20 @@ def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
     return held
 
 
-def _shuffles(index: pd.MultiIndex, models: int, n_permutations: int, seed: int) -> Whole:
-    """Heads of each model in random order among those of their kind: [model, permutations, heads]."""
-    random = np.random.default_rng(seed)
-    shuffled: Whole = np.tile(np.arange(len(index)), (models, n_permutations, 1))
-    kinds = index.get_level_values("kind")
-    for kind in kinds.unique():
-        shuffled[..., kinds == kind] = random.permuted(shuffled[..., kinds == kind], axis=-1)
-    return shuffled
+def _distributed(index: pd.MultiIndex, models: int, n_permutations: int, seed: int, *, alone: bool) -> Whole:
+    """Heads of all models, shuffled within layers, `alone` within a model too: [permutations, model, heads]."""
+    random, layers, size = np.random.default_rng(seed), strata(index), len(index)
+    distributed: Whole = np.tile(np.arange(models * size).reshape(models, size), (n_permutations, 1, 1))
+    for layer in np.unique(layers):
+        part = distributed[..., layers == layer]
+        both = part if alone else part.reshape(n_permutations, models * part.shape[-1])
+        distributed[..., layers == layer] = random.permuted(both, axis=-1).reshape(part.shape)
+    return distributed
+
+
+def _everything(similarity: Similarity, models: int) -> Array:
+    """Similarity of the heads of all models, on the corpus: [heads of all models, the same]."""
+    return np.block([[similarity(left, right, 0) for right in range(models)] for left in range(models)])
 
 
 def _groups(index: pd.MultiIndex, match: Match) -> list[Whole]:
@@ -267,8 +272,11 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
         )
     observed = mean[0]
     p = (1 + (null >= observed - 1e-12).sum(0)) / (1 + len(null))
+    unmoved = (np.abs(null - observed) < 1e-12).all(0)  # no permutation changes it
+    p, low, high = (np.where(unmoved & (len(null) > 0), np.nan, numbers) for numbers in (p, low, high))
     columns = {"value": observed, "low": observed - half, "high": np.minimum(observed + half, 1.0)}
-    columns |= {"chance": null.mean(0) if len(null) else low, "chance.low": low, "chance.high": high}
+    middle = np.where(unmoved, np.nan, null.mean(0)) if len(null) else low
+    columns |= {"chance": middle, "chance.low": low, "chance.high": high}
     return pd.DataFrame(columns | {"p": np.where(np.isnan(observed), np.nan, p)})
 
 

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    model: str, device: str | None, *, submodel: str | None = None, dtype: str | None = None, whole: bool = False
+    model: str, device: str | None, *, whole: bool = False, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""
     from headroles.models import loading
 
     if device == "auto" and not whole:
-        return loading.load(model, submodel=submodel, dtype=dtype, device_map="auto")
-    loaded, tokenizer = loading.load(model, submodel=submodel, dtype=dtype)
+        return loading.load(model, device_map="auto", **options)
+    loaded, tokenizer = loading.load(model, **options)
     return loading.place(loaded, device), tokenizer
 
 
@@ -64,13 +64,14 @@ def numbers(text: str) -> list[float]:
         ) from None
 
 
-def scores_of(scores: list[str], rules: str) -> list[str | Relevance]:
+def scores_of(scores: list[str], rules: str, max_residue: float | None) -> list[str | Relevance]:
     """Return scores, relevance by each rule set of a comma-separated list."""
     from headroles.scores import Relevance
 
     parsed: list[str | Relevance] = []
     for name in scores:
-        parsed += [Relevance(rules=rule) for rule in names(rules)] if name == "relevance" else [name]  # type: ignore[arg-type]
+        relevance = [Relevance(rules=rule, max_residue=max_residue) for rule in names(rules)]  # type: ignore[arg-type]
+        parsed += relevance if name == "relevance" else [name]
     return parsed
 
 

@@ -6,10 +6,10 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import headroles as hr
-from headroles.cli import arguments, results
+from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
 from headroles.cli.options import Call, Options, argument, option, trainer, trainer_options
 from headroles.cli.signatures import REQUIRED, signature
@@ -54,7 +54,9 @@ class Command(Options):
 
 def _with_rules(call: Call) -> None:
     if call.given["scores"] is not None:
-        call.arguments["scores"] = arguments.scores_of(call.arguments["scores"], call.given["rules"])
+        call.arguments["scores"] = arguments.scores_of(
+            call.arguments["scores"], call.given["rules"], call.given["max_residue"]
+        )
 
 
 def _orders(call: Call) -> None:
@@ -66,6 +68,17 @@ def _orders(call: Call) -> None:
 
 def _study_of_roles(call: Call) -> None:
     call.arguments["table"] = hr.Study(call.given["table"])
+
+
+def _roles_of_study(call: Call) -> None:
+    """Take the roles of the study."""
+    study = call.arguments["study"]
+    if not study.has("roles"):
+        raise FileNotFoundError(
+            f"no roles in {study.folder}: got {', '.join(study.names()) or 'no tables'}; expected roles.parquet; try "
+            f"headroles score, or headroles roles {study.folder}"
+        )
+    call.arguments["roles"] = study.load("roles")
 
 
 def _named_heads(call: Call) -> None:
@@ -95,17 +108,39 @@ def _trainer(call: Call) -> None:
     call.arguments |= trainer(call.given)
 
 
+def _prepared_pairs(call: Call) -> None:
+    """Prepare the pairs in a folder beside the study; a folder is prepared already."""
+    given = call.given
+    place, *others = map(Path, given["data"])
+    changed = [part.name for part in PREPARES if given[part.name] != part.default]
+    if others or not place.is_dir():
+        place = given["study"].with_name(f"{given['study'].name}-data")
+        preparation = Call(Options("papers.prepare", ("pairs",)), {**given, "pairs": given["data"], "folder": place})
+        show_table(hr.papers.prepare(**preparation.arguments), "sentence pairs")
+        say(f"pairs are in {place}")
+    elif changed:
+        raise ValueError(f"{changed[0]}= is of pairs: got {place}, a folder of prepared ones; expected files of pairs")
+    call.arguments["data"] = hr.papers.prepared(place)
+
+
 def _with_index(call: Call) -> None:
     call.load()
     call.heads = hr.models.head_index(call.arguments["model"])
 
 
 def _trainable(call: Call) -> None:
-    """Load a translation model, or a classifier of the labels of the corpus, also with weights drawn by the seed."""
+    """Load a model, a classifier of the labels if the corpus has some, also with weights drawn by the seed."""
     from headroles.models.loading import load, place, untrained
 
     given, corpus = call.given, call.arguments["corpus"]
-    model, tokenizer = load(given["model"]) if given["target"] else hr.load_classifier(given["model"], corpus)
+    options = {name: given[name] for name in ("allow_random", "source_lang", "target_lang")}
+    options |= {"cls": given["cls"]} if given["cls"] else {}
+    classifies = not given["target"] and any(sentence.label for sentence in corpus)
+    if not classifies:
+        model, tokenizer = load(given["model"], **options)
+        classifies = not given["target"] and model.get_output_embeddings() is None
+    if classifies:  # without labels an error says so
+        model, tokenizer = hr.load_classifier(given["model"], corpus, **options)
     model = untrained(model, seed=given["seed"]) if given["from_scratch"] else model
     call.arguments |= {"model": place(model, given["device"]), "tokenizer": tokenizer}
 
@@ -121,12 +156,14 @@ def _checked(call: Call) -> None:
     else:
         tiny = hr.tiny_model(loading.configured(config))
         loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
-    call.arguments["model"] = loading.place(loaded, call.given["device"])
+    call.arguments |= {"model": loading.place(loaded, call.given["device"]), "copy": False}
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 RULES = option("rules", str, "cp", "Rule sets of the score relevance, separated by commas.")
+LOST = "Largest share of the target that relevance may lose, such as 0.05."
+MAX_RESIDUE = option("max_residue", float | None, None, LOST, "--max-residue", min=0)
 RANKED = "Columns that rank heads, separated by commas: the smallest first, or after a minus the largest."
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
@@ -136,22 +173,38 @@ REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
 SAVED = "Folder for the smaller model and its tokenizer."
 REPLACE = option("overwrite", bool, False, "Replace another model in the folder.", "--overwrite")
 SCRATCH = option("from_scratch", bool, False, "Initialise the weights at random by the seed.", "--from-scratch")
+QUESTIONS = argument(
+    "corpus", Path, REQUIRED, "Long texts and answers: TSV, JSON lines (text, answer), two files; or hidden-facts."
+)
+LENGTH = option("length", int | None, None, "Tokens around the facts of hidden-facts; by default 500.", min=1)
+HAYSTACK = option("haystack", Path | None, None, "Sentences that hide the facts; by default a toy grammar's.")
+FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
+EXPORT = option("export", FORMS | None, None, "Files in the study for DuoAttention, kvpress, vLLM-Hook; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
+DATA = argument("data", list[str], REQUIRED, "Pairs: tables of two columns, or SOURCE,TARGET; or prepared ones.")
+PREPARES = [part for part in Options("papers.prepare").parameters() if part.name not in ("folder", "pairs", "seed")]
 CONFIG = option("config", Path | None, None, "Instead of a model: a config.json, for a tiny model with random weights.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
-        Command("score", show=results.show_scores, before=(_with_rules,), extra=(RULES,)),
+        Command("score", show=results.show_scores, before=(_with_rules,), extra=(RULES, MAX_RESIDUE)),
         Command("ablate", show=results.show_ablation),
+        Command("test_roles", show=results.show_tested, before=(_roles_of_study,)),
         Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
         Command("evaluate", title="metrics on {corpus.name}"),
+        Command(
+            "cache_budget",
+            show=cache_budgets.show_budget,
+            load=cache_budgets.load_with_texts,
+            made=(cache_budgets.HIDDEN_FACTS,),
+            extra=(QUESTIONS, LENGTH, HAYSTACK, EXPORT),
+        ),
     ),
     "Look and relate": (
         Command("roles", ("table",), show=results.show_assigned, before=(_study_of_roles,), extra=(THRESHOLDS,)),
         Command("relate", ("roles", "outcomes"), show=results.show_related),
         Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
-        Command("attention_examples", says="attention of every head on {limit} sentences is in {study.folder}"),
         Command("report", ("studies",), says="written: {result}", defaults={"output": Path("report.html")}),
     ),
     "Prune": (
@@ -193,13 +246,10 @@ COMMANDS = {  # by headings of the help, which is a screen
             flags={"folders": "from"},
         ),
         Command(
-            "papers.prepare", ("pairs",), title="sentence pairs", says="written: {folder}", flags={"folder": "output"}
-        ),
-        Command(
             "papers.replicate",
-            ("data",),
             show=results.show_replicated,
-            before=(lambda call: call.arguments.update(report=say),),
+            before=(_prepared_pairs, lambda call: call.arguments.update(report=say)),
+            extra=(DATA, *PREPARES),
         ),
         Command("demo", show=results.show_demo),
         Command("parse", ("source",), show=results.show_parsed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import headroles as hr
 from headroles import _distributed
 from headroles.cli.record import draws, record
 from headroles.tables.columns import without_ends
+from headroles.tables.frame import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +28,7 @@ WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # column
 def say(text: str) -> None:
     """Print one line without markup."""
     record().lines.append(text)
-    the_console(soft_wrap=True, highlight=False).print(text, markup=False)
+    the_console(soft_wrap=True, highlight=False).print(visible(text), markup=False)
 
 
 def draw_figures(study: hr.Study) -> None:
@@ -34,7 +36,7 @@ def draw_figures(study: hr.Study) -> None:
     if draws.get():
         list_figures(hr.plot(study), study.folder)
     else:
-        say(f"tables are in {study.folder}; headroles plot {study.folder} draws figures")
+        say(f"tables are in {study.folder}; headroles plot {shlex.quote(str(study.folder))} draws figures")
 
 
 def list_figures(files: list[Path], folder: Path) -> None:
@@ -47,6 +49,11 @@ def show_table(
 ) -> None:
     """Print a table of numbers with intervals, rows named by `label` and `rows`; --json has the `whole` table."""
     record().keep(table if whole is None else whole, title)
+    show_numbers(table, title, label=label, rows=rows)
+
+
+def show_numbers(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = ()) -> None:
+    """Print a table as `show_table`, of which --json has none."""
     table = table.rename(columns={"low": "value.low", "high": "value.high"})
     columns = without_ends(table)
     cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
@@ -65,13 +72,32 @@ def show_rows(table: pd.DataFrame, title: str) -> None:
 def show_grid(
     rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
 ) -> None:
-    """Print rows of text, some columns at the right of their cells, the words of the first ones `whole`."""
-    shown = Table(title=escape(title), caption=caption)
+    """Print rows of text, as `grid` makes them."""
+    show(grid(rows, title, caption=caption, right=right, whole=whole))
+
+
+def grid(
+    rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
+) -> Table:
+    """Make a table of rows of text, some columns at the right of their cells, the words of the first ones `whole`."""
+    table = Table(title=_text(title), caption=caption)
     for place, column in enumerate(map(str, rows)):
-        shown.add_column(column, justify="right" if column in right else "left", no_wrap=place < whole, overflow="fold")
+        table.add_column(
+            _text(column), justify="right" if column in right else "left", no_wrap=place < whole, overflow="fold"
+        )
     for row in rows.to_numpy().tolist():
-        shown.add_row(*map(escape, row))
-    the_console().print(shown)
+        table.add_row(*map(_text, row))
+    return table
+
+
+def show(table: Table) -> None:
+    """Print a table of `grid`."""
+    the_console().print(table)
+
+
+def height(table: Table) -> int:
+    """Return the number of lines of a table on the console."""
+    return len(the_console().render_lines(table))
 
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:
@@ -88,18 +114,23 @@ def _show_columns(columns: dict[str, list[str]], title: str) -> None:
         parts[-1].append(name)
         room -= 3 + widths[name]
     for number, names in enumerate(parts):
-        shown = Table(title=None if number else escape(title))
-        shown.add_column(escape(first), overflow="fold", max_width=half)
+        shown = Table(title=None if number else _text(title))
+        shown.add_column(_text(first), overflow="fold", max_width=half)
         for name in names:
-            shown.add_column(escape(name), justify="right", overflow="fold")
+            shown.add_column(_text(name), justify="right", overflow="fold")
         for row in zip(labels, *(columns[name] for name in names), strict=True):
-            shown.add_row(*map(escape, row))
+            shown.add_row(*map(_text, row))
         console.print(shown)
 
 
 def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
     """Return the console; of several processes only the first one prints, and with --json none."""
     return Console(quiet=not _distributed.first() or record().quiet, soft_wrap=soft_wrap, highlight=highlight)
+
+
+def _text(text: str) -> str:
+    """A text without markup, and without what steers a terminal."""
+    return escape(visible(text))
 
 
 def _cell(row: pd.Series[float], name: str) -> str:

@@ -13,9 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from headroles import _distributed
+from headroles.cli.advice import advice
 from headroles.cli.commands import COMMANDS
 from headroles.cli.record import draws
 from headroles.cli.summary import summarised
+from headroles.tables.frame import visible
 
 
 def _show_version(wanted: bool) -> None:
@@ -33,7 +35,8 @@ app = typer.Typer(
 FORMER = {  # commands of earlier versions, and what to type instead
     "agreement": "headroles.agreement in Python",
     "architectures": "figures/families/make.py",
-    "attention": "headroles attention-examples, or headroles.plots.attention in Python",
+    "attention": "headroles.attention_examples or headroles.plots.attention in Python",
+    "attention-examples": "headroles.attention_examples in Python",
     "causal-gating": "headroles.causal_gating in Python",
     "circuits": "headroles.copying, succession and composition in Python",
     "compare": "headroles.ablation.compare in Python",
@@ -47,6 +50,7 @@ FORMER = {  # commands of earlier versions, and what to type instead
     "families": "figures/families/make.py",
     "odds": "headroles relate",
     "pool-models": "figures/specialists/make.py",
+    "prepare": "headroles replicate, which prepares pairs",
     "shrink": "headroles remove-heads",
     "specialise": "figures/specialists/make.py",
     "stability": "headroles.stability in Python",
@@ -74,7 +78,7 @@ def start(
 def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
     _set_up()
-    if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
+    if (name := _name()) in FORMER:
         sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try {FORMER[name]}", 2))
     try:
         _check_working_directory()
@@ -89,7 +93,13 @@ def main() -> None:
     except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
-        sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
+        message = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
+        sys.exit(_fail(advice(message, name), 2))
+
+
+def _name() -> str:
+    """The name of the command that was typed; "" without one."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
 def _set_up() -> None:
@@ -97,12 +107,28 @@ def _set_up() -> None:
     if sys.stderr is None:  # closed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the end
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
-    logging.basicConfig(level=level, format="headroles: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("headroles: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
+    logging.getLogger("transformers.modeling_utils").addFilter(_no_report)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+
+
+def _no_report(record: logging.LogRecord) -> bool:
+    """Leave out transformers' reports of missing weights, of which there is a sentence of ours."""
+    return not any(words in record.getMessage() for words in ("LOAD REPORT", "both are absent from the checkpoint"))
+
+
+class _Formatter(logging.Formatter):
+    """Messages in the words of the command, without characters that steer a terminal, in names of files or columns."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        return visible(advice(super().format(record), _name()))
 
 
 def _check_working_directory() -> None:
@@ -113,7 +139,7 @@ def _check_working_directory() -> None:
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with the words of a command as one sentence, and where to look."""
+    """Return a usage error in one sentence, with the command for its help."""
     message = " ".join(error.format_message().split()).rstrip(".?")
     for theirs, ours in (("Value error, ", ""), (": Input", ": input"), (". Did you", "; did you")):
         message = message.replace(theirs, ours)
@@ -131,5 +157,5 @@ def _command() -> Any:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"headroles: {message}\n")
+    sys.stderr.write(f"headroles: {visible(message)}\n")
     return code

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.cli import arguments
+from headroles.cli.known import check_typed
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-PYTHON = ("command", "note", "side", "gpu", "cache", "schedule")  # parameters for Python alone
+PYTHON = ("command", "note", "side", "gpu", "cache", "schedule", "copy")  # parameters for Python alone
 SAMPLING = "shuffled_groups"  # the default of `hr.train`
 RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
+LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
 
 
@@ -45,6 +47,7 @@ class Options:
     defaults: Mapping[str, object] = field(default_factory=dict, kw_only=True)
     flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
     extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
+    made: tuple[str, ...] = field(default=(), kw_only=True)  # words for a corpus that is made once the model is loaded
     trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -82,6 +85,14 @@ class Options:
         yield argument(name, str, REQUIRED, "Hub id or local folder of a Hugging Face model with its tokenizer.")
         devices = "PyTorch device" + ("" if self.trains else ", or auto for all available devices")
         yield option("device", str | None, None, f"{devices}; by default a GPU if available.")
+        yield option(
+            "cls", str | None, None, "Class of transformers, such as AutoModel; by default that of the checkpoint."
+        )
+        yield option("allow_random", bool, False, "Measure weights that the checkpoint lacks.", "--allow-random")
+        if "PreTrainedTokenizerBase" in signature(self.function).types():
+            for side in ("source", "target"):
+                text = f"Language of {side}s of a multilingual translator, such as deu_Latn."
+                yield option(f"{side}_lang", str | None, None, text)
         if not self.trains:
             yield option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
             precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -97,6 +108,8 @@ class Options:
             drawn = "training examples, drawn at random" if self.trains else "sentences to read from the start"
             if "limit" not in signature(self.function).parameters:
                 yield option("limit", int | None, None, f"Number of {drawn}; by default all.", min=1)
+            text = "Write the tokenizer's chat template around each text; a translation or second text is the answer."
+            yield option("chat", bool, False, text, "--chat")
             if "StreamingCorpus" in parameter.types:
                 yield option("stream", bool, False, "Read the corpus in parts, for files of any length.", "--stream")
             return
@@ -116,7 +129,7 @@ class Options:
             yield option("overwrite", bool, False, text, "--overwrite")
 
     def _training(self) -> Iterator[inspect.Parameter]:
-        for name in ("epochs", "batch", "rate"):
+        for name in ("epochs", "batch", "rate", "length"):
             yield from self._plain(signature("train").parameters[name])
         yield from trainer_options()
 
@@ -145,9 +158,9 @@ def _type(parameter: Parameter) -> Any:
     several = next((text for text in types if text.startswith("Sequence")), "")
     if "Path" in several or "Corpus" in several:
         return list[str]
-    if parameter.choices and all(text.startswith("Literal") for text in types):
+    if parameter.choices and not types & {"str", "int", "float", "Path"}:  # objects cannot be typed
         return Literal[parameter.choices]
-    for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str, "Prepared": Path}.items():
+    for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str}.items():
         if name in types:
             return type_
     if several:
@@ -187,6 +200,7 @@ class Call:
     """
 
     def __init__(self, options: Options, given: dict[str, Any]) -> None:
+        check_typed(given)
         self.options, self.given = options, given
         self.arguments: dict[str, Any] = {}
         self.result: Any = None
@@ -207,6 +221,7 @@ class Call:
             value = self._corpus(name)
         elif "TrainOptions" in parameter.types:
             value = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
+            value |= {} if given["length"] is None else {"length": given["length"]}
         elif name == "recipe":
             from headroles.papers.replication import Recipe
 
@@ -226,16 +241,19 @@ class Call:
 
         given = self.given
         place, target = given[name], given["target" if name == "corpus" else f"{name}_target"]
+        if name == "corpus" and str(place) in self.options.made:
+            return None
         if place is None or name != "corpus":
             return None if place is None else hr.read(place, target)
         if self.options.trains:
-            return hr.read(place, target).sample(given["limit"])
-        return (hr.StreamingCorpus if given.get("stream") else hr.read)(place, target, limit=given["limit"])
+            return hr.read(place, target, chat=given["chat"]).sample(given["limit"])
+        reader = hr.StreamingCorpus if given.get("stream") else hr.read
+        return reader(place, target, limit=given["limit"], chat=given["chat"])
 
     def load(self) -> None:
         """Load the model and its tokenizer into the arguments."""
         given = self.given
-        parts = {name: given[name] for name in ("submodel", "dtype") if name in given}
+        parts = {name: given[name] for name in LOADS if name in given}
         model, self.tokenizer = arguments.load_model(
             given["model"], given["device"], whole=self.options.trains, **parts
         )
@@ -252,11 +270,7 @@ def _converted(parameter: Parameter, value: Any) -> Any:
         return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
     if "Corpus" in several:
         return [arguments.pairs_of(text) for text in value]
-    if "Prepared" in parameter.types:
-        from headroles.papers import prepared
-
-        return prepared(value)
-    if any(text.startswith("Mapping") for text in parameter.types):
+    if "Mapping[str, float]" in parameter.types:
         return dict(map(arguments.threshold, value or ())) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 

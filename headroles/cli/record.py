@@ -29,6 +29,7 @@ class Record:
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    ends: list[str] = field(default_factory=list)  # lines after all others
     words: dict[str, str] = field(default_factory=dict)  # words of the next commands that are no arguments of this one
     following: list[str] = field(default_factory=list)  # next commands to try that no template makes
 

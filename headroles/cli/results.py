@@ -5,20 +5,38 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 import headroles as hr
 from headroles.cli.arguments import typed
-from headroles.cli.console import list_figures, say, show_grid, show_rows, show_table
+from headroles.cli.console import (
+    grid,
+    height,
+    list_figures,
+    say,
+    show,
+    show_grid,
+    show_numbers,
+    show_rows,
+    show_table,
+)
 from headroles.cli.record import record
+from headroles.plots.labels import direction, relation_label
 from headroles.tables.columns import Column
+from headroles.tables.declared import harm, quality, signature_of
 from headroles.tables.frame import LEVELS, fields, provenance
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedModel
 
     from headroles.cli.options import Call
+
+FEW = 100  # sentences, below which the intervals of shares were not tried by simulation
+LINES = 24  # of the roles: with what follows them, they fit a terminal of 30
+ABOUT_ROLES = "a head and its score; ?: kept in fewer than 95 % of resamples"
 
 
 def show_scores(call: Call) -> None:
@@ -28,34 +46,103 @@ def show_scores(call: Call) -> None:
 
     study = call.arguments["study"]
     for name in (name for name in study.names() if name.startswith("conservation-")):
-        parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in totals(study.load(name)).items())
+        parts = ", ".join(f"{part} {100 * share:z.1f} %" for part, share in totals(study.load(name)).items())
         say(f"relevance by {name.removeprefix('conservation-')}, shares of the target: {parts}")
     if assignable(study.load("heads")):
         show_roles(hr.roles(study))
     show_measured(call.result, call.arguments.get("scores"))
+    if (metric := _metric_that_works(call)) is not None:
+        record().words["works"] = metric
 
 
-def show_roles(assigned: pd.DataFrame) -> None:
-    """Print the heads that have roles, a line each: the role, its score, its stability."""
-    from headroles.analysis.role_rules import held
+def _metric_that_works(call: Call) -> str | None:
+    """Return the loss if the model and the corpus have one, else agreement with the intact model; None without both."""
+    corpus = call.arguments["corpus"]
+    few = hr.Corpus(corpus.name, tuple(islice(corpus, 2)))
+    for metric in ("loss", "agreement"):
+        try:
+            hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], few, [metric], n_resamples=0)
+        except ValueError:  # says what the metric needs
+            continue
+        return metric
+    return None
 
-    title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
-    record().keep(assigned, title)
+
+def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
+    """Print the roles, a row each, with their strongest heads; sinks, which most heads may be, are last."""
+    from headroles.analysis.role_rules import behind_sink, held
+
+    shown = behind_sink(assigned)
+    title = f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"
+    sure = _how_sure(shown)
+    record().keep(assigned, "; ".join([title, *sure]))
+    title = "\n".join([title, *filter(None, ["; ".join(sure)])])
+    holders = _holders(shown)
+    kinds = ["kind"] * (shown.index.unique("kind").size > 1)
+    about = ABOUT_ROLES + ("; without the sink, but for sinks" if len(shown.columns) < len(assigned.columns) else "")
+    for columns, count in (([*kinds, "role"], 5), ([*kinds, "family"], 5), ([*kinds, "family"], 1), (["family"], 1)):
+        rows = _strongest(holders, columns, count)
+        table = grid(rows, title, caption=about, right=["heads"], whole=len(columns))
+        if height(table) <= lines:
+            break
+    show(table)
+
+
+def _how_sure(assigned: pd.DataFrame) -> list[str]:
+    """Say how many of the roles are stable, where there are resamples, and that few sentences are few."""
+    from headroles.analysis.role_rules import STABLE, held
+
+    stability = held(assigned)["stability"].dropna()
+    facts = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), "")))
+    count = facts.get("sentences", "")
+    says = [f"{(stability >= STABLE).sum()} of {len(stability)} roles are stable"] if len(stability) else []
+    few = bool(count) and int(count) < FEW
+    return says + [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * few
+
+
+def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
+    """List the heads of each role, the strongest first, the sinks last; a head is one sink, of the larger score."""
+    from headroles.analysis.role_rules import STABLE, held, names
+
     rows = held(assigned)
-    families = rows["role"].map(lambda role: Column.parse(role).name)
-    sinks = rows.assign(family=families)[families.isin(("sink", "sink-norm"))].sort_values("value")
-    double = sinks.duplicated([*LEVELS, "family"], keep="last")  # the first token is often a special one: listed once
-    rows = rows.drop(sinks.index[double])
-    sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")
-    rows["text"] = rows["role"] + rows["value"].map(" {:.2f}".format) + sure
-    lines = rows.groupby(LEVELS, sort=False)["text"].agg(", ".join).reset_index()
-    rows = lines.rename(columns={"text": "roles"}).astype(str)
-    show_grid(rows, title, caption="role, its score, its stability", right=["layer", "head"])
+    rows["family"] = rows["role"].map(lambda role: Column.parse(role).name)
+    rows["sink"] = rows["family"].isin(("sink", "sink-norm"))
+    rows["place"] = rows["role"].map(names(assigned).index)
+    rows["role"] = rows["role"].where(~rows["sink"], rows["family"])  # the first token is often a special one
+    form = "{kind}:{layer}:{head}" if assigned.index.unique("kind").size > 1 else "L{layer}H{head}"
+    heads = [form.format(kind=kind, layer=layer, head=head) for kind, layer, head in rows[LEVELS].to_numpy()]
+    sure = (rows["stability"] < STABLE).map({True: "?", False: ""})
+    rows["text"] = heads + rows["value"].map(" {:.2f}".format) + sure
+    rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
+    return rows.sort_values(["sink", "place"], kind="stable")
+
+
+def _strongest(holders: pd.DataFrame, columns: list[str], count: int) -> pd.DataFrame:
+    """A row for each value of the columns: how many heads, the strongest of them, of sinks one, and how many more."""
+    rows = []
+    for key, part in holders.groupby(columns, sort=False):
+        heads = part.sort_values("value", ascending=False, kind="stable").drop_duplicates(LEVELS)["text"]
+        shown = heads.head(1 if part["sink"].any() else count)
+        rest = [f"and {len(heads) - len(shown)} more"] * (len(heads) > len(shown))
+        key = (*key[:-1], _spoken(str(key[-1])))
+        rows.append((*key, str(len(heads)), ", ".join([*shown, *rest])))
+    return pd.DataFrame(rows, columns=[*columns[:-1], "role", "heads", "strongest"])
+
+
+def _spoken(role: str) -> str:
+    """A role as it is called everywhere: the relation of a syntactic one in words."""
+    column = Column.parse(role)
+    return (
+        f"{column.name}: {relation_label(*column.words)}"
+        if column.name == "syntactic" and len(column.words) == 2
+        else role
+    )
 
 
 def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -> None:
     """Print what a score table measures, and keep for the end what was left out and why."""
-    scores = dict.fromkeys(Column.parse(name).name for name in table if table[name].notna().any())
+    columns = [Column.parse(name) for name in table if table[name].notna().any()]
+    scores = dict.fromkeys(column.name for column in columns if column.suffix != "words")  # 0 words: nothing measured
     facts = dict(fields(provenance(table, str(table.columns[0]))))
     on = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
     say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {on}")
@@ -76,6 +163,7 @@ def show_ablation(call: Call) -> None:
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
     say(f"the intact model: {metric} {intact['value']:.3f}{ends}")
     _show_effects(call.result)
+    record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
     for best in (f"best-{metric}-{on_disk(given['replacement'])}{part}" for part in ("", "-halves")):
         if unit == "all_but_one" and exact and study.has(best):
             _show_best(study.load(best), "chosen on one half, measured on the other" if "halves" in best else "")
@@ -87,7 +175,7 @@ def _show_effects(table: pd.DataFrame) -> None:
     most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
     heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
     shown = most[["change", "change.low", "change.high", "p", "Holm", "BH"]]
-    show_table(shown, f"the largest of {len(table)} effects", label="head", rows=heads, whole=table)
+    show_table(shown, _title_of_effects(table), label="head", rows=heads, whole=table)
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
     if f"{name}.examples" in table:
@@ -95,6 +183,13 @@ def _show_effects(table: pd.DataFrame) -> None:
         say(f"heads were ablated on {table[f'{name}.examples'].mean() / whole:.0%} of the {whole} examples")
     if f"{name}.explained" in table:
         say(f"the gradient explains {table[f'{name}.explained'].median():.0%} of an effect's variance (median head)")
+
+
+def _title_of_effects(table: pd.DataFrame) -> str:
+    """Say which metric changes, and whether more of it is worse."""
+    name = str(table.columns[0])
+    worse = "above" if harm(name, signature_of(table, name)) > 0 else "below"
+    return f"the largest of {len(table)} effects on {Column.parse(name).metric}: {worse} 0 is harm"
 
 
 def _show_best(table: pd.DataFrame, how: str) -> None:
@@ -111,7 +206,51 @@ def show_areas(call: Call) -> None:
     """Print the mean heights of ablation curves."""
     kind = call.given["kind"]
     name = "-".join(["areas", call.given["metric"], *([kind] if kind else [])])
-    show_table(call.arguments["study"].load(name), "mean height of the curve")
+    show_table(call.arguments["study"].load(name), f"mean height of the curve ({_better(call.given['metric'])})")
+
+
+def _better(metric: str) -> str:
+    """Say which values of a metric are better."""
+    return {1: f"{metric}: larger is better", -1: f"{metric}: smaller is better"}.get(quality(metric).better, metric)
+
+
+def show_tested(call: Call) -> None:
+    """Print the verdicts of role tests, and the costs of heads together and of ten heads alone."""
+    table = call.result
+    record().keep(table, f"role tests by {call.given['metric']}")
+    shown = table.index.to_frame(index=False).assign(
+        tokens=_shares(table["applies"]), verdict=table["verdict"].to_numpy()
+    )
+    is_set = shown["heads"].str.startswith("all ")
+    alone = shown[~is_set].groupby(["role", "tokens", "verdict"], sort=False).size().rename("heads").reset_index()
+    together = shown[is_set].assign(heads=shown["heads"] + " together")
+    verdicts = pd.concat([alone, together])[["role", "tokens", "heads", "verdict"]].sort_values("role", kind="stable")
+    show_grid(verdicts.astype(str), "is its role what a head does?", right=["tokens", "heads"], whole=3)
+    largest = table[~is_set.to_numpy()].nlargest(10, "removed")
+    for rows, title in ((table[is_set.to_numpy()], "all heads together"), (largest, "heads that cost most")):
+        if len(rows):
+            show_grid(_costs(rows), f"{title}: what it costs", whole=5)
+    say(
+        "tokens: share of them to which the pattern applies (at the others the head attends as by itself); removed: "
+        "cost of removal; there: of removal at these tokens alone; own: of the pattern of the role; wrong: of as sharp "
+        "ones elsewhere; explained: the share of the cost of removal that the own pattern saves"
+    )
+
+
+def _shares(values: pd.Series[float]) -> list[str]:
+    return ["" if math.isnan(value) else f"{value:.0%}" for value in values]
+
+
+def _costs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return costs as text, and the share that is explained with its interval; the table has those of the costs."""
+    shown = table.index.to_frame(index=False)
+    for name in ("removed", "there", "own", "wrong"):
+        shown[name] = [f"{value:.2g}" for value in table[name]]
+    ends = zip(*(table[f"explained{end}"] for end in ("", ".low", ".high")), strict=True)
+    shown["explained"] = [
+        "" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in ends
+    ]
+    return shown
 
 
 def show_assigned(call: Call) -> None:
@@ -124,17 +263,18 @@ def show_assigned(call: Call) -> None:
 
 
 def show_related(call: Call) -> None:
-    """Print the relations of roles and outcomes, then the reasons of those without numbers."""
+    """Print the relations of roles, a table for each outcome, then the reasons of those without numbers."""
     table = call.result
     known = table[table["auc"].notna()]
-    names = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
-    title = "auc: larger with the role than without; p: within layers"
-    if names:
-        shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
-        show_table(shown, title, label="role: outcome", rows=names, whole=table)
+    record().keep(table, "auc: larger with the role than without; p: within layers")
+    for (outcome, which), rows in known.groupby(["outcome", "matters"], sort=False):
+        shown = rows[["auc", "auc.low", "auc.high", "p", "holm"]]
+        show_numbers(shown, f"{outcome}: {direction(str(which))}", label="role", rows=list(rows["role"]))
+    if len(known):
+        say("auc: chance that a head with the role has the larger value than one without; p: within layers")
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
-        say(f"{role}: {note} ({len(rows)} outcomes)")
+        say(f"{role}: {note} ({len(rows)} outcome{'s' * (len(rows) > 1)})")
 
 
 def show_pruned(call: Call) -> None:
@@ -156,7 +296,7 @@ def show_removed(call: Call) -> None:
 def _save(call: Call, model: PreTrainedModel) -> None:
     output, overwrite = call.given["output"], call.given["overwrite"]
     hr.save(model, call.tokenizer, output, overwrite=overwrite, command=typed())
-    say(f"written: {output}, {model.num_parameters():,} parameters; headroles.load loads it")
+    say(f"written: {output}, {model.num_parameters():,} parameters; in Python headroles.load loads it")
 
 
 def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
@@ -173,12 +313,13 @@ def show_sweep(call: Call) -> None:
     table, given = call.result, call.given
     names = [f"{table['heads'].iloc[0]}, control", *map(str, table["heads"][1:])]
     shown = table[[name for name in table if str(name).startswith(("value", "low", "high", "change", "undecided"))]]
-    title = f"{given['strategy']}: {given['metric']} on {given['held_out'].name}, and the change against the control"
+    where = f"on {given['held_out'].name}, and the change against the control"
+    title = f"{given['strategy']}: {_better(given['metric'])}; {where}"
     show_table(shown, title, label="heads", rows=names, whole=table)
     say("control: the model with all its heads, after the same training as the others")
     if given["output"] is not None:
         saved = [str(given["output"] / str(count)) for count in table["heads"][1:]]
-        say(f"written: {', '.join(saved)}; headroles.load loads them")
+        say(f"written: {', '.join(saved)}; in Python headroles.load loads them")
         record().following.append(f"headroles score {shlex.quote(saved[-1])} CORPUS --study smaller-study")
 
 
@@ -187,13 +328,13 @@ def show_comparison(call: Call) -> None:
     table, given = call.result, call.given
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
     shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"])
-    title = f"{given['metric']} on {given['held_out'].name}, mean of {given['seeds']} seeds"
+    title = f"{_better(given['metric'])}; on {given['held_out'].name}, mean of {given['seeds']} seeds"
     show_table(shown, title, label="choice", rows=names, whole=table)
 
 
 def show_reproductions(call: Call) -> None:
-    """Print verdicts, and the table of a single artefact; raise RuntimeError, with the reasons, if none was made."""
-    reasons: dict[str, None] = {}
+    """Print verdicts, and the table of a single artefact; raise RuntimeError, each reason once, if none was made."""
+    reasons: dict[str, list[str]] = {}
     made = False
     for title, study, paper, artefact, rows in call.result:
         if title:
@@ -204,12 +345,18 @@ def show_reproductions(call: Call) -> None:
         title = "do the papers' claims hold here?"
         record().keep(rows, title)
         shown = rows[["paper", "artefact", "answer", "why", "controls"]]
-        show_grid(shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1), title, whole=2)
+        shown = shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1)
+        empty = not rows["made"].any()
+        show_grid(shown.drop(columns="why") if empty else shown, title, whole=2)
         say(f"written: {study / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
-        made = made or bool(rows["made"].any())
-        reasons |= {f"{row.artefact} of {row.paper}: {row.why}": None for row in rows.itertuples()}
+        made = made or not empty
+        for row in rows.itertuples() if empty else ():
+            reasons.setdefault(str(row.why), []).append(f"{row.artefact} of {row.paper}")
+    lacking = "; ".join(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in reasons.items())
     if not made:
-        raise RuntimeError(f"nothing was made: {'; '.join(reasons)}")
+        raise RuntimeError(f"nothing was made: {lacking}")
+    if lacking:
+        say(f"not made: {lacking}")
 
 
 def show_replicated(call: Call) -> None:
@@ -218,15 +365,19 @@ def show_replicated(call: Call) -> None:
 
 
 def show_demo(call: Call) -> None:
-    """Print the heads that have roles, the figures, and what was measured and left out."""
-    from headroles.reports.demo import OF_TRANSLATOR
+    """Print the heads that have roles, what was measured and left out, the page, and what was found."""
+    from headroles.reports.demo import OF_TRANSLATOR, PAGE, found
 
     translation = call.given["translation"]
     study = hr.Study(call.given["study"] or f"headroles-demo{'-translation' if translation else ''}")
     record().words["study"] = str(study.folder)
-    show_roles(call.result)
-    list_figures(sorted(study.folder.glob("*.png")), study.folder)
+    show_roles(call.result, lines=12)
     show_measured(study.load("heads"), OF_TRANSLATOR if translation else None)
+    say(
+        f"tables and {len(list(study.folder.glob('*.png')))} figures are in {study.folder}, "
+        f"the page is {study.folder / PAGE}"
+    )
+    record().ends += found(call.result)
 
 
 def show_parsed(call: Call) -> None:

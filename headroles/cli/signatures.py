@@ -18,7 +18,7 @@ SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: its name, the types that it takes, its default, and the sentence that says what it is."""
+    """A parameter: its name, the types that it takes, its default, and the first sentence of its description."""
 
     name: str
     types: tuple[str, ...]  # such as ("int", "None"), ("Sequence[str]",) or ("Literal", "head", "layer")

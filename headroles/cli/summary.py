@@ -10,24 +10,32 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
+from string import Formatter
 
+from headroles.cli.advice import advice
 from headroles.cli.commands import Command
 from headroles.cli.console import say, the_console
 from headroles.cli.options import option
 from headroles.cli.record import Record, recording
 from headroles.cli.signatures import signature
+from headroles.tables.frame import visible
 
 REPORT = "headroles report {study}"
-NEXT = {  # function of a command -> the next commands to try, in the words of its arguments
+LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit")  # options that the next command needs too
+NEXT = {  # function of a command -> the next commands to try, if all their words are known
     "parse": ["headroles score MODEL {output} --study study"],
-    "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
-    "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
+    "score": ["headroles ablate {model} {corpus} {target} --metric {works} --study {study}", REPORT],
+    "ablate": [
+        "headroles relate {related} {related} --study {related}",
+        "headroles score {model} {corpus} {target} --study {unscored}",
+        REPORT,
+    ],
     "train": ["headroles score {folder} {corpus} {target} --study study"],
     "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
-    "prepare": ["headroles replicate {folder}"],
     "check_model": ["headroles score {model} CORPUS --study study"],
-    "roles": ["headroles report {table}"],
-    **dict.fromkeys(("plot", "attention_examples", "demo", "ablation_curve", "relate", "replicate"), [REPORT]),
+    "demo": ["headroles score minilm CORPUS --study mine"],
+    "roles": ["headroles test-roles MODEL CORPUS --study {table}", "headroles report {table}"],
+    **dict.fromkeys(("plot", "test_roles", "ablation_curve", "relate", "replicate", "cache_budget"), [REPORT]),
     **dict.fromkeys(("sparsity_sweep", "compare_pruning"), [REPORT]),
 }
 
@@ -39,6 +47,8 @@ def summarised(command: Command) -> Callable[..., None]:
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command.run(given)
+            record.warnings = [advice(warning, command.name) for warning in record.warnings]
+            record.left_out = {name: advice(reason, command.name) for name, reason in record.left_out.items()}
             following = record.following + list(_following(command.name, {**given, **record.words}))
             if as_json:
                 _write(record, following)
@@ -47,7 +57,7 @@ def summarised(command: Command) -> Callable[..., None]:
 
     json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
     run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), json])
-    run.__name__, run.__doc__ = command.name, signature(command.function).summary
+    run.__name__, run.__doc__ = command.name, signature(command.function).summary.replace("`", "")
     return run
 
 
@@ -71,7 +81,11 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
     """Yield the next commands to try, with the arguments of this one; files not known yet are in capitals."""
     words = {key: "" if value is None else shlex.quote(str(value)) for key, value in arguments.items()}
     for template in NEXT.get(name, ()):
-        yield " ".join(template.format_map(words).split())
+        if not {key for _, key, _, _ in Formatter().parse(template) if key} <= {*words}:
+            continue
+        more = [f"--{key.replace('_', '-')} {words[key]}" for key in LOADED if "{model}" in template and words.get(key)]
+        more += ["--allow-random"] * ("{model}" in template and arguments.get("allow_random") is True)
+        yield " ".join([*template.format_map(words).split(), *more])
 
 
 def _show(record: Record, following: Sequence[str]) -> None:
@@ -82,6 +96,8 @@ def _show(record: Record, following: Sequence[str]) -> None:
     for warning in record.warnings:
         if not warning.startswith(tuple(record.left_out) or "\n"):
             say(f"note: {warning}")
+    for line in record.ends:
+        say(line)
     if the_console().is_terminal:
         for command in following:
             say(f"next: {command}")
@@ -93,9 +109,10 @@ def _write(record: Record, following: list[str]) -> None:
         "command": ["headroles", *sys.argv[1:]],
         "headroles": version("headroles"),
         "tables": record.tables,
-        "lines": record.lines,
+        "lines": [*record.lines, *record.ends],
         "warnings": record.warnings,
         "left_out": record.left_out,
         "next": following,
     }
-    sys.stdout.write(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    sys.stdout.write("".join(char if visible(char) == char else f"\\u{ord(char):04x}" for char in text) + "\n")

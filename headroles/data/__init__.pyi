@@ -10,6 +10,7 @@ from .corpus import Sentence as Sentence
 from .hf_datasets import to_dataset as to_dataset
 from .pairs import Phenomenon as Phenomenon
 from .pairs import minimal_pairs as minimal_pairs
+from .probes import hidden_facts as hidden_facts
 from .probes import indirect_objects as indirect_objects
 from .probes import needles as needles
 from .probes import ordered_words as ordered_words

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby, islice, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import pandas as pd
 
@@ -17,19 +17,28 @@ _TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
 _ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")  # no sentence has more words
 _HEAD = re.compile(r"[0-9]{1,9}")
 LONGEST = 100_000  # lines of a sentence: a file without blank lines would be held whole
+LARGEST = 2**23  # characters of a sentence: long lines would, too
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file; for a malformed one ValueError has `where`, line and what was expected."""
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:
-            rows = list(islice(group, LONGEST + 1))
-            if len(rows) > LONGEST:
-                raise ValueError(
-                    f"{where}, line {rows[0][0]}: the sentence that starts here is too long: got more than {LONGEST} "
-                    f"lines; expected a blank line after each sentence"
-                )
-            yield _tree(rows, where)
+            yield _tree(list(_bounded(group, where)), where)
+
+
+def _bounded(rows: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a sentence; ValueError if they are too many or too long to be one."""
+    start = size = 0
+    for count, (number, line) in enumerate(rows, 1):
+        start, size = start or number, size + len(line)
+        if count > LONGEST or size > LARGEST:
+            limit = f"{LONGEST} lines" if count > LONGEST else f"{LARGEST} characters"
+            raise ValueError(
+                f"{where}, line {start}: the sentence that starts here is too long: got more than {limit}; expected a "
+                f"blank line after each sentence"
+            )
+        yield number, line
 
 
 def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
@@ -56,6 +65,11 @@ def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
             relations.append(fields[7])
     if fault := _tree_fault(heads, last):
         raise ValueError(f"{where}, line {rows[0][0]}: {fault}, in the sentence that starts here")
+    if len(tokens) > 1 and all(surface == "_" for surface, _, _ in tokens):
+        raise ValueError(
+            f"{where}, line {rows[0][0]}: all {len(tokens)} words of the sentence that starts here are '_': its "
+            f"licence withholds the text; expected words; try the script in the treebank's repository that adds them"
+        )
     if text is None or (places := _place(tokens, text)) is None:
         text = "".join(surface + " " * gap for surface, _, gap in tokens).removesuffix(" " * tokens[-1][2])
         places = _place(tokens, text) or []
@@ -65,7 +79,7 @@ def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
 def _line_fault(fields: list[str], word: int, last: int) -> str | None:
     """Fault of a line where word `word` is expected and the last multiword token ends at word `last`."""
     if len(fields) != 10:
-        hint = "a text without trees is read with form='text', or given trees by headroles.parse"
+        hint = "name a text without trees .txt (in Python form='text'), or parse it (headroles.parse)"
         return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
     if not (match := _ID.fullmatch(fields[0])) or not fields[1]:
         expected = "expected an ID such as 3, 3-4 or 3.1, and a word"

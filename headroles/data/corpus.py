@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 
@@ -65,6 +66,24 @@ class Tokens(Sentence):
     ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Chat(Sentence):
+    """A sentence that is read as a chat: its text is the user's turn, `second` or `target` the assistant's answer.
+
+    The tokenizer's chat template is written around it when it is tokenised (`headroles.models.tokens.chat`).
+    """
+
+    @property
+    def answer(self) -> str | None:
+        """The assistant's turn; None if the assistant is to write it."""
+        return self.second if self.target is None else self.target.text
+
+
+def as_chat(sentence: Sentence) -> Chat:
+    """Return a sentence as a chat, with the same tree, target, label and second text."""
+    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(Sentence)})
+
+
 def digested(sentences: Iterable[Sentence]) -> str:
     """Return the first 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
     digest = hashlib.sha256()
@@ -94,6 +113,11 @@ class Corpus:
     def hash(self) -> str:
         """First 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
         return digested(self.sentences)
+
+    @property
+    def chat(self) -> bool:
+        """Whether the tokenizer's chat template is written around sentences."""
+        return any(isinstance(sentence, Chat) for sentence in self)
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -125,22 +149,29 @@ class Corpus:
         return shown(caption, ({name: read(sentence) for name, read in columns.items()} for sentence in self[:SHOWN]))
 
     @classmethod
-    def of(cls, texts: Iterable[str], name: str = "texts") -> Corpus:
-        """Build a corpus of plain strings.
+    def of(cls, texts: TextsLike, name: str | None = None, *, chat: bool = False) -> Corpus:
+        """Build a corpus of texts or pairs; a corpus is returned as it is.
 
         Args:
-            texts: The texts, each one sentence.
-            name: Name of the corpus.
+            texts: Texts, each one sentence; or pairs, a text and its translation; or sentences.
+            name: Name of the corpus; by default "texts".
+            chat: Whether each text is the user's turn of a chat, as of `headroles.read`.
 
         Returns:
             The corpus.
 
         Raises:
-            TypeError: If `texts` is a single string.
+            TypeError: If these are no texts.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"expected several texts, got one string {texts[:40]!r}; put it in a list")
-        return cls(name, tuple(map(Sentence, texts)))
+        if chat:
+            corpus = cls.of(texts, name)
+            return cls(corpus.name, tuple(map(as_chat, corpus)))
+        if isinstance(texts, Corpus):
+            return texts if name is None else cls(name, texts.sentences)
+        if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
+            tried = f"; try one of its parts: {', '.join(map(repr, texts))}" if isinstance(texts, Mapping) else ""
+            raise TypeError(f"no corpus: got {type(texts).__name__}; expected {TAKEN}{tried}")
+        return cls(name or "texts", tuple(_sentence(number, item) for number, item in enumerate(texts, 1)))
 
     @overload
     def __getitem__(self, item: int) -> Sentence: ...
@@ -168,6 +199,27 @@ class Corpus:
             return self
         drawn = sorted(random.Random(seed).sample(range(len(self)), count))
         return Corpus(self.name, tuple(self.sentences[place] for place in drawn))
+
+
+TextsLike = Corpus | Iterable[str | Sentence | Sequence[str]]  # what `Corpus.of` takes
+CorpusLike = TextsLike | str | Path | Iterable[Mapping[str, Any]]  # what functions take as a corpus
+TAKEN = "a corpus, texts in a list, pairs of texts, a path, or a data set"
+
+
+def _sentence(number: int, item: object) -> Sentence:
+    """Return a text as a sentence, and a pair as one with a translation."""
+    if isinstance(item, Sentence):
+        return item
+    match [item] if isinstance(item, str) else item:
+        case [str(text)]:
+            return Sentence(text)
+        case [str(text), str(target)]:
+            return Sentence(text, target=Sentence(target))
+    shown = repr(item)
+    raise TypeError(
+        f"no text: got {shown[:60]}{'...' * (len(shown) > 60)} as number {number}; expected a text, a pair of a text "
+        f"and its translation, or a Sentence"
+    )
 
 
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:

@@ -15,7 +15,7 @@ from headroles.data.conllu import columns, trees
 from headroles.data.corpus import Sentence
 from headroles.data.hf_datasets import LABELS, TEXTS
 from headroles.data.lines import lines
-from headroles.data.pairs import FIELDS, pairs_of
+from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
@@ -37,7 +37,7 @@ def entries(
     if form == "conllu" or by_suffix == ".conllu":
         return trees(lines(source), str(source))
     if by_suffix == ".jsonl" or (form == "pairs" and suffix(source) == ".jsonl"):
-        return pairs_of(_objects(source), str(source))
+        return _json(source, form)
     if form in ("parallel", "labelled", "pairs") or by_suffix == ".tsv":
         return _table(source, form, text, label)
     return (Sentence(line.strip()) for line in lines(source) if line.strip())
@@ -87,6 +87,14 @@ def suffix(path: Path) -> str:
 def stem(*paths: Path) -> str:
     """Return the name of a corpus from the names of its files."""
     return "+".join(re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name) for path in paths)
+
+
+def _json(path: Path, form: Form | None) -> Iterator[Sentence | None]:
+    """Texts with answers, if the first object has some, otherwise minimal pairs."""
+    rest = _objects(path)
+    first = next(rest)
+    make = answered if form is None and {*QUESTION} <= {*first} else pairs_of
+    return make(chain([first], rest), str(path))
 
 
 def _objects(path: Path) -> Iterator[dict[str, object]]:
@@ -162,5 +170,9 @@ def _column(path: Path, names: list[str], column: Column | None, role: str) -> i
         return names.index(column)
     if isinstance(column, int) and 0 <= column < len(names):
         return column
+    known = "sentence" if role == "text" else role
     fault = f"no known {role} column" if column is None else f"no column {column!r}"
-    raise ValueError(f"{path} has {fault}; it has {columns(names)}; give {role}= one of them, or an index from 0")
+    raise ValueError(
+        f"{path} has {fault}; it has {columns(names)}; rename the column to {known}, or in Python give {role}= one of "
+        f"them, or an index from 0"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.pairs import FIELDS, pairs_of
+from headroles.tables.hub import unreachable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -44,13 +45,21 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     by default in the translations, ordered as the languages in the name (`de-en`), or in the text columns of GLUE. The
     columns of BLiMP are minimal pairs.
 
-    Raises:
-        ValueError: If the dataset, the split or a column does not exist.
-
-    Without the package `datasets`, ModuleNotFoundError is raised.
+    A dataset, split or column that does not exist raises ValueError; without the package `datasets`,
+    ModuleNotFoundError is raised.
     """
     rows = _rows(*_split(source))
-    names = list(rows.features or next(iter(rows)))
+    return sentences(rows, list(rows.features or next(iter(rows))), source, columns, label)
+
+
+def sentences(
+    rows: Iterable[Mapping[str, Any]],
+    names: Sequence[str],
+    source: str | Path,
+    columns: tuple[str, ...] = (),
+    label: str | None = None,
+) -> Iterable[Sentence]:
+    """Return the sentences of rows with columns of these names, as `gather` does; ValueError if none is a text."""
     if "translation" in names and not columns:
         return (_with_tree(_pair(row["translation"], str(source)), row) for row in rows)
     if {*FIELDS} <= {*names} and not columns:
@@ -130,6 +139,8 @@ def _rows(place: str, split: str | None) -> Any:
         )
     import datasets
 
+    if not Path(place).is_dir() and (reason := unreachable()):
+        raise ValueError(f"the Hub is unreachable ({reason}), and there is no file {place!r} here; try a local file")
     first, _, config = place.rpartition("/")
     arguments = [(place,)] if Path(place).is_dir() or not first else [(place,), (first, config)]
     faults = []

@@ -14,6 +14,7 @@ from headroles.data.synthetic import synthetic_corpus
 Phenomenon = Literal["agreement", "attractor", "relative", "determiner", "reflexive", "licensing"]
 GOOD, BAD = "good", "bad"  # labels of the two sentences of a pair, which follow each other
 FIELDS = ("sentence_good", "sentence_bad")  # of BLiMP
+QUESTION = ("text", "answer")  # fields of a long text that ends with a question
 _FEMININE = "woman mother girl sister queen princess aunt witch nun widow grandmother niece"
 FEMININE = _FEMININE.split()
 
@@ -83,6 +84,19 @@ def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sente
             )
         stripped = [str(text).strip() for text in texts]
         yield from pair(*stripped) if all(stripped) else [None]
+
+
+def answered(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
+    """Yield the text of each row with its answer as target, from `text` and `answer`; None for a blank one."""
+    for number, row in enumerate(rows, 1):
+        texts = [row.get(name) for name in QUESTION]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                f"{where}, text {number} is malformed: got the fields {', '.join(map(str, row)) or 'none'}; expected "
+                f"texts {' and '.join(QUESTION)}"
+            )
+        text, answer = (str(text).strip() for text in texts)
+        yield Sentence(text, target=Sentence(answer)) if text and answer else None
 
 
 def _translations(sentence: Sentence) -> tuple[Sentence, Sentence]:

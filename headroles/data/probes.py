@@ -14,6 +14,18 @@ from headroles.data import synthetic_lexicon
 from headroles.data.corpus import Corpus, Tokens
 
 HAYSTACK, NEEDLE = 200, 10  # tokens
+LONG, DIGITS = 1000, 5  # tokens of a long haystack, digits of a code
+STATED = (
+    ("The code of {name} is", "."),
+    ("Do not forget that {name} was given the number", " as a code."),
+    ("{name} opens the door with", ", and with nothing else."),
+    ("To enter, {name} types", " on the keys."),
+)
+ASKED = (
+    "Question: Which code does {name} have? Answer: The code of {name} is",
+    "Question: What does {name} type to open the door? Answer: {name} types",
+    "Question: Which number was given to {name}? Answer: The number of {name} is",
+)
 FEWEST = 3  # members of an ordered class of words
 _NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
@@ -75,8 +87,7 @@ def needles(
     Raises:
         ValueError: If a size is out of range or the vocabulary has too few tokens.
     """
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    plain = sorted({*tokenizer.get_vocab().values()} - special)
+    plain = _plain(tokenizer)
     if count < 1 or length < 1 or size < 2 or len(plain) <= size:
         raise ValueError(
             f"needles out of range: got count={count}, length={length}, size={size} and {len(plain)} tokens that are "
@@ -101,6 +112,73 @@ def needles(
         text = str(tokenizer.decode(ids))
         sentences.append(Needle(text, ids=tuple(ids), needle=len(start) + depth, answer=len(ids) - size, size=size))
     return Corpus(f"needles-{length}-{size}", tuple(sentences))
+
+
+def hidden_facts(
+    tokenizer: PreTrainedTokenizerBase,
+    count: int = 100,
+    *,
+    facts: int = 4,
+    length: int | Sequence[int] = LONG,
+    haystack: Corpus | None = None,
+    seed: int = 0,
+) -> Corpus:
+    """Hide several facts in a long haystack, each in one of several wordings, and ask for one of them in another.
+
+    A fact is that somebody has a code of five digits; the text ends with the code that the question asks for. They
+    calibrate what heads need the long context (`hr.cache_budget`). The facts that are asked for lie at all depths in
+    equal shares, the others anywhere. The tokenizer's BOS precedes the haystack if it has one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of texts.
+        facts: Facts in each text, of different people.
+        length: Tokens of the haystack, or several lengths, which take turns.
+        haystack: Sentences of which haystacks are made; default: random tokens.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Needle`: the needle is the code where it is stated, the answer the code at the end.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    names, lengths = synthetic_lexicon.NAMES, [length] if isinstance(length, int) else [*length]
+    if count < 1 or not 1 <= facts <= len(names) or min(lengths, default=0) < 1:
+        raise ValueError(
+            f"facts out of range: got count={count}, facts={facts}, length={length}; expected count >= 1, 1 to "
+            f"{len(names)} facts and length >= 1"
+        )
+    plain = _plain(tokenizer)
+    texts = None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    rng, sentences = Random(seed), []
+    for number in range(count):
+        size = lengths[number % len(lengths)]
+        hay = rng.choices(plain, k=size) if texts is None else _stacked(texts, size, rng)
+        people, depth = rng.sample(names, facts), number * size // max(1, count - 1)
+        places = [depth, *(rng.randint(0, size) for _ in people[1:])]
+        stated = [_stated(tokenizer, name, rng) for name in people]
+        ids, last, needle = [*start], 0, 0
+        for place, row in sorted(zip(places, range(facts), strict=True)):
+            ids += hay[last:place]
+            last, (before, code, after) = place, stated[row]
+            needle = len(ids) + len(before) if row == 0 else needle
+            ids += [*before, *code, *after]
+        ids += hay[last:] + _ids(tokenizer, "\n" + rng.choice(ASKED).format(name=people[0]))
+        answer = stated[0][1]
+        text = str(tokenizer.decode([*ids, *answer]))
+        sentences.append(Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer)))
+    return Corpus(f"facts-{facts}-{'-'.join(map(str, lengths))}", tuple(sentences))
+
+
+def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
+    """Return a fact in one of its wordings: the tokens before the code, of the code, and after it."""
+    before, after = rng.choice(STATED)
+    code = "".join(rng.choices("0123456789", k=DIGITS))
+    parts = f"\n{before.format(name=name)}", f" {code}", f"{after}\n"
+    first, second, third = (_ids(tokenizer, part) for part in parts)
+    return first, second, third
 
 
 def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:
@@ -204,6 +282,12 @@ def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> 
             f"are one token each; try other classes"
         )
     return runs
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that are not special."""
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    return sorted({*tokenizer.get_vocab().values()} - special)
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

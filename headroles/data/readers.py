@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+
+import pandas as pd
 
 from headroles.data.conllu import block
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import TAKEN, Corpus, CorpusLike, Sentence, as_chat
 from headroles.data.entries import Column, Form, Texts, check_limit, complete, entries, stem
-from headroles.data.hf_datasets import gather, named
+from headroles.data.hf_datasets import gather, named, sentences
 from headroles.tables.io import replacing
 
 
@@ -23,13 +26,15 @@ def read(
     label: Column | None = None,
     name: str | None = None,
     limit: int | None = None,
+    chat: bool = False,
 ) -> Corpus:
     r"""Read a corpus from one file, or from two files with corresponding sentences.
 
     Without `form`, `.conllu` is CoNLL-U (universaldependencies.org/format). `.tsv` is parallel if it has two columns
     and no label, otherwise labelled. `.jsonl`, and `.tsv` with the columns `sentence_good` and `sentence_bad`, are
-    minimal pairs as of BLiMP (of translations with `source`): two sentences each, labelled "good" and "bad". Any other
-    file is one sentence a line. With a `target`, each file is read by its own suffix. Blank lines, and entries with a
+    minimal pairs as of BLiMP (of translations with `source`): two sentences each, labelled "good" and "bad"; but
+    `.jsonl` with the fields `text` and `answer` is long texts with answers (`hr.cache_budget`). Any other file is one
+    sentence a line. With a `target`, each file is read by its own suffix. Blank lines, and entries with a
     blank text or side, are left out; the number of the latter is logged.
 
     Args:
@@ -42,6 +47,10 @@ def read(
         label: Label column, likewise.
         name: Name of the corpus; by default from the file's name.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
+        chat: Whether the tokenizer's chat template is written around each example. The text is the user's turn, and the
+            translation or the second text of a pair is the assistant's answer; without one the model is about to
+            answer. Tokens of the template are special tokens in every score, whatever they say, and no loss or logit
+            of theirs counts. Trees of the text stay.
 
     Returns:
         The corpus.
@@ -69,11 +78,10 @@ def read(
     if target is None and form is None and named(place):
         names = () if text is None else text if isinstance(text, tuple) else (text,)
         fetched = islice(gather(place, tuple(map(str, names)), None if label is None else str(label)), limit)
-        sentences = (sentence if _is_complete(sentence) else None for sentence in fetched)
-        return Corpus(name or place, tuple(complete(sentences, place, limit)))
+        return _corpus(name or place, _complete(fetched, place, limit), chat=chat)
     files = [source] if target is None else [source, target]
     whole = complete(entries(source, target, form, text, label), ", ".join(map(str, files)), limit)
-    return Corpus(name or stem(*files), tuple(whole))
+    return _corpus(name or stem(*files), whole, chat=chat)
 
 
 def write(corpus: Corpus, path: str | Path) -> Path:
@@ -101,6 +109,48 @@ def write(corpus: Corpus, path: str | Path) -> Path:
     with replacing(path) as draft:
         draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
+
+
+def _corpus(name: str, sentences: Iterable[Sentence], *, chat: bool) -> Corpus:
+    return Corpus(name, tuple(map(as_chat, sentences) if chat else sentences))
+
+
+def corpus_of(given: CorpusLike, name: str | None = None) -> Corpus:
+    """Return the corpus of what a function was given as one: every function that takes a corpus calls this.
+
+    Args:
+        given: A corpus, texts or pairs, as `Corpus.of` takes them; or a `datasets.Dataset`, a data frame or other rows,
+            with columns as in `read`; or a path, or a name of the Hub, that `read` takes.
+        name: Name of the corpus; by default that of the file, else "texts".
+
+    Returns:
+        The corpus.
+
+    Raises:
+        FileNotFoundError: For the name of a file that does not exist, such as a single text.
+
+    What is no corpus raises TypeError.
+    """
+    if isinstance(given, Corpus):
+        return Corpus.of(given, name)
+    if isinstance(given, str | Path):
+        if not Path(given).exists() and not named(given):
+            text = f": got one string; expected {TAKEN}; try [{given!r}] if it is a text"
+            raise FileNotFoundError(f"no file at {given}{text if isinstance(given, str) else ''}")
+        return read(given, name=name)
+    if isinstance(given, pd.DataFrame):
+        given = [{str(column): value for column, value in row.items()} for row in given.to_dict("records")]
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        return Corpus.of(given, name)  # which says what is wrong
+    items: list[Any] = list(given)
+    name = name or getattr(given, "name", None) or "texts"
+    if items and all(isinstance(item, Mapping) for item in items):
+        return Corpus(name, _complete(sentences(items, list(items[0]), name), name))
+    return Corpus.of(items, name)
+
+
+def _complete(fetched: Iterable[Sentence], place: str, limit: int | None = None) -> tuple[Sentence, ...]:
+    return tuple(complete((sentence if _is_complete(sentence) else None for sentence in fetched), place, limit))
 
 
 def _is_complete(sentence: Sentence) -> bool:

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 from headroles._distributed import track
 from headroles.data.conllu import spans
-from headroles.data.corpus import Corpus, Sentence, Span
-from headroles.data.readers import read, write
+from headroles.data.corpus import Corpus, CorpusLike, Sentence, Span
+from headroles.data.readers import corpus_of, read, write
 
 Side = Literal["source", "target"]
 Download = Literal["missing", "never"]
@@ -25,7 +25,7 @@ _CHUNK = 512  # sentences per step of the progress bar
 
 
 def parse(
-    source: str | Path | Corpus,
+    source: CorpusLike,
     *,
     language: str = "en",
     models: str | Path | None = None,
@@ -41,8 +41,9 @@ def parse(
     both sides; their number is logged. Targets, labels and second texts are kept.
 
     Args:
-        source: A corpus without trees, or a file that `read` takes. The trees of a file are stored beside it as
-            `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the next time.
+        source: A file of sentences without trees. Or whatever `corpus_of` takes. The trees of a file are stored
+            beside it as `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the
+            next time.
         language: Language of the text, as Stanza names it.
         models: Folder of Stanza models; by default Stanza's own.
         side: "source", or "target" to parse the translations.
@@ -64,12 +65,12 @@ def parse(
     for name, value, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
         if value not in known:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(map(repr, known))}")
-    corpus = source if isinstance(source, Corpus) else read(source)
+    corpus = corpus_of(source)
     texts = [_text(corpus, number, side) for number in range(len(corpus))]
     download = download or ("missing" if models is None else "never")
     folder = None if models is None else Path(models)
     _check(texts, corpus, language, folder, download, output)
-    path = None if isinstance(source, Corpus) or not cache else _cache_path(Path(source), language, folder, texts)
+    path = _cache_path(Path(source), language, folder, texts) if cache and isinstance(source, str | Path) else None
     cached = _cached(path)
     trees = _parsed(texts, language, folder, download, gpu) if cached is None else cached
     parsed = Corpus(corpus.name, tuple(trees[text] for text in texts if text in trees))

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from headroles.data.conllu import columns
-from headroles.data.corpus import Corpus, Sentence, digested
+from headroles.data.corpus import Corpus, Sentence, as_chat, digested
 from headroles.data.entries import check_limit, complete, entries, rows, stem, suffix
 from headroles.data.hf_datasets import LABELS
 from headroles.data.lines import check_file
@@ -31,6 +31,7 @@ class StreamingCorpus:
         name: Name of the corpus; by default from the files' names.
         part: Number of sentences that are in memory, tokenised and sorted by length at once.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
+        chat: Whether each text is the user's turn of a chat, and its translation the answer, as of `headroles.read`.
 
     Raises:
         ValueError: If `limit` is below 1.
@@ -45,9 +46,10 @@ class StreamingCorpus:
         name: str | None = None,
         part: int = PART,
         limit: int | None = None,
+        chat: bool = False,
     ) -> None:
         check_limit(limit)
-        self.limit = limit
+        self.limit, self.chat = limit, chat
         self.source, self.target, self.part = Path(source), None if target is None else Path(target), part
         for path in self._files:
             check_file(path)
@@ -72,7 +74,7 @@ class StreamingCorpus:
         return self._hashed[1]
 
     def _digest(self) -> str:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(b"chat" if self.chat else b"")
         for path in self._files:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -98,7 +100,8 @@ class StreamingCorpus:
                 "read others with headroles.read"
             )
         sentences = entries(self.source, self.target, "parallel" if is_table else None)
-        yield from complete(sentences, ", ".join(map(str, self._files)), self.limit)
+        whole = complete(sentences, ", ".join(map(str, self._files)), self.limit)
+        yield from map(as_chat, whole) if self.chat else whole
         self._check_unchanged(state)
 
     def parts(self) -> Iterator[Corpus]:

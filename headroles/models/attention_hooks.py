@@ -5,42 +5,21 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
+
+from headroles._restoration import Changes, block, heal, lock, opened
 
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
 
 log = logging.getLogger(__name__)
-
-
-class Hook:
-    """A hook that a copy of the model does not take along: `copy.deepcopy` inside a block gives an intact model."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        return self.function(*args, **kwargs)
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Hook:
-        return Hook(_nothing)
-
-    def __reduce__(self) -> tuple[type[Hook], tuple[Callable[..., None]]]:
-        return Hook, (_nothing,)
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """Leave inputs and outputs as they are."""
 
 
 class Implementation(str):
@@ -84,11 +63,11 @@ class _Observer(NamedTuple):
     modules: frozenset[nn.Module]
 
 
-_observers: list[_Observer] = []  # of all open blocks
+_observers: dict[int, _Observer] = {}  # of all open blocks
 
 
-@contextmanager
-def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> Iterator[None]:
+@block
+def attending(changes: Changes, model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> None:
     """Call `handler` at every attention call, which is eager within the block.
 
     A tensor that `handler` returns replaces `Call.out`. A call of more than `cells` attention weights is split into
@@ -99,47 +78,47 @@ def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = N
     `output_attentions` returns none.
     """
     observer = _Observer(handler, cells, frozenset(model.modules()))
-    with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
-        _observers.append(observer)
-        try:
-            yield
-        finally:
-            _observers[:] = [entry for entry in _observers if entry is not observer]
+    changes.enter(exclusive(model))
+    changes.add(partial(_observers.pop, id(observer), None))
+    _observers[id(observer)] = observer
+    configs = configs_of(model.modules())
+    changes.add(partial(restore_names, configs, id(observer)))
+    set_names(configs, id(observer), NAME if observer.cells is None else IN_PARTS)
 
 
 # id -> config, its own implementation, those of open blocks
-_names: dict[int, tuple[PreTrainedConfig, str | None, list[str]]] = {}
-_names_lock = threading.Lock()
+_names: dict[int, tuple[PreTrainedConfig, str | None, dict[int, str]]] = {}
 
 
-@contextmanager
-def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None]:
-    """Set the attention implementation of configs within the block.
+def set_names(configs: list[PreTrainedConfig], key: int, name: str) -> None:
+    """Set the attention implementation of configs until `restore_names` is called with the same key.
 
     Two models may share a config, and two threads may use one model each: the config gets its own implementation back
     when the last block is left, in whatever order.
     """
-    with _names_lock:
+    with lock:
         for config in configs:
-            *_, names = _names.setdefault(id(config), (config, config._attn_implementation, []))
-            names.append(name)
-            config._attn_implementation_internal = Implementation(name, _names[id(config)][1])
-    try:
-        yield
-    finally:
-        with _names_lock:
-            for config in configs:
-                _, before, names = _names[id(config)]
-                names.remove(name)
-                config._attn_implementation_internal = Implementation(names[-1], before) if names else before
-                if not names:
-                    del _names[id(config)]
+            _, before, names = _names.setdefault(id(config), (config, config._attn_implementation, {}))
+            names[key] = name
+            config._attn_implementation_internal = Implementation(name, before)
 
 
-@contextmanager
+def restore_names(configs: list[PreTrainedConfig], key: int) -> None:
+    """Give configs the implementation from before `set_names` with this key, or of another one since."""
+    with lock:
+        for config in (config for config in configs if id(config) in _names):
+            _, before, names = _names[id(config)]
+            names.pop(key, None)
+            last = Implementation([*names.values()][-1], before) if names else before
+            config._attn_implementation_internal = last
+            if not names:
+                del _names[id(config)]
+
+
+@block
 def each_forward(
-    model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
-) -> Iterator[None]:
+    changes: Changes, model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
+) -> None:
     """Call `begin` before and `end` after every forward within the block, also after one that fails.
 
     A forward is the outermost call of the model, its body, encoder or decoder. torch calls no hook after an interrupted
@@ -161,12 +140,15 @@ def each_forward(
             if not running:
                 end()
 
-    with ExitStack() as stack:
-        stack.callback(lambda: end() if running else None)
-        for module in entrances(model):
-            stack.callback(module.register_forward_pre_hook(Hook(before), prepend=True).remove)
-            stack.callback(module.register_forward_hook(Hook(after), always_call=True).remove)
-        yield
+    def stop() -> None:
+        if running:
+            end()
+            running.clear()
+
+    changes.add(stop, in_thread=True)
+    for module in entrances(model):
+        changes.hook(module, before, prepend=True)
+        changes.hook(module, after, after=True, always_call=True)
 
 
 def entrances(model: PreTrainedModel) -> list[nn.Module]:
@@ -176,23 +158,26 @@ def entrances(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in dict.fromkeys(modules) if isinstance(module, nn.Module)]
 
 
-def configs_of(model: nn.Module) -> list[PreTrainedConfig]:
-    """Return the configs of all modules of a model, without duplicates."""
-    configs = [getattr(module, "config", None) for module in model.modules()]
+def configs_of(modules: nn.Module | Iterable[nn.Module]) -> list[PreTrainedConfig]:
+    """Return the configs of all modules of a model, or of some modules, without duplicates."""
+    listed = modules.modules() if isinstance(modules, nn.Module) else modules
+    configs = [getattr(module, "config", None) for module in listed]
     return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+@block
+def evaluating(changes: Changes, model: nn.Module) -> Changes:
     """Set `model` to eval mode within the block, and restore the mode of each module afterwards."""
-    with exclusive(model):
-        before = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in before:
-                module.training = training
+    changes.enter(exclusive(model))
+    before = [(module, module.training) for module in model.modules()]
+
+    def undo() -> None:
+        for module, training in before:
+            module.training = training
+
+    changes.add(undo)
+    model.eval()
+    return changes
 
 
 def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -224,7 +209,7 @@ def _attend(
     attention_mask: Tensor | _Mask | None = None,  # by place or, in some families, by name
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    observers = [entry for entry in _observers if module in entry.modules]
+    observers = [entry for entry in list(_observers.values()) if module in entry.modules]
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     parts = []
@@ -260,80 +245,98 @@ AttentionMaskInterface.register(NAME, eager_mask)  # an attention name without a
 AttentionMaskInterface.register(IN_PARTS, _Mask)
 
 
-class _Claim:
-    """The claim of a thread on modules, until all its blocks are left."""
-
-    def __init__(self, modules: list[nn.Module]) -> None:
-        self.thread, self.blocks, self.modules = threading.get_ident(), 0, modules
-        self.hooks: list[RemovableHandle] = []
+PAUSE = 0.002  # seconds between two checks of a thread that waits
+_stance: list[Any] = []  # of the compiler, before the first block: compiled modules run as written while one is open
 
 
-_changed = threading.Condition()
-_eager: list[Any] = []  # compiled modules run as they are written while any block is open
-_claims: WeakKeyDictionary[nn.Module, _Claim] = WeakKeyDictionary()
-
-
-@contextmanager
-def exclusive(model: nn.Module) -> Iterator[None]:
+@block
+def exclusive(changes: Changes, model: nn.Module) -> Changes:
     """Let other threads wait with `model`, or a part of it, until the block ends.
 
     A forward by another thread within the block raises RuntimeError, because the changes of this block would apply to
     it. One that had begun before is not noticed. Blocks of one thread on `model` nest.
+
+    Returns:
+        The changes of the block, for further ones.
     """
-    with _changed:
-        claims = _claim(model)
-        if not _eager:
-            _eager.append(torch.compiler.set_stance("force_eager"))
-    try:
-        yield
-    finally:
-        with _changed:
-            for claim in claims:
-                claim.blocks -= 1
-                if not claim.blocks:
-                    for hook in claim.hooks:
-                        hook.remove()
-                    for module in claim.modules:
-                        del _claims[module]
-            if not _claims:
-                _eager.pop().__exit__(None, None, None)
-            _changed.notify_all()
-
-
-def _claim(model: nn.Module) -> list[_Claim]:
-    """The claims of this thread on all modules of a model, once no other thread has any."""
-    mine = _claims.get(model)
-    if mine is not None and mine.thread == threading.get_ident():  # it claims all parts of the model, too
-        mine.blocks += 1
-        return [mine]
-    modules = list(model.modules())
-    if any(map(_is_foreign, modules)):
+    if model in changes.modules:
+        return changes
+    mine = [other.modules for other in opened() if other.is_mine() and model in other.modules]
+    modules = mine[0] if mine else frozenset(model.modules())
+    if not _claim(changes, modules):
         log.info("%s waits for another thread, which masks or observes this model", type(model).__name__)
-        _changed.wait_for(lambda: not any(map(_is_foreign, modules)))
-    claims = list({id(claim): claim for module in modules if (claim := _claims.get(module))}.values())
-    new = _Claim([module for module in modules if module not in _claims])
-    for module in new.modules:
-        _claims[module] = new
+        while not _claim(changes, modules):
+            time.sleep(PAUSE)
+    grad = torch.is_grad_enabled()
+    changes.add(lambda: torch.set_grad_enabled(grad) if changes.interrupted else None, in_thread=True)
+    changes.add(partial(_compile_again, changes))
+    _run_as_written()
+    for module in (model,) if mine else modules:  # a block around this one has hooks on the parts
         if isinstance(module, PreTrainedModel) or module is model:
-            new.hooks.append(module.register_forward_pre_hook(Hook(_refuse_thread)))
-    for claim in (*claims, new):
-        claim.blocks += 1
-    return [*claims, new]
+            changes.hook(module, _refuse_thread)
+    return changes
 
 
-def _is_foreign(module: nn.Module) -> bool:
-    """Whether another thread claims the module."""
-    claim = _claims.get(module)
-    return claim is not None and claim.thread != threading.get_ident()
+def _claim(changes: Changes, modules: frozenset[nn.Module]) -> bool:
+    """Claim modules unless another thread has claimed some of them; return whether they are claimed."""
+    heal()
+    with lock:
+        if any(not other.is_mine() and not modules.isdisjoint(other.modules) for other in opened()):
+            return False
+        changes.modules |= modules
+        return True
+
+
+def _run_as_written() -> None:
+    from torch._dynamo import eval_frame
+
+    with lock:
+        if not _stance:
+            _stance.append(eval_frame._stance)
+            torch.compiler.set_stance("force_eager")
+
+
+def _compile_again(changes: Changes) -> None:
+    with lock:
+        if _stance and not any(other.modules for other in opened() if other is not changes):
+            before = _stance[0]
+            torch.compiler.set_stance(before.stance, force_backend=before.backend)
+            _stance.clear()
 
 
 def _refuse_thread(module: nn.Module, _: object) -> None:
-    if _is_foreign(module):
+    if any(not other.is_mine() and module in other.modules for other in opened()):
         raise RuntimeError(
             f"{type(module).__name__} was called by one thread while another thread masks or observes it "
             f"(headroles.mask_heads, score, ablate ...); call it in that thread or afterwards, or give each thread a "
             f"model of its own"
         )
+
+
+def restore(model: PreTrainedModel) -> PreTrainedModel:
+    """Undo every temporary change that headroles has made to a model.
+
+    Blocks (`hr.mask_heads`, `hr.capture_attention`, `hr.lrp_rules` ...) and functions undo their changes when they end,
+    also by an error or an interrupt. Call this where one may have been prevented from it, as by two interrupts in a
+    row, or where a block is still open that nobody will leave. Blocks of this thread on the model that are open end
+    here, too; those of other running threads stay.
+
+    Args:
+        model: A transformers model.
+
+    Returns:
+        The model, as it was before: without hooks of headroles, with its attention implementation, training mode and
+        parameters that take gradients.
+
+    Example:
+        >>> logits = hr.restore(model)(**inputs).logits
+    """
+    heal()
+    modules = set(getattr(model, "_orig_mod", model).modules())
+    for changes in reversed(opened()):
+        if not modules.isdisjoint(changes.modules) and (changes.is_mine() or not changes.thread.is_alive()):
+            changes.undo(interrupted=True)
+    return model
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:

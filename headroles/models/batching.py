@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, compress
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
 
-from headroles import _distributed
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
-from headroles.models.tokens import vocabulary
-from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, pieces
+from headroles.models.attention_hooks import exclusive
+from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
+from headroles.models.sites import is_scaled_by_input
+from headroles.models.tokens import languages, vocabulary
+from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, dependencies, pieces
 from headroles.models.tokens.alignment import TokenView as TokenView
-from headroles.tables.frame import Kind
+from headroles.tables.frame import Kind, is_whole
 
 if TYPE_CHECKING:
     from headroles.models.head_model import HeadModel
@@ -41,12 +45,15 @@ class Encoded:
     special: frozenset[int]
     padding: int
     alone: bool  # whether each sentence is a batch by itself, because the model does not recognise padding
-    greedy: int  # most tokens of the greedy output that stands in for missing targets; 0 without it
+    greedy: int  # positions of the greedy output that stands in for missing targets; 0 without it
+    again: bool = False  # whether the decoder reads the source, because it writes no text
+    begins: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
+    new: int | None = None  # the most tokens of that greedy output, if they are limited
 
     def counts(self, side: str) -> Counter[int]:
         """Count each token id that is not special in the sentences of `side`: "source" or "target"."""
         sentences: Iterable[TokenizedSentence] = getattr(self, side) or ()
-        return Counter(i for sentence in sentences for i in sentence.ids if i not in self.special)
+        return Counter(i for row in sentences for i in compress(row.ids, row.in_text) if i not in self.special)
 
     def take(self, numbers: Iterable[int]) -> Encoded:
         """Return the sentences with these numbers in the corpus; `too_long` stays."""
@@ -56,11 +63,17 @@ class Encoded:
         source = [self.source[row] for row in rows]
         return replace(self, numbers=[self.numbers[row] for row in rows], source=source, target=target)
 
-    @property
-    def unaligned(self) -> int:
-        """The number of sentences with a tree and a word without a token: syntax leaves them out."""
-        sentences = [*self.source, *(self.target or ())]
-        return sum(sentence.sentence.has_tree and not sentence.aligned for sentence in sentences)
+    @cached_property
+    def alignment(self) -> Counter[str]:
+        """Count words and dependencies of the trees, and those among them without tokens of their own."""
+        counts = Counter({"unaligned": 0})
+        for row in (row for row in [*self.source, *(self.target or ())] if row.sentence.has_tree):
+            size, arcs = len(row.sentence.spans), len(row.sentence.heads) - row.sentence.heads.count(-1)
+            counts["words"] += size
+            counts["unaligned"] += size - len({*row.words} - {NO_WORD})
+            counts["dependencies"] += arcs
+            counts["uncounted"] += arcs - sum(1 for _ in dependencies(row.sentence, row.words))
+        return counts
 
     @property
     def tokens(self) -> int:
@@ -78,6 +91,7 @@ class Batch:
     target: TokenView | None
     labels: Tensor | None = None  # [batch, token]: the next token for each decoder input, -100 for none
     own: bool = False  # whether the target is the model's own greedy output
+    counted: Tensor | None = None  # bool [batch, token]: source tokens that count as queries and next tokens; None: all
 
     def take(self, rows: Tensor) -> Batch:
         """Return the examples at `rows`, in this order; a row may be repeated."""
@@ -85,11 +99,19 @@ class Batch:
         inputs = {name: value[rows] for name, value in self.inputs.items()}
         target = None if self.target is None else self.target.take(rows)
         labels = None if self.labels is None else self.labels[rows]
-        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own)
+        counted = None if self.counted is None else self.counted[rows]
+        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own, counted)
+
+    @cached_property
+    def _asking(self) -> TokenView:
+        """The source as queries."""
+        if self.counted is None:
+            return self.source
+        return replace(self.source, content=self.source.content & self.counted, kept={})
 
     def queries(self, kind: Kind) -> TokenView:
         """Return the token view on the query side of heads of `kind`."""
-        return self.source if self.target is None or kind == "enc-self" else self.target
+        return self._asking if self.target is None or kind == "enc-self" else self.target
 
     def keys(self, kind: Kind) -> TokenView:
         """Return the token view on the key side of heads of `kind`."""
@@ -103,25 +125,38 @@ def encode(
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
     source = pieces(tokenizer, corpus.sentences, words=words)
-    targets = [sentence.target for sentence in corpus]
+    has_target = has_decoder(model) and not reads_source_twice(model)
+    if has_decoder(model) and corpus.chat:
+        raise ValueError(
+            f"chat templates are for models that read and write one text: got {type(model).__name__}, which has an "
+            f"encoder and a decoder; expected a decoder or an encoder alone; try without chat=True (--chat)"
+        )
+    if has_target:
+        languages.check(tokenizer, type(model).__name__, [sentence.text for sentence in corpus])
+    targets = [sentence.target if has_target else None for sentence in corpus]
     target = None
-    if model.config.is_encoder_decoder and all(targets):
+    if all(targets):
         target = pieces(tokenizer, [sentence for sentence in targets if sentence], words=words, target=True)
-    elif model.config.is_encoder_decoder and any(targets):
+    elif any(targets):
         missing = sum(sentence is None for sentence in targets)
         log.warning(
             "%d of %d sentences have no translation: the model's own output is read for all", missing, len(corpus)
         )
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
     vocabulary.check_fit(tokenizer, model, max(ids, default=0))
-    limit = vocabulary.positions(tokenizer, model)
-    kept = [i for i, sentence in enumerate(source) if max(len(sentence), len(target[i]) if target else 0) <= limit]
+    limit, longest = (vocabulary.positions(tokenizer, model, target=side) for side in (False, True))
+    limit = min(limit, longest) if reads_source_twice(model) else limit
+    kept = [i for i, row in enumerate(source) if len(row) <= limit and (target is None or len(target[i]) <= longest)]
+    allowed = f"{limit}" if target is None or limit == longest else f"{limit} (targets: {longest})"
     if not kept:
         raise ValueError(
-            f"corpus {corpus.name!r} has no sentence of at most {limit} tokens, as many as the model reads; split them"
+            f"corpus {corpus.name!r} has no sentence of at most {allowed} tokens, as many as the model reads; split "
+            f"them"
         )
     if len(kept) < len(corpus):
-        log.warning("%d of %d sentences left out: longer than %d tokens", len(corpus) - len(kept), len(corpus), limit)
+        log.warning("%d of %d sentences left out: longer than %s tokens", len(corpus) - len(kept), len(corpus), allowed)
+    again = has_decoder(model) and target is None and not model.can_generate()
+    ends = _ends(corpus, source, model) if again else set()
     return Encoded(
         numbers=kept,
         source=[source[i] for i in kept],
@@ -129,9 +164,35 @@ def encode(
         too_long=len(corpus) - len(kept),
         special=vocabulary.special(tokenizer, model),
         padding=vocabulary.padding(tokenizer, model),
-        alone=vocabulary.pools_blindly(model),
-        greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
+        alone=reads_alone(model) or len(ends) > 1,
+        greedy=longest if has_decoder(model) and target is None and not again else 0,
+        again=again,
+        begins=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
     )
+
+
+def reads_alone(model: PreTrainedModel) -> bool:
+    """Return whether a model reads one example at a time: it can't recognise padding, or others change its scales."""
+    return vocabulary.pools_blindly(model) or any(map(is_scaled_by_input, model.modules()))
+
+
+def _ends(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:
+    """The numbers of end tokens in a text that a decoder reads again: classifiers read the state at the last one."""
+    if _own_decoder_input({"input_ids": torch.tensor([source[0].ids], device=model.device)}, model) is None:
+        raise ValueError(
+            f"{type(model).__name__} needs a text for its decoder: got corpus {corpus.name!r} without targets; "
+            f"expected targets, or a model that writes; try cls='AutoModelForSeq2SeqLM'"
+        )
+    end = getattr(model.config, "eos_token_id", None)
+    if not isinstance(end, int):
+        return set()
+    counts = [sentence.ids.count(end) for sentence in source]
+    if 0 in counts and classifies(model):
+        raise ValueError(
+            f"{type(model).__name__} reads a text at its end token: got {counts.count(0)} of {len(counts)} texts of "
+            f"corpus {corpus.name!r} without token {end}; expected one in each; try the tokenizer of its checkpoint"
+        )
+    return set(counts)
 
 
 def batches(
@@ -147,13 +208,20 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
     ids = _padded([row.ids for row in sentences], encoded.padding)
     attention_mask = _padded([[True] * len(row) for row in sentences], False)
     words = _padded([row.words for row in sentences], NO_WORD)
-    source = _view(ids, attention_mask, words, [row.sentence for row in sentences], encoded, model)
+    in_text = _padded([row.in_text for row in sentences], False)
+    source = _view(ids, attention_mask, words, [row.sentence for row in sentences], encoded, model, in_text)
     inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
     if any(types := [row.types or [] for row in sentences]):
         inputs["token_type_ids"] = _padded(types, 0).to(model.device)
     numbers = tuple(encoded.numbers[i] for i in rows)
-    if not model.config.is_encoder_decoder:
-        return Batch(numbers, inputs, source, None)
+    if not has_decoder(model):
+        counted = None
+        if marks := [mark for row in sentences if (mark := row.counted) is not None]:  # of all rows, or of none
+            counted = _padded(marks, False).to(model.device)
+        return Batch(numbers, inputs, source, None, counted=counted)
+    if encoded.again:
+        target = _source_again(rows, inputs, encoded, model)
+        return Batch(numbers, inputs | {"decoder_input_ids": target.ids}, source, target)
     written = [encoded.target[i] for i in rows] if encoded.target else None
     target, labels = _target(written, inputs, encoded, model)
     inputs["decoder_input_ids"] = target.ids
@@ -162,6 +230,8 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
 
 def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
     """Return the rows of each batch that `batches` yields."""
+    if not is_whole(max_tokens, least=1):
+        raise ValueError(f"max_tokens must be at least 1: got {max_tokens!r}; expected tokens of a batch, such as 4096")
     sides = filter(None, (encoded.source, encoded.target))
     lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
     rows: list[list[int]] = []
@@ -178,7 +248,7 @@ def _target(
 ) -> tuple[TokenView, Tensor]:
     """The token view of the decoder (a start token, then the reference or its own greedy output) and its labels."""
     if rows is None:
-        ids = _greedy(inputs, model, encoded.greedy)
+        ids = _greedy(inputs, model, encoded)
         sentences: list[Sentence | None] = [None] * len(ids)
         attention_mask = _until_end(ids, model)
         labels = torch.where(attention_mask, ids.roll(-1, dims=1), -100)
@@ -193,12 +263,58 @@ def _target(
     return view, torch.where(attention_mask, written, -100).to(model.device)
 
 
-def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:
-    """Greedy output, as long as the generation config allows, otherwise `longest` (generate's default is 20)."""
-    config = model.generation_config
-    limit = {} if config.max_length or config.max_new_tokens else {"max_length": longest}
+def _source_again(
+    rows: Sequence[int], inputs: Mapping[str, Tensor], encoded: Encoded, model: PreTrainedModel
+) -> TokenView:
+    """The token view of a decoder that reads the source, one place later, as the model's own forward makes it."""
+    sentences = [encoded.source[i] for i in rows]
+    attention_mask = _padded([[True] * len(row) for row in sentences], False)
+    words = _padded([[NO_WORD, *row.words[:-1]] for row in sentences], NO_WORD)
+    ids = _own_decoder_input(inputs, model)
+    assert ids is not None  # as `encode` has found out
+    return _view(ids.cpu(), attention_mask, words, [row.sentence for row in sentences], encoded, model, started=True)
+
+
+def _own_decoder_input(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> Tensor | None:
+    """The token ids that a model gives its decoder where it gets none: [batch, token]; None if it has no rule."""
+
+    def stop(_: object, __: object, kwargs: Mapping[str, Any]) -> None:
+        raise _Read(kwargs["input_ids"])
+
+    states = BaseModelOutput(last_hidden_state=torch.zeros(*inputs["input_ids"].shape, 1, device=model.device))
+    with exclusive(model) as changes:  # the encoder does not run, and the decoder ends the forward
+        changes.hook(model.get_decoder(), stop, with_kwargs=True)
+        try:
+            model(**inputs, encoder_outputs=states)
+        except _Read as read:
+            return read.ids
+    return None
+
+
+class _Read(Exception):
+    """The decoder was called with these token ids."""
+
+    def __init__(self, ids: Tensor | None) -> None:
+        self.ids = ids
+
+
+def longest_output(model: PreTrainedModel, positions: int) -> int:
+    """Return the most tokens of a model's own output: as many as its generation config allows, otherwise `LONGEST`.
+
+    It is never longer than the positions of the decoder. Without a limit `generate` would write 20 tokens.
+    """
+    return min(positions, model.generation_config.max_length or LONGEST)
+
+
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded) -> Tensor:
+    """Greedy output as long as the generation config allows, otherwise `LONGEST`, and at most the positions."""
+    limit: dict[str, int | None] = {}
+    if encoded.new is not None:
+        limit = {"max_new_tokens": min(encoded.new, encoded.greedy - 1), "max_length": None}
+    elif not model.generation_config.max_new_tokens:
+        limit = {"max_length": longest_output(model, encoded.greedy)}
     with torch.no_grad():
-        written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit).cpu()  # type: ignore[operator]
+        written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit, **encoded.begins).cpu()  # type: ignore[operator]
     return written
 
 
@@ -217,10 +333,13 @@ def _view(
     sentences: Sequence[Sentence | None],
     encoded: Encoded,
     model: PreTrainedModel,
+    in_text: Tensor | None = None,  # which tokens may be content; None: all
     *,
     started: bool = False,  # whether the first token is the decoder's start token, which may have the id of a word
 ) -> TokenView:
     content = attention_mask & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+    if in_text is not None:
+        content &= in_text
     if started:
         content[:, 0] = False
     ids, attention_mask, content, words = (x.to(model.device) for x in (ids, attention_mask, content, words))
@@ -235,11 +354,13 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 class Pages:
     """The pages of a corpus, read once; `read` counts their sentences, tokens, and the sentences left out."""
 
-    def __init__(self, corpus: Corpus | StreamingCorpus, model: HeadModel) -> None:
-        self.corpus, self.model = corpus, model
+    def __init__(
+        self, corpus: Corpus | StreamingCorpus, model: HeadModel, change: Callable[[Encoded], Encoded] | None = None
+    ) -> None:
+        self.corpus, self.model, self._change = corpus, model, change
         self.streamed = isinstance(corpus, StreamingCorpus)
         self.read: Counter[str] = Counter()
-        self._part = _distributed.rank(), _distributed.count()
+        self._part = model.axis.rank, model.axis.count
         self._rest = self._encoded()
         self.first = next(self._rest)
 
@@ -256,8 +377,9 @@ class Pages:
         start = 0
         for part in self.corpus.parts() if isinstance(self.corpus, StreamingCorpus) else [self.corpus]:
             page = self.model.encode(part)
-            counts = {"too_long": page.too_long, "unaligned": page.unaligned, "tokens": page.tokens}
-            self.read.update({"sentences": len(page.source)} | counts)
+            page = page if self._change is None else self._change(page)
+            counts = {"sentences": len(page.source), "too_long": page.too_long, **page.alignment, "tokens": page.tokens}
+            self.read.update(counts)
             yield replace(page, numbers=[start + number for number in page.numbers])
             start += len(part)
 

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, Hook, arguments, attending, evaluating, exclusive, without_cache
+from headroles._restoration import Changes
+from headroles.models.attention_hooks import Call, arguments, attending, evaluating, without_cache
 from headroles.models.dummy_inputs import body
-from headroles.models.sites import Outside, Site, hint, outside, width
+from headroles.models.sites import Outside, Site, hint, is_map, outside, width
+from headroles.models.weights import sharded
 from headroles.tables.frame import KINDS, Kind
+
+TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # inputs of text alone
 
 
 def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
     """Return the sites that attend in one forward on `inputs`, by kind and layer."""
     modules = list(model.modules())
     observer = _Observer(model)
-    with ExitStack() as stack:
-        stack.enter_context(exclusive(model))
+    with evaluating(model) as changes:
         for module in observer.outside:
-            for hook in ask_for_weights(module, observer.from_outside):
-                stack.callback(hook.remove)
+            ask_for_weights(changes, module, observer.from_outside)
         for module in modules:
-            if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
-                stack.callback(module.register_forward_pre_hook(Hook(observer.at_projection)).remove)
-        stack.enter_context(attending(model, observer.from_interface))
-        stack.enter_context(evaluating(model))
+            if is_map(module):
+                changes.hook(module, observer.at_projection)
+        changes.enter(attending(model, observer.from_interface))
         _run(model, inputs)
     if modules != list(model.modules()):  # BigBird replaces its attention modules at a short text
         return discover_sites(model, inputs)
@@ -44,6 +43,7 @@ def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Si
             call.out = _projection_behind(model, inputs, number - n_outside, call)
     _check_projections(model, calls)
     _check_keys(model, calls)
+    _check_examples(model, inputs, calls)
     return _sites(model, calls)
 
 
@@ -57,6 +57,7 @@ class _ObservedCall:
     kv_heads: int | None
     outside: Outside | None
     out: nn.Module | None = None
+    width: int | None = None  # of the concatenated heads in this process
     later: list[tuple[nn.Module, Tensor]] = field(default_factory=list)  # later maps with inputs of the same size
 
     @property
@@ -77,7 +78,9 @@ class _Observer:
 
     def from_interface(self, call: Call) -> None:
         """Record a call through the attention interface."""
-        self.calls.append(_ObservedCall(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
+        heads, size = call.out.shape[-2:]
+        flat, kv_heads = call.out.flatten(), call.key.shape[1]
+        self.calls.append(_ObservedCall(call.module, call.weights, flat, kv_heads, None, width=heads * size))
 
     def from_outside(self, module: nn.Module, weights: Tensor) -> None:
         """Record a call of an attention module outside the interface."""
@@ -99,8 +102,8 @@ class _Observer:
             call.later.append((module, args[0].clone()))
 
 
-def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> list[RemovableHandle]:
-    """Register hooks by which an attention module outside the interface passes its weights to `handler` only."""
+def ask_for_weights(changes: Changes, module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> None:
+    """Let an attention module outside the interface pass its weights to `handler` only."""
     first: list[bool] = []  # blocks nest: the outermost requests the weights first and removes them last
 
     def request(
@@ -115,8 +118,8 @@ def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], No
         handler(module, output[1])
         return type(output)([output[0], None, *output[2:]]) if first.pop() else None
 
-    before = module.register_forward_pre_hook(Hook(request), with_kwargs=True)
-    return [before, module.register_forward_hook(Hook(take), prepend=True)]
+    changes.hook(module, request, with_kwargs=True)
+    changes.hook(module, take, after=True, prepend=True)
 
 
 def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
@@ -136,6 +139,11 @@ def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
             body(model)(**inputs, **without_cache(body(model)))
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if mesh := sharded.tensor_mesh(model):
+            raise ValueError(
+                f"{type(model).__name__} does not run on {mesh.size()} processes with a part of its heads each "
+                f"({reason}); expected numbers of heads and of key-value heads that they divide; try fewer processes"
+            ) from error
         raise ValueError(
             f"{type(model).__name__} does not run on {' and '.join(inputs)} alone ({reason}); try "
             f"hr.attention_sites(model, inputs) with the inputs of one small forward{hint(model)}"
@@ -155,15 +163,12 @@ def _projection_behind(
         out[..., 0, :] += 1  # [batch, query, heads, size]
         return out
 
-    with ExitStack() as stack:
-        stack.enter_context(exclusive(model))
+    with evaluating(model) as changes:
         for module in {module for module, _ in call.later}:
-            hook = module.register_forward_pre_hook(lambda module, args: changed_inputs.append((module, args[0])))
-            stack.callback(hook.remove)
-        stack.enter_context(attending(model, changed))
-        stack.enter_context(evaluating(model))
+            changes.hook(module, lambda module, args: changed_inputs.append((module, args[0])))
+        changes.enter(attending(model, changed))
         _run(model, inputs)
-    for module, before in call.later:
+    for module, before in (later for later in call.later if later[1].shape[-1] % call.weights.shape[1] == 0):
         for after in (x for other, x in changed_inputs if other is module and x.shape == before.shape):
             parts = (before != after).unflatten(-1, (call.weights.shape[1], -1))
             differs = parts.any(-1).flatten(0, -2).any(0)  # [head]
@@ -193,19 +198,34 @@ def _check_keys(model: PreTrainedModel, calls: list[_ObservedCall]) -> None:
             )
 
 
+def _check_examples(model: PreTrainedModel, inputs: Mapping[str, Tensor], calls: list[_ObservedCall]) -> None:
+    """Raise ValueError for attention that is not among the tokens of a text, but, say, among layers."""
+    lengths = {ids.shape[1] for ids in inputs.values()} if set(inputs) <= TEXT else set()
+    for call in calls if lengths else ():
+        queries, keys = call.weights.shape[-2:]
+        if not {queries, keys} & lengths:
+            raise ValueError(
+                f"{_name(model, call.module)} in {type(model).__name__} does not attend among the tokens of a text: "
+                f"got {queries} queries and {keys} keys for {' and '.join(map(str, sorted(lengths)))} tokens; such "
+                f"attention is not supported"
+            )
+
+
 def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
     names = {module: name for name, module in model.named_modules()}
     layers: Counter[str] = Counter()
     turns: Counter[nn.Module] = Counter()
     sites = []
     for call in calls:
-        heads = call.weights.shape[1]
+        group = sharded.group(call.out, call.width)
+        parts = 1 if group is None else group.size()
+        heads = call.weights.shape[1] * parts
         sites.append(
             Site(
                 kind=call.kind,
                 layer=layers[call.kind],
                 heads=heads,
-                kv_heads=call.kv_heads or heads,
+                kv_heads=parts * call.kv_heads if call.kv_heads else heads,
                 size=width(call.out) // heads,
                 name=names[call.module],
                 module=call.module,
@@ -215,6 +235,7 @@ def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
                 numbers=tuple(range(heads)),
                 of=heads,
                 outside=call.outside,
+                group=group,
             )
         )
         layers[call.kind] += 1

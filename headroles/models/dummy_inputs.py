@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headroles._distributed import gathers
 from headroles.models.attention_hooks import evaluating, without_cache
+from headroles.models.sites import has_non_token_head
 from headroles.models.tokens.vocabulary import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that cross-attention is recognised by shape
@@ -24,12 +26,12 @@ def dummy_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     name = _main(model)
     generator = torch.Generator().manual_seed(0)
     inputs = {name: _noise(model, 1, generator) if name in MEDIA else _last_words(model, SOURCE)}
-    if _has_decoder_input(model):
+    if has_decoder(model):
         inputs["decoder_input_ids"] = _last_words(model, TARGET)
     return inputs
 
 
-def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0) -> dict[str, Tensor]:
+def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0, length: int = SOURCE) -> dict[str, Tensor]:
     """Draw arguments for several examples; the second text is two tokens (its target: one) shorter."""
     generator = torch.Generator().manual_seed(seed)
     accepted, name = inspect.signature(model.forward).parameters, _main(model)
@@ -37,15 +39,17 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0) -> dict[s
     if name in MEDIA:
         inputs = {name: _noise(model, batch, generator)}
     else:
-        inputs = _texts(model, batch, SOURCE, padding, generator, "")
-    if _has_decoder_input(model):
+        inputs = _texts(model, batch, length, padding, generator, "")
+    if has_decoder(model) and not reads_source_twice(model):
         inputs |= _texts(model, batch, TARGET, padding // 2, generator, "decoder_")
     return {name: value for name, value in inputs.items() if name in accepted}
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its task head, or itself if its base model reads other inputs."""
+    """Return the model without its task head, or itself if its base model reads other inputs, or if FSDP wraps it."""
     base = model.base_model
+    if gathers(model):
+        return model
     if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
         return base
     return model
@@ -73,8 +77,34 @@ def _main(model: PreTrainedModel) -> str:
     return name
 
 
-def _has_decoder_input(model: PreTrainedModel) -> bool:
+def has_decoder(model: PreTrainedModel) -> bool:
+    """Return whether a model has an encoder and a decoder that reads tokens of its own."""
     return bool(model.config.is_encoder_decoder) and "decoder_input_ids" in inspect.signature(model.forward).parameters
+
+
+def reads_source_twice(model: PreTrainedModel) -> bool:
+    """Return whether a model has a head, not of tokens, so that its decoder reads the source (BART's classifier)."""
+    return has_non_token_head(model) and has_decoder(model) and not model.can_generate()
+
+
+def classifies(model: PreTrainedModel) -> bool:
+    """Return whether a model predicts a row of `num_labels` numbers for each example, as one small forward shows.
+
+    Raises:
+        ValueError: It does not run on one text, image or sound alone.
+    """
+    if not has_non_token_head(model):
+        return False
+    labels = model.config.num_labels
+    length = SOURCE + (labels == SOURCE)  # so that a label of each token is not taken for a class
+    try:
+        with torch.no_grad(), evaluating(model):
+            output = model(**examples(model, batch=1, length=length), **without_cache(model))
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{type(model).__name__} does not run on one text, image or sound alone ({reason})") from error
+    logits = getattr(output, "logits", None)
+    return isinstance(logits, Tensor) and logits.shape == (1, labels)
 
 
 def _noise(model: PreTrainedModel, batch: int, generator: torch.Generator) -> Tensor:
@@ -96,7 +126,7 @@ def _shape(model: PreTrainedModel, name: str) -> tuple[int, ...] | None:
         frames = getattr(config, "max_source_positions", None) if sizes[0] else None
         return (size, 2 * frames) if frames else (8 * SOURCE, size)
     if size:
-        return config.max_length, size
+        return getattr(config, "max_length", None) or 8 * SOURCE, size
     if getattr(config, "conv_stride", None):
         return (prod(config.conv_stride) * SOURCE + sum(config.conv_kernel),)
     return None
@@ -129,6 +159,9 @@ def _texts(
     if side and start is not None:
         ids[:, 0] = start
     pad = getattr(model.config, "pad_token_id", None)
+    end = getattr(model.config, "eos_token_id", None)
+    if reads_source_twice(model) and isinstance(end, int):  # its classifiers read the state at the end token
+        ids[:, length - 1] = ids[1:2, length - padding - 1] = end
     ids[1:2, length - padding :] = 0 if pad is None else pad
     mask[1:2, length - padding :] = 0
     return {f"{side}input_ids": ids.to(model.device), f"{side}attention_mask": mask.to(model.device)}
@@ -149,7 +182,7 @@ def check(model: PreTrainedModel) -> None:
 
 
 def advice(model: PreTrainedModel) -> str:
-    """Return the end of an error message on numbers that are not finite: which weights to look at."""
+    """Return the end of an error message on numbers that are not finite: which weights to check."""
     place = weights(model)
     return f"look for NaN or infinite weights in {type(model).__name__}{f': {place}' if place else ''}"
 
@@ -173,12 +206,9 @@ def outputs(model: PreTrainedModel) -> str | None:
         if not places and any(not tensor.isfinite().all() for tensor in tensors):
             places.append(f"the output of {names[module]}, in {str(model.dtype).removeprefix('torch.')}")
 
-    with ExitStack() as stack:
+    with evaluating(model) as changes, torch.no_grad(), suppress(Exception):  # other inputs may raise anything
         for module in names:
-            stack.callback(module.register_forward_hook(callback).remove)
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(suppress(Exception))  # a model may ask for other inputs, and raise anything
+            changes.hook(module, callback, after=True)
         output = body(model)(**dummy_inputs(model), **without_cache(body(model)))
         return places[0] if places and not output[0].isfinite().all() else None
     return None

@@ -8,8 +8,9 @@ the weights or removes heads makes a new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -18,14 +19,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles._distributed import Axis
+from headroles._restoration import Block, Changes, heal
 from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking
+from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
-from headroles.models.masking import Fill, Replacement
-from headroles.models.sites import Sites
-from headroles.models.tokens import vocabulary
+from headroles.models.masking import Instead
+from headroles.models.sites import Sites, is_packed
+from headroles.models.tokens import beginning, chat, languages, vocabulary
+from headroles.models.weights import gguf_files, missing, sharded
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
 
@@ -36,16 +40,38 @@ class HeadModel:
     Args:
         model: A transformers model; of a compiled one, the module behind it is taken.
         tokenizer: Its tokenizer; None for what reads no text.
+        allow_sharded: Whether weights may be spread over processes by tensor parallelism or FSDP.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        allow_sharded: bool = False,
+    ) -> None:
+        heal()
+        _check_order(model, tokenizer)
         self.model = heads.uncompiled(model)
+        if not allow_sharded:
+            sharded.check_whole(self.model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
+        self._checked: set[missing.What] = set()
 
     @classmethod
-    def of(cls, model: PreTrainedModel | HeadModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Self:
+    def of(
+        cls,
+        model: PreTrainedModel | HeadModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        allow_sharded: bool = False,
+    ) -> Self:
         """Return the handle of a model; a handle as it is."""
-        return model if isinstance(model, cls) else cls(model, tokenizer)  # type: ignore[arg-type]
+        if isinstance(model, cls):
+            if model.is_sharded and not allow_sharded:
+                sharded.check_whole(model.model)
+            return model
+        return cls(model, tokenizer, allow_sharded=allow_sharded)  # type: ignore[arg-type]
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -85,6 +111,18 @@ class HeadModel:
         """(kind, layer, head) of every head."""
         return [(kind, layer, head) for kind, layer, head in self.index]
 
+    @cached_property
+    def groups(self) -> dict[Head, frozenset[Head]]:
+        """The heads that share the key-value head of every head, itself among them."""
+        shared = [frozenset((*site.key, number) for number in group) for site in self.sites for group in site.groups]
+        return {head: group for group in shared for head in group}
+
+    @property
+    def group_numbers(self) -> Tensor:
+        """The number of every head's key-value group among those of all layers: Tensor[heads]."""
+        places = {group: place for place, group in enumerate(dict.fromkeys(map(self.groups.get, self.heads)))}
+        return torch.tensor([places[self.groups[head]] for head in self.heads], dtype=torch.long, device=self.device)
+
     @property
     def kinds(self) -> set[Kind]:
         """The kinds of attention with heads."""
@@ -101,9 +139,24 @@ class HeadModel:
         return heads.divisible(self.model)
 
     @cached_property
+    def predicts_classes(self) -> bool:
+        """Whether the model predicts a row of numbers for each example, one for each label."""
+        return dummy_inputs.classifies(self.model)
+
+    @cached_property
     def offloaded(self) -> bool:
         """Whether a `device_map` keeps some of the weights on CPU or disk."""
         return identity.is_offloaded(self.model)
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Whether the weights are spread over processes."""
+        return sharded.is_sharded(self.model)
+
+    @cached_property
+    def axis(self) -> Axis:
+        """The processes among which work is shared; those that have a part of each weight do the same work."""
+        return sharded.axis(self.model)
 
     # what a result is a result of
 
@@ -120,9 +173,10 @@ class HeadModel:
     def provenance(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
         """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""
         parts: dict[str, object] = {"model": identity.model_name(self.model), "weights": self.weights}
+        parts |= gguf_files.rounding(self.model) | languages.named(self._tokenizer)
         parts["identity"] = self.identity
         if corpus is not None:
-            parts |= {"corpus": corpus.name, "text": corpus.hash}
+            parts |= {"corpus": corpus.name, "text": corpus.hash, **chat.named(self._tokenizer, corpus)}
         return f"{sign(**parts)}|{sign_version(**fields)}"
 
     @property
@@ -136,11 +190,16 @@ class HeadModel:
         Call it before any block of this call is open: it refuses what changes numbers without a name (`check_named`).
         """
         self.check_named()
-        text = {} if corpus is None else {"text": corpus.hash}
+        text = {} if corpus is None else {"text": corpus.hash, **chat.named(self._tokenizer, corpus)}
         return sign_version(weights=self.weights, identity=self.identity, **text, **fields)
 
     def check_named(self) -> None:
         """Raise ValueError if hooks of others, or open blocks, change the numbers: a result can't be kept then."""
+        if self._tokenizer is not None and not identity.has_name(self._tokenizer):
+            raise ValueError(
+                f"the result cannot be kept: got a {type(self._tokenizer).__name__} with a part written in Python, "
+                f"which cannot be serialised and stands in no provenance; call without study="
+            )
         if reasons := identity.unnamed(self.model):
             raise ValueError(
                 f"the result cannot be kept: got {reasons[0]} of {self.name}, which may change its numbers and stands "
@@ -156,22 +215,32 @@ class HeadModel:
 
     @cached_property
     def positions(self) -> int:
-        """The number of positions of the model; a very large number if nothing limits it."""
+        """The number of positions for a source; a very large number if nothing limits it."""
         return vocabulary.positions(self.tokenizer, self.model)
 
     @cached_property
+    def target_positions(self) -> int:
+        """The number of positions for a target."""
+        return vocabulary.positions(self.tokenizer, self.model, target=True)
+
+    @cached_property
     def alone(self) -> bool:
-        """Whether the model reads one example at a time, because it does not recognise padding."""
-        return vocabulary.pools_blindly(self.model)
+        """Whether the model reads one example at a time, because others would change its numbers."""
+        return batching.reads_alone(self.model)
 
     def encode(self, corpus: Corpus, *, words: bool = True) -> Encoded:
         """Tokenise a corpus; sentences longer than the model's positions are left out, and counted."""
         self._check_tokenizer  # noqa: B018 - once
-        return batching.encode(corpus, self.tokenizer, self.model, words=words)
+        encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
+        if encoded.greedy:  # the decoder reads what the model writes
+            self.check_generation()
+            self.check_weights("output")
+        return encoded
 
     @cached_property
     def _check_tokenizer(self) -> None:
         vocabulary.check_belongs(self.tokenizer, self.model)
+        beginning.check_beginning(self.tokenizer, self.model)
 
     def tokenised(self, corpus: Corpus) -> Encoded:
         """Tokenise a corpus without words, once for this handle."""
@@ -179,9 +248,27 @@ class HeadModel:
             self._tokenised[id(corpus)] = corpus, self.encode(corpus, words=False)
         return self._tokenised[id(corpus)][1]
 
-    def pages(self, corpus: Corpus | StreamingCorpus) -> Pages:
-        """Return the pages of a corpus: one, or of a stream several, read once."""
-        return Pages(corpus, self)
+    def pages(self, corpus: Corpus | StreamingCorpus, *, generate: int | None = None, max_tokens: int = 4096) -> Pages:
+        """Return the pages of a corpus: one, or of a stream several, read once.
+
+        With `generate` the model writes at most this many tokens after each text (`headroles.models.generation`).
+        """
+        if generate is None:
+            return Pages(corpus, self)
+        self.check_writes(generate)
+
+        def change(encoded: Encoded) -> Encoded:
+            positions = self.target_positions if self.config.is_encoder_decoder else self.positions
+            with self.evaluating():
+                return generation.continued(encoded, self.model, generate, positions, max_tokens)
+
+        return Pages(corpus, self, change)
+
+    def check_writes(self, generate: int | None) -> None:
+        """Raise ValueError, before work is done, for a model that cannot write `generate` tokens; None are none."""
+        if generate is not None:
+            generation.check_writes(self.model, generate)
+            self.check_weights("output")
 
     def batches(self, encoded: Encoded, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield batches of similar lengths, the longest first; `part` (p, q) yields batches p, p + q, p + 2 q ..."""
@@ -207,35 +294,75 @@ class HeadModel:
         inputs = batch.inputs if isinstance(batch, Batch) else batch
         return self.body(**inputs, **self._options_of_body)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Block[Changes]:
         """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
-        grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which `inference_mode(False)` would switch on
-        with attention_hooks.evaluating(self.model), torch.inference_mode(False), grad:
-            yield
+
+        def begin(changes: Changes) -> Changes:
+            changes.enter(attention_hooks.evaluating(self.model))
+            if torch.is_inference_mode_enabled():
+                grad, modes = torch.is_grad_enabled(), list[object]()
+                changes.add(modes.clear, in_thread=True)
+                modes.append(torch._C._InferenceMode(False))  # for as long as this object lives
+                torch.set_grad_enabled(grad)  # which leaving inference mode switches on
+            return changes
+
+        return Block(begin)
 
     def check_gradients(self) -> None:
         """Raise ValueError for weights through which no gradient can flow."""
+        if packed := next((name for name, module in self.model.named_modules() if is_packed(module)), None):
+            raise ValueError(
+                f"no gradient passes the weights of {self.name}: got {packed}, which is quantised; expected weights of "
+                f"floating-point numbers; try the model before it was quantised"
+            )
         if any(weight.is_inference() for weight in self.model.parameters()):
             raise ValueError(
                 f"no gradient passes the weights of {self.name}: got a model made in inference mode; expected one that "
                 f"was loaded outside; try to load or copy it outside torch.inference_mode()"
             )
 
+    def check_weights(self, what: missing.What) -> None:
+        """Raise ValueError if the output or the attention depends on weights that the checkpoint lacks."""
+        if what not in self._checked and (names := missing.needed(self.model, self.sites, what)):
+            raise ValueError(
+                f"the {what} of {self.name} is random: got a checkpoint without {missing.described(names)}; expected "
+                f"all weights on which it depends; try another class, such as cls='AutoModel' (--cls AutoModel), or "
+                f"train it first; for a test of random weights load it with allow_random=True (--allow-random)"
+            )
+        self._checked.add(what)
+
+    def check_generation(self) -> None:
+        """Raise ValueError where processes would write texts of different lengths, and wait for each other."""
+        if self.axis.even:
+            sharded.check_whole(self.model, "generation", "a metric such as 'loss', with targets")
+
+    def to_be_trained(self) -> Self:
+        """Return this handle without checks of random weights, since these will be trained."""
+        self._checked |= {"output", "attention"}
+        return self
+
     def without_gradients(self) -> AbstractContextManager[None]:
         """Return a context without gradients."""
-        return torch.no_grad() if self.offloaded else torch.inference_mode()
+        return identity.without_gradients(self.model)  # type: ignore[no-any-return]
 
     def mask(
         self,
         gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-        replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
-    ) -> AbstractContextManager[None]:
+        replacement: Instead = None,
+    ) -> Block[None]:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
 
-    def capture(self, callback: PartCallback, *, cells: int | None = None) -> AbstractContextManager[None]:
-        """Call `callback(site, weights, first)` at every attention, also in parts of at most `cells` weights."""
+    def capture(self, callback: PartCallback, *, cells: int | None = None) -> Block[None]:
+        """Call `callback(site, weights, first)` at every attention of a model within the block.
+
+        With `cells` it is called for some queries at a time, from position `first` on: memory is linear in the length
+        of a text. Attention is captured whole where a call has no more than `cells` weights, and in models that do not
+        allow parts (`divisible`).
+
+        Returns:
+            A context manager.
+        """
         return heads.captured(self.model, self.sites, callback, cells if cells and self.divisible else None)
 
     # heads by name
@@ -254,6 +381,15 @@ class HeadModel:
     def head_mask(self, names: Iterable[Head | str] | str) -> Tensor:
         """Return a mask that ablates some heads: 0 for these and 1 for all others, Tensor[heads]."""
         return masking.head_mask(self.model, names)
+
+
+def _check_order(model: object, tokenizer: object) -> None:
+    """Raise TypeError for arguments that changed places, before something in the depth fails."""
+    order = "expected (model, tokenizer, corpus); try model, tokenizer = hr.load(...) first"
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"no model: got {type(model).__name__}; {order}")
+    if isinstance(tokenizer, torch.nn.Module | Corpus | StreamingCorpus | str | Path | Sequence):
+        raise TypeError(f"no tokenizer: got {type(tokenizer).__name__}; {order}")
 
 
 Model = PreTrainedModel | HeadModel  # what public functions take

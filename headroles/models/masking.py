@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Protocol, cast
 
 import numpy.typing as npt
 import torch
@@ -13,17 +12,22 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import PreTrainedModel
 
-from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import Call, Hook, attending, each_forward, exclusive, without_cache
+from headroles._restoration import Block, Changes
+from headroles.models import dummy_inputs, imposing
+from headroles.models.attention_hooks import each_forward, exclusive, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import Head as Head
 from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
+from headroles.models.imposing import ByHead, Imposed
 from headroles.models.sites import Site
+from headroles.models.weights.sharded import joined, own, reduced
 from headroles.tables.frame import KINDS, Kind
 
 Fill = Literal["zero", "resample", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "resample", "uniform")
 Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
+
+Instead = Fill | Mapping[tuple[Kind, int], Tensor] | Mapping[Head, Imposed] | Imposed | Replacement | None
 
 
 class Context(Protocol):
@@ -44,7 +48,7 @@ class Gate(Function):
 
     The gradient with respect to a gate, sum(z * grad_z), is accumulated in the gate's dtype. Where LRP rules replace
     gradients it is the relevance of the head. z is [batch, query, heads, size], gates are [heads, 1] or
-    [batch, 1, heads, 1].
+    [batch, 1, heads, 1]; z of an image may have queries in two dimensions, and gates then too.
     """
 
     @staticmethod
@@ -56,21 +60,21 @@ class Gate(Function):
     def backward(ctx: Context, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
         z, gate = ctx.saved_tensors
         to_z, to_gate = ctx.needs_input_grad
-        back = c * gate.to(z) if to_z else None
+        back = (c * gate.to(z)).sum_to_size(z.shape) if to_z else None  # z may be one mean of all examples
         if not to_gate:
             return back, None
         products = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
-        if gate.ndim == 4:
-            return back, products.sum(-1, keepdim=True).sum(-3, keepdim=True).to(gate.device)
-        return back, products.flatten(0, -3).sum(0).sum(-1, keepdim=True).to(gate.device)  # rows first: fastest
+        if gate.ndim > 2:
+            return back, products.sum(-1, keepdim=True).sum_to_size(gate.shape).to(gate.device)
+        products = products.reshape(-1, *products.shape[-2:])
+        return back, products.sum(0).sum(-1, keepdim=True).to(gate.device)  # rows first: fastest
 
 
-@contextmanager
 def mask_heads(
     model: PreTrainedModel,
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-    replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
-) -> Iterator[None]:
+    replacement: Instead = None,
+) -> Block[None]:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
 
     A mask of ones gives bit-identical logits. Other models are not affected.
@@ -84,7 +88,11 @@ def mask_heads(
         replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
             to; "resample", the output for the next example of the batch, position by position (`hr.ablate` draws
             partners from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result
-            of `mean`; or a function of the site and its z, Tensor[batch, query, heads, size].
+            of `mean`; a pattern, such as `headroles.patterns.Offset(-1)`: the output if the head attended exactly so;
+            (kind, layer, head) -> pattern; or a function of the site and its z, Tensor[batch, query, heads, size].
+
+    Returns:
+        A context manager.
 
     Raises:
         ValueError: The number of gates is wrong, the replacement is unknown, or heads of the model cannot be masked.
@@ -93,49 +101,71 @@ def mask_heads(
         >>> with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 2)])):
         ...     logits = model(**inputs).logits
     """  # noqa: DOC502
-    with masked(model, attention_sites(model), gates, replacement):
-        yield
+    return masked(model, attention_sites(model), gates, replacement)
 
 
-@contextmanager
 def masked(
     model: PreTrainedModel,
     sites: list[Site],
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-    replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None,
-) -> Iterator[None]:
+    replacement: Instead,
+) -> Block[None]:
     """Mask the heads of known sites within the block, as `mask_heads`."""
-    replacement = renamed(replacement, 6)
-    current = gates if callable(gates) else _constant(gates)
-    _check(model, sites, current(), replacement)
-    parts, uniform = _Parts(sites), dict[nn.Module, Tensor]()
+    replacement = renamed(replacement)
+    current = (lambda: _tensor(gates())) if callable(gates) else _constant(gates)
+    _check_gates(model, sites, current())
+    imposed, instead = _imposed(model, replacement), cast(Any, replacement)
+    if imposed is None:
+        _check_replacement(sites, replacement)
+    parts = _Parts(sites)
 
     def apply(site: Site, z: Tensor) -> Tensor:
-        return _mix(z, parts.of(site, current()), replaced(site, z))
+        part = reduced(parts.of(site, current()), site.group)
+        return _mix(z, part, replaced(site, z, part))
 
-    def replaced(site: Site, z: Tensor) -> Tensor | None:
-        if replacement is None or replacement == "zero":
+    def replaced(site: Site, z: Tensor, part: Tensor) -> Tensor | None:
+        if instead is None or instead == "zero":
             return None
-        if replacement == "resample":
+        if instead == "resample":
             return _next_example(z, current())
-        if callable(replacement):
-            return replacement(site, z)
-        return uniform.pop(site.module) if replacement == "uniform" else replacement[site.key].to(z)
+        if imposed is not None:
+            return instead(site, z, part)  # type: ignore[no-any-return]
+        outputs: Tensor = instead(site, z) if callable(instead) else torch.as_tensor(instead[site.key]).to(z)
+        return outputs
 
-    with ExitStack() as stack:
-        stack.enter_context(exclusive(model))
-        stack.enter_context(no_head_masks(model))
-        if replacement == "uniform":
-            stack.enter_context(attending(model, lambda call: uniform.update({call.module: _uniform(call)})))
-        read_heads(stack, model, sites, apply)
-        yield
+    def begin(changes: Changes) -> None:
+        nonlocal instead
+        changes.enter(exclusive(model))
+        no_head_masks(changes, model)
+        if imposed is not None:
+            instead = imposing.read(changes, model, sites, current(), imposed)
+        read_heads(changes, model, sites, apply)
+
+    return Block(begin)
 
 
-def renamed(replacement: Any, stacklevel: int = 4) -> Any:
+def _imposed(model: PreTrainedModel, replacement: Any) -> Imposed | None:
+    """Return the attention that a replacement imposes: uniform, a pattern, or a pattern for each head."""
+    if replacement == "uniform":
+        return imposing.Uniform()
+    if isinstance(replacement, Mapping) and any(isinstance(part, Imposed) for part in replacement.values()):
+        return by_head(model, replacement)
+    return replacement if isinstance(replacement, Imposed) else None
+
+
+def by_head(model: PreTrainedModel, replacements: Mapping[Head, Imposed]) -> ByHead:
+    """Return a replacement for each head, also of heads in writing; ValueError for heads that the model lacks."""
+    heads = named_heads(model, replacements)
+    for head in heads:
+        check_head(model, head)
+    return ByHead(dict(zip(heads, replacements.values(), strict=True)))
+
+
+def renamed(replacement: Any) -> Any:
     """Return a replacement, "resample" for "other", its word until the next release, with a warning."""
     if not isinstance(replacement, str) or replacement != "other":
         return replacement
-    warnings.warn("replacement 'other' is called 'resample' now", DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn("replacement 'other' is called 'resample' now", DeprecationWarning, stacklevel=4)
     return "resample"
 
 
@@ -172,9 +202,8 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
         sums[site.key] += z[mask].double().sum(0).cpu()  # z[mask]: [tokens, heads, size]
         counts[site.key] += int(mask.sum())
 
-    with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(exclusive(model))
-        read_heads(stack, model, sites, add)
+    with exclusive(model) as changes, torch.no_grad():
+        read_heads(changes, model, sites, add)
         for batch in batches:
             masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
@@ -182,12 +211,16 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
 
 
 def _constant(gates: Tensor | npt.ArrayLike) -> Callable[[], Tensor]:
-    """Return a function that returns gates, also those of a list or an array."""
+    tensor = _tensor(gates)
+    return lambda: tensor
+
+
+def _tensor(gates: Tensor | npt.ArrayLike) -> Tensor:
+    """Convert gates, also those of a list or an array."""
     try:
-        tensor = torch.as_tensor(gates)
+        return torch.as_tensor(gates)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"gates are no numbers: got {gates!r:.80}; expected one number per head") from error
-    return lambda: tensor
 
 
 class _Parts:
@@ -206,19 +239,19 @@ class _Parts:
 
 
 def read_heads(
-    stack: ExitStack, model: PreTrainedModel, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]
+    changes: Changes, model: PreTrainedModel, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]
 ) -> None:
-    """Call `read(site, z)` at every output of heads until `stack` is left; a tensor that it returns replaces z."""
+    """Call `read(site, z)` at every output of heads; a tensor that it returns replaces z."""
     readers = {out: _Reader(shared, read) for out, shared in by_projection(model, sites).items()}
     for out, reader in readers.items():
-        stack.callback(out.register_forward_pre_hook(Hook(reader)).remove)
+        changes.hook(out, reader)
 
     def start() -> None:
         for reader in readers.values():
             reader.calls = 0
 
     if any(len(reader.sites) > 1 for reader in readers.values()):
-        stack.enter_context(each_forward(model, start))
+        changes.enter(each_forward(model, start))
 
 
 class _Reader:
@@ -233,12 +266,12 @@ class _Reader:
     def __call__(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         site = self.sites[self.calls % len(self.sites)]
         self.calls += 1
-        z = args[0].unflatten(-1, (site.heads, site.size))
+        z = joined(args[0].unflatten(-1, (-1, site.size)), site.group, -2)
         swap = site.outside is not None and site.outside.time_major
         new = self.read(site, z.transpose(0, 1) if swap else z)
         if new is None:
             return None
-        return (new.transpose(0, 1) if swap else new).flatten(-2), *args[1:]
+        return own(new.transpose(0, 1) if swap else new, site.group, -2).flatten(-2), *args[1:]
 
 
 def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
@@ -246,7 +279,8 @@ def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
     if g.ndim == 2:
         if z.shape[0] % g.shape[0]:
             raise ValueError(f"gates for {g.shape[0]} examples do not fit a batch of {z.shape[0]}")
-        g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)[:, None]  # the beams of an example are adjacent
+        g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)  # the beams, or windows, of an example are adjacent
+        g = g[(slice(None), *[None] * (z.ndim - 3))]  # [batch, 1, heads]; queries of images may have two dimensions
     g = g[..., None]
     mixed: Tensor = Gate.apply(z, g)
     return mixed if replaced is None else mixed + Gate.apply(replaced, 1 - g)
@@ -259,15 +293,6 @@ def _next_example(z: Tensor, gates: Tensor) -> Tensor:
             "replacement 'resample' is the output for the next example of the batch; this batch has only one"
         )
     return z.roll(-beams, 0)
-
-
-def _uniform(call: Call) -> Tensor:
-    """The output of uniform attention to all keys that the mask allows: [batch, query, heads, size]."""
-    groups = call.query.shape[1] // call.value.shape[1]
-    value = call.value.repeat_interleave(groups, dim=1)  # [batch, heads, key, size]
-    allowed = torch.ones_like(call.weights[:, :1]) if call.mask is None else (call.mask == 0).to(value.dtype)
-    weights = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
-    return (weights @ value).transpose(1, 2)
 
 
 def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, list[Site]]:
@@ -284,20 +309,35 @@ def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, 
     return shared
 
 
-def _check(model: PreTrainedModel, sites: list[Site], gates: Tensor, replacement: object) -> None:
+def _check_gates(model: PreTrainedModel, sites: list[Site], gates: Tensor) -> None:
     heads = sum(site.heads for site in sites)
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(
             f"wrong number of gates: got shape {list(gates.shape)}; expected [{heads}] or [batch, {heads}] for "
             f"{type(model).__name__}, which has {sizes(sites)}"
         )
+
+
+def _check_replacement(sites: list[Site], replacement: object) -> None:
+    """Raise ValueError for an unknown word, and for anything else that is no replacement of every masked head."""
     if isinstance(replacement, str) and replacement not in FILLS:
         raise ValueError(
-            f"unknown replacement {replacement!r}; expected one of: {', '.join(FILLS)}, or a mapping (kind, layer) -> "
+            f"unknown replacement {replacement!r}; expected one of: {', '.join(FILLS)}, a pattern such as "
+            f"headroles.patterns.Offset(-1), or a mapping (kind, layer) -> [heads, size]"
+        )
+    if not (replacement is None or callable(replacement) or isinstance(replacement, str)):
+        _check_values(sites, replacement)
+
+
+def _check_values(sites: list[Site], values: object) -> None:
+    """Raise ValueError unless there is a value for each head that is masked."""
+    expected = {site.key: (site.heads, site.size) for site in sites}
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"unknown replacement {values!r:.80}; expected one of: {', '.join(FILLS)}, or a mapping (kind, layer) -> "
             f"[heads, size]"
         )
-    outside = next((site.name for site in sites if site.outside), None)
-    if replacement == "uniform" and outside:
-        raise ValueError(
-            f"replacement 'uniform' needs the values of {outside}, which is outside transformers' attention interface"
-        )
+    for key, shape in expected.items():
+        got = tuple(getattr(values[key], "shape", ())) if key in values else "none"
+        if got[-2:] != shape:  # or values of each token before them
+            raise ValueError(f"the replacement does not fit {key}: got {got}; expected values of [heads, size] {shape}")

@@ -186,9 +186,9 @@ def mark(path: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def unmarked(name: str | Path) -> PreTrainedConfig | None:
+def unmarked(name: str | Path, **place: Any) -> PreTrainedConfig | None:
     """Return the config of a checkpoint that `mark` has marked; None for another."""
-    config, _ = PreTrainedConfig.get_config_dict(name)
+    config, _ = PreTrainedConfig.get_config_dict(name, **place)
     kind = str(config.get("model_type"))
     if RECORD not in config or not kind.endswith(MARK):
         return None

@@ -59,6 +59,11 @@ def _has_config(module: PreTrainedModel, config: PreTrainedConfig) -> bool:
     )
 
 
+def has_non_token_head(model: PreTrainedModel) -> bool:
+    """Return whether a model has a task head that predicts no tokens, such as that of a classifier."""
+    return model.base_model is not model and model.get_output_embeddings() is None
+
+
 def hint(model: PreTrainedModel) -> str:
     """Return the end of an error message that suggests a submodel; empty where `model` has none."""
     parts = submodels(model)
@@ -71,6 +76,7 @@ class Outside(NamedTuple):
     out: str  # the output projection, from the attention module; ".." is its parent
     kv_heads: str | None = None  # the attribute that holds the number of key-value heads
     time_major: bool = False  # activations are [time, batch, ...]
+    value: str | None = None  # the value map, from the attention module
 
 
 OUTSIDE = {
@@ -91,7 +97,7 @@ OUTSIDE = {
     "modeling_gptj.GPTJAttention": Outside("out_proj"),
     "modeling_gpt_neo.GPTNeoSelfAttention": Outside("out_proj"),
     "modeling_megatron_bert.MegatronBertSelfAttention": Outside("..output.dense"),
-    "modeling_mpnet.MPNetSelfAttention": Outside("o"),
+    "modeling_mpnet.MPNetSelfAttention": Outside("o", value="v"),
     "modeling_mpt.MptAttention": Outside("out_proj"),
     "modeling_mvp.MvpAttention": Outside("out_proj"),
     "modeling_openai.Attention": Outside("c_proj"),
@@ -132,11 +138,18 @@ class Site:
     of: int  # number of heads before any was removed
     silenced: tuple[int, ...] = ()  # numbers of pruned heads that are kept as zeroed heads
     outside: Outside | None = None
+    group: Any = field(default=None, repr=False)  # the processes that have a part of the heads each; None: all here
 
     @property
     def key(self) -> tuple[Kind, int]:
         """(kind, layer)."""
         return self.kind, self.layer
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Numbers of the heads that share each key-value head, in the order of these."""
+        size = self.heads // max(self.kv_heads, 1)
+        return [self.numbers[start : start + size] for start in range(0, self.heads, max(size, 1))]
 
 
 class Sites(list[Site]):
@@ -204,11 +217,44 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
 
 
 def width(projection: nn.Module | None) -> int:
-    """Return the number of input features of a projection: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
+    """Return the number of input features of a projection: of GPT-2's Conv1D the weight's axis 0, otherwise 1."""
     if projection is None:
         return 0
+    if isinstance(features := getattr(projection, "in_features", None), int):  # a packed weight has another shape
+        return features
     assert isinstance(projection.weight, Tensor)
     return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
+
+
+def is_map(module: nn.Module) -> bool:
+    """Return whether a module is a linear map: nn.Linear, Conv1D or a replacement of them, also a quantised one."""
+    if isinstance(getattr(module, "in_features", None), int):
+        return True
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Return whether a linear map keeps its weight in another form than plain numbers: no gradient passes it."""
+    weight = getattr(module, "weight", None)
+    is_plain = isinstance(weight, Tensor) and not hasattr(weight, "__tensor_flatten__")
+    return is_map(module) and not (is_plain or hasattr(weight, "device_mesh"))  # a DTensor holds plain numbers
+
+
+def is_scaled_by_input(module: nn.Module) -> bool:
+    """Return whether a linear map rounds its inputs by the largest of the whole batch (`quantize_dynamic` of torch)."""
+    return is_map(module) and callable(getattr(module, "weight", None))
+
+
+def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:
+    """Return why the weight of a site's output projection is not all of its map; of `merged` adapters it is."""
+    out: Any = site.out
+    where = f"{site.out_name} in {model}"
+    if hasattr(out, "base_layer") and not (merged and (out.merged or out.disable_adapters)):
+        return f"{where} has an adapter beside its weight; try the model that merge_and_unload() returns"
+    if is_packed(out) or not out.weight.is_floating_point():
+        return f"{where} is quantised; try without quantization_config"
+    return None
 
 
 def class_name(module: nn.Module) -> str:

@@ -228,7 +228,7 @@ class _Shuffled(Bench):
     """A bench with the tables of another, each loaded once, some of them shuffled by a seed."""
 
     def __init__(self, bench: Bench, shuffles: Mapping[str, Shuffle]) -> None:
-        super().__init__(bench.folders)
+        super().__init__(bench.folders, untrained=bench.untrained)
         self.bench, self.shuffles, self.seed = bench, shuffles, 0
         self.loaded: dict[str, list[pd.DataFrame]] = {}
 

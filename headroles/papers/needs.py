@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 METRICS = ("bleu", "chrf", "accuracy", "matthews", "f1", "agreement", "perplexity", "loss")  # the papers' own first
 Make = Callable[["Workflow"], list[Path]]
-METRIC = rf"(?P<metric>{'|'.join(METRICS)})"
+TOKENS = "-(?:zh|char|intl|none|(?:ja|ko)-mecab|spm|flores101|flores200|spBLEU-1K)"  # tokenisations of `bleu-zh` ...
+METRIC = rf"(?P<metric>{'|'.join(METRICS)})(?:{TOKENS})?"
 
 
 class Missing(LookupError):
@@ -112,7 +113,7 @@ NEEDS["kinds"] = Need(
 
 def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
     """Ablate heads by importance; of all kinds together also by their effects and at random."""
-    from headroles.ablation.curves import orders
+    from headroles.ablation.cumulative.curves import orders
 
     scores = frame.join(load_table(relevance(run)[0]), load_table(single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"

@@ -19,7 +19,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read, write
 from headroles.data.stanza_parser import Download, parse
 from headroles.tables import frame
-from headroles.tables.io import beside, save_table
+from headroles.tables.io import beside, load_table, save_table
 from headroles.training.marian import pieced
 
 Fault = Literal["not text", "too long", "twice", "also held out"]
@@ -77,9 +77,9 @@ def prepare(
 ) -> pd.DataFrame:
     """Clean, split and parse sentence pairs, for `replicate`.
 
-    A tokenizer is trained on them.     Left out, and counted, are: pairs of which a side is not mostly letters, or
-    longer than `longest` words; repeated pairs; and training pairs of which a side is also in a held-out part (compared
-    without case and punctuation).
+    A tokenizer is trained on them. Left out, and counted, are: pairs of which a side is not mostly letters, or longer
+    than `longest` words; repeated pairs; and training pairs of which a side is also in a held-out part (compared
+    without case and punctuation). A folder that the same call has made stays as it is.
 
     Args:
         folder: New folder.
@@ -102,10 +102,13 @@ def prepare(
     Raises:
         ValueError: For too few pairs, and for sentences without translation.
         FileExistsError: If the folder is not empty.
-    """
+    """  # noqa: DOC502
     place = Path(folder)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} exists and is not empty; name another folder, or remove it")
+    names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in (*pairs, *filter(None, (other, parsed))))
+    sizes = {"held_out": held_out, "trees": trees, "limit": limit, "pieces": pieces, "longest": longest}
+    made_from = frame.sign_version(sources=names, seed=seed, **sizes, language=language)
+    if (kept := _kept(place, made_from)) is not None:
+        return kept
     faults: Counter[Fault] = Counter()
     drawn = [] if parsed is not None else [trees]
     clean = list(_clean((pair for corpus in pairs for pair in corpus), longest, faults))
@@ -123,7 +126,7 @@ def prepare(
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
     draft = beside(place.absolute())
     try:
-        table = _written(draft, rows, treed, pieces, faults, [*pairs, *filter(None, (other, parsed))], seed)
+        table = _written(draft, rows, treed, pieces, faults, made_from)
         place.mkdir(parents=True, exist_ok=True)
         draft.replace(place)
     finally:
@@ -131,12 +134,23 @@ def prepare(
     return table
 
 
+def _kept(place: Path, made_from: str) -> pd.DataFrame | None:
+    """Return the counts of a folder that the same call has made; FileExistsError if it holds anything else."""
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return None
+    if (place / COUNTS).is_file():
+        table = load_table(place / COUNTS)
+        if frame.provenance(table, "pairs") == made_from:
+            return table
+    raise FileExistsError(f"{place} exists and is not empty; name another folder, or remove it")
+
+
 def prepared(folder: str | Path) -> Prepared:
     """Read a folder that `prepare` made; raise FileNotFoundError if a part is missing."""
     place = Path(folder)
     needed = [COUNTS, TOKENIZER, TREES, TRANSLATIONS, *map(_file, ("train", "dev", "test"))]
     if missing := [name for name in needed if not (place / name).exists()]:
-        raise FileNotFoundError(f"{place} lacks {', '.join(missing)}; make such a folder with headroles prepare")
+        raise FileNotFoundError(f"{place} lacks {', '.join(missing)}; make such a folder with hr.papers.prepare")
     files = {name: place / _file(name) for name in PAIRS}
     parts = {name: read(file, form="parallel", name=name) for name, file in files.items() if file.is_file()}
     return Prepared(place, parsed=read(place / TREES, place / TRANSLATIONS, name="parsed"), **parts)
@@ -239,8 +253,7 @@ def _written(
     treed: Sequence[Sentence],
     pieces: int,
     faults: Counter[Fault],
-    sources: Sequence[Corpus],
-    seed: int,
+    made_from: str,
 ) -> pd.DataFrame:
     place.mkdir(parents=True)
     texts = {name: [(pair.text, _translation(pair)) for pair in part] for name, part in rows.items()}
@@ -252,8 +265,7 @@ def _written(
     counts: dict[str, int] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
-    names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)
-    save_table(frame.signed(table, frame.sign_version(sources=names, seed=seed)), place / COUNTS)
+    save_table(frame.signed(table, made_from), place / COUNTS)
     return table
 
 

@@ -11,7 +11,7 @@ from typing import Literal, Self, TypedDict
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.curves import ablation_curve
+from headroles.ablation.cumulative.curves import ablation_curve
 from headroles.ablation.effects import ablate
 from headroles.ablation.units import Unit
 from headroles.data.corpus import Corpus
@@ -75,7 +75,7 @@ class Workflow:
     overwrite: bool = False  # whether to remove tables of another model or corpus
 
     def __post_init__(self) -> None:
-        self.translation = bool(self.model.config.is_encoder_decoder)
+        self.translation = self.model.config.is_encoder_decoder and self.model.can_generate()
         classifies = outputs.chooses(HeadModel(self.model))
         self.metric = self.metric or ("bleu" if self.translation else "accuracy" if classifies else "loss")
         self._parts = self.model, self.tokenizer

@@ -2,6 +2,7 @@ from .attention_map import attention as attention
 from .attention_map import curves as curves
 from .attention_map import dependency as dependency
 from .attention_map import offsets as offsets
+from .budgets import budget as budget
 from .effects import ablation as ablation
 from .effects import agreement as agreement
 from .effects import histogram as histogram
@@ -10,6 +11,7 @@ from .forest import drift as drift
 from .forest import odds as odds
 from .forest import predictors as predictors
 from .forest import relation as relation
+from .forest import role_costs as role_costs
 from .matrix import heatmap as heatmap
 from .matrix import heatmaps as heatmaps
 from .matrix import roles as roles

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis.summaries import best_heads
-from headroles.plots.axes import TITLES, finish, font, line, needs, new_axes, of_kind, panels_of
-from headroles.plots.labels import label_of
+from headroles.plots.axes import FEW, TITLES, finish, font, line, needs, new_axes, of_kind, panels_of
+from headroles.plots.labels import RELATIONS, label_of
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
 from headroles.tables.declared import signature_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SEVEN = (0, 1, 2, 3, 4, 5, 9)  # places in seaborn's "colorblind" of distinct lines, without grey, which is chance
+LEAST = 10  # words of a relation, below which a bar is noise
 STYLES = ("-", ":", "-.")  # of the first seven quantities, of the next seven ...
 
 
@@ -61,7 +62,7 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 
 
 def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Draw histograms of how far heads are from their dependents (Voita et al. 2019, Fig. 3).
+    """Draw how far words are from the words that they depend on: a histogram per relation (Voita et al. 2019, Fig. 3).
 
     Args:
         table: Table of `hr.data.offsets`.
@@ -87,11 +88,13 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
         sns.histplot(
             near, x="offset", weights="share", discrete=True, color=hue(2), alpha=1, shrink=0.8, linewidth=0, ax=ax
         )
-        ax.set(title=f"{name} (n = {part['count'].sum():,})", xlabel="offset of the head (words)", ylabel="")
+        ax.set(title=f"{RELATIONS.get(str(name), name)} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
         ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
         ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
     finish(*drawn)
-    drawn[0].set_ylabel("share")
+    drawn[0].set_ylabel("share of the words")
+    if axes is None:
+        drawn[0].figure.suptitle("Where the word stands that each depends on:\nwords after it (+) or before it (−)")
     top = max(ax.get_ylim()[1] for ax in drawn)
     plt.setp(drawn, xlim=(-limit - 1.8, limit + 1.8), ylim=(0, top))
     return drawn
@@ -100,7 +103,8 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
 def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw the best head of each dependency relation beside the best fixed offset.
 
-    Accuracies have 95 % intervals; n is the number of query words (Voita et al. 2019, Fig. 4).
+    Accuracies have 95 % intervals; n is the number of query words (Voita et al. 2019, Fig. 4). Relations of fewer than
+    ten words are only named.
 
     Args:
         heads: Table of `hr.score` with syntax.
@@ -109,10 +113,17 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
 
     Returns:
         The axes.
+
+    Raises:
+        ValueError: If no relation has ten words.
     """
     part, kind = of_kind(heads, kind)
     best = best_heads(part)
     best["text"] = [short(f"syntactic[{words}]") for words in best["relation"] + " " + best["way"]]
+    rare = best["words"] < LEAST
+    lacks, best = best[rare], best[~rare].reset_index(drop=True)
+    if best.empty:
+        raise ValueError(f"nothing to draw: no relation has {LEAST} words; got {', '.join(lacks['text'])}")
     ax = ax or new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0]
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
     ax.bar(x - 0.2, best["accuracy"], 0.4, color=hue(2), label="best head, 95 % interval")
@@ -122,13 +133,16 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
         ax.annotate(name, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
     ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words, fontsize=8)
-    ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
+    note = f"not drawn, of fewer than {LEAST} words: {', '.join(lacks['text'])}" if len(lacks) else ""
+    ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06), xlabel=note)
     finish(ax)
     return ax
 
 
 def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
     """Draw a metric against the share of ablated heads, with 95 % intervals (Michel et al. 2019, Fig. 3).
+
+    Of more than five orders the four best and the worst have a colour, the others are thin and grey.
 
     Args:
         table: Table of `hr.ablation_curve`: a line per order of the heads. The orders "random 0", "random 1" ... are
@@ -147,9 +161,15 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
     best_first = table[~is_random].groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
-    quantities = list(dict.fromkeys(_quantity(name) for name in best_first))
+    named = [*best_first] if len(best_first) <= FEW else [*best_first[: FEW - 1], best_first[-1]]
+    others = [name for name in best_first if name not in named]
+    for name in others:
+        part = table[table["order"] == name]
+        text = f"{len(others)} other rankings" if name == others[0] else "_"
+        ax.plot(part["share"], part["value"], color="0.7", linewidth=0.8, label=text)
+    quantities = list(dict.fromkeys(_quantity(name) for name in named))
     styles = dict(zip(quantities, cycle(product(STYLES, SEVEN)), strict=False))
-    for name, marker in zip(best_first, cycle("osD^vP*X"), strict=False):
+    for name, marker in zip(named, cycle("osD^vP*X"), strict=False):
         style, place = styles[_quantity(name)]
         part = table[table["order"] == name]
         ends = part["low"], part["high"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 Rows = TypeVar("Rows", "pd.Series[float]", pd.DataFrame)
+WIDE = 5.0  # inches of axes under which a legend has two columns
 Ends = tuple[npt.ArrayLike, npt.ArrayLike]
+FEW = 5  # lines of one figure that the eye keeps apart
 TITLES = {"enc-self": "encoder self-attention", "dec-self": "decoder self-attention", "cross": "cross-attention"}
 
 
 def new_axes(
-    shape: Sequence[float], *, cell: float = 0, panels: int = 1, beside: float = 0, tall: float = 0
+    shape: Sequence[float], *, cell: float = 0, beside: float = 0, below: float = 0, tall: float = 0, panels: int = 1
 ) -> list[Axes]:
-    """Make the axes of a new figure: panels of rows and columns of `cell` inches, at least `tall` inches high."""
+    """Make the axes of a new figure: rows and columns of `cell` inches; `beside` and `below`, inches for a legend."""
     import matplotlib.pyplot as plt
 
     cell = cell or float(np.clip(7 / max(shape), 0.28, 0.55))
-    size = (panels * (shape[1] * cell + 0.5) + 0.8 + beside, max(shape[0] * cell + 1, tall))
+    size = (panels * (shape[1] * cell + 0.5) + 0.8 + beside, max(shape[0] * cell + 1 + below, tall))
     return list(plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)[1][0])
 
 
@@ -45,6 +47,12 @@ def panels_of(
     if len(drawn) != panels:
         raise ValueError(f"the table has {panels} {what} and needs as many axes; got {len(drawn)}")
     return drawn
+
+
+def evenly(items: Sequence[Any], count: int = FEW) -> list[Any]:
+    """Return at most `count` of the items, evenly spaced, with the first and the last."""
+    places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
+    return [items[place] for place in dict.fromkeys(places.tolist())]
 
 
 def finish(*axes: Axes, title: str | None = None, reverse: bool = False) -> None:
@@ -66,13 +74,17 @@ def legend(
     *,
     title: str | None = None,
     size: float | None = None,
+    below: bool = False,
 ) -> None:
-    """Put a legend to the right of the axes."""
+    """Put a legend to the right of the axes, or below them, in two columns where there is room."""
     from matplotlib.legend_handler import HandlerTuple
+
+    wide = ax.get_window_extent().width / ax.figure.dpi > WIDE
 
     ax.legend(
         handles, labels, title=title, fontsize=size, handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
-        loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False,
+        loc="upper left", bbox_to_anchor=(0, -0.5 / height(ax)) if below else (1.01, 1), borderaxespad=0,
+        frameon=False, ncols=2 if below and wide else 1,
     )  # fmt: skip
 
 
@@ -125,6 +137,12 @@ def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
     return bar
 
 
+def height(ax: Axes) -> float:
+    """Return the height of axes in inches."""
+    lay_out(ax)
+    return float(ax.get_window_extent().height / ax.figure.dpi)
+
+
 def points(bar: Colorbar) -> float:
     """Return the length of a colour bar in points."""
     lay_out(bar.ax)
@@ -168,5 +186,5 @@ def font(ax: Axes, shape: Sequence[float], text: str, share: float = 1.0) -> flo
     """Return the font size, at most 9 points, that fits a share of a cell's height; 0 if unreadable."""
     box = ax.get_window_extent()
     wide, high = 72 / ax.figure.dpi * box.width / shape[1], 72 / ax.figure.dpi * box.height / shape[0]
-    size = min(9, wide / (0.8 * max(len(text), 1)), share * high / 1.2)
+    size = min(9, wide / (0.72 * max(len(text), 1)), share * high / 1.2)
     return float(size) if size >= 4 else 0.0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import look
-from headroles.plots.axes import finish, legend, needs, new_axes, panels_of, stack
-from headroles.plots.labels import label_of
+from headroles.analysis.role_rules import VERDICTS, look
+from headroles.plots.axes import FEW, evenly, finish, legend, needs, new_axes, panels_of, stack
+from headroles.plots.labels import axis_label, direction, label_of
 from headroles.plots.styling import GREY, RGB, colours, hue
 from headroles.tables.columns import Column
 from headroles.tables.declared import signature_of
@@ -20,14 +20,28 @@ if TYPE_CHECKING:
 
 SURE = 0.05  # p below which a mark is filled
 CHANGES = {"stayed": "stayed", "new": "new", "lost": "lost", "went": "pruned"}  # column -> label
+COSTS = {  # mark, place of the hue
+    "removed": ("s", 3),
+    "there": ("v", 4),
+    "uniform": ("^", GREY),
+    "wrong": ("D", 1),
+    "own": ("o", 0),
+}
+_COSTS = {
+    "there": "there: removed where the pattern applies",
+    "wrong": "wrong: as sharp elsewhere",
+    "own": "own: the pattern of the role",
+    "uniform": "uniform attention",
+}
 _HUES = {"stayed": 2, "new": 0, "lost": 1, "went": GREY}  # places in seaborn's "colorblind"
 
 
 def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how well each role separates each outcome, with 95 % intervals.
 
-    The axis is the chance that a head with the role has the larger outcome: a row per outcome, a colour per role. A
-    mark is filled where p < 0.05 within layers. Roles without heads are left out.
+    The axis is the chance that a head with the role has the larger outcome: a row per outcome, with the values that
+    mean that a head matters more, and a colour per role. A mark is filled where p < 0.05 within layers, after Holm's
+    correction for all rows. Roles without heads are left out.
 
     Args:
         table: Table of `hr.relate`.
@@ -44,14 +58,17 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     if rows.empty:
         raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
     label = "chance that a head with the role has the larger outcome"
-    return _forest(rows.rename(columns={"role": "hue", "outcome": "row"}), "auc", 0.5, label, ax)
+    rows = rows.rename(columns={"role": "hue", "outcome": "row"})
+    known = dict(zip(rows["row"], rows["matters"], strict=True)) if "matters" in rows else {}
+    return _forest(rows, "auc", 0.5, label, ax, under={row: direction(which) for row, which in known.items()})
 
 
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how well each score predicts survival, with 95 % intervals.
 
-    A row per score, a colour per outcome. The axis is the AUC or, if no outcome is 0 or 1, Spearman's correlation. A
-    mark is filled where p < 0.05 within layers.
+    A row per score, a colour per outcome; of more than five sizes a few are drawn. The axis is the AUC or, if no
+    outcome is 0 or 1, Spearman's correlation. A mark is filled where p < 0.05 within layers, after Holm's correction
+    for all rows.
 
     Args:
         table: Table of `hr.predict_outcome`.
@@ -69,6 +86,9 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     if rows.empty:
         raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
     label = "chance that a surviving head has the larger score" if column == "auc" else "Spearman's correlation"
+    shown = _few(list(dict.fromkeys(rows["outcome"])))
+    if lacks := rows["outcome"].nunique() - len(shown):
+        rows, label = rows[rows["outcome"].isin(shown)], f"{label}\n({lacks} outcomes between these are in the table)"
     return _forest(rows.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
 
 
@@ -94,6 +114,61 @@ def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     finite = rows.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
     label = "factor of the odds of survival"
     return _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
+
+
+def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = None) -> Axes:
+    """Draw what each head costs under the pattern of its role, beside removal and other attention.
+
+    A row per head, grouped by role, with 95 % intervals. A mark of the own pattern is filled where the role is what the
+    head does, or a part of it.
+
+    Args:
+        table: Table of `hr.test_roles`.
+        sets: Whether to draw the heads of each role together, in place of each alone.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If the table has no such rows.
+    """
+    from matplotlib.lines import Line2D
+
+    needs(table, {*COSTS, "verdict"} - {"there"}, "hr.test_roles")
+    part = table[table.index.get_level_values("heads").str.startswith("all ") == sets]
+    if part.empty:
+        raise ValueError(f"nothing to draw: got no {'sets of heads' if sets else 'heads alone'} in the table")
+    part = part.iloc[np.argsort([[*part.index.unique("role")].index(role) for _, role in part.index], kind="stable")]
+    roles = [role for _, role in part.index]
+    width = 0.1 * max(len(f"{heads} {role}") for heads, role in part.index) + 3
+    ax = ax or new_axes((len(part), 5 / 0.3), cell=0.3, beside=width, tall=2.2)[0]
+    costs = {name: look for name, look in COSTS.items() if name in part}  # older tables lack one
+    for y, row in enumerate(part.to_dict("records")):
+        for place, (name, (marker, shade)) in enumerate(costs.items()):
+            height = y + 0.14 * (place - (len(costs) - 1) / 2)
+            color = hue(shade)
+            ax.plot([row[f"{name}.low"], row[f"{name}.high"]], [height, height], color=color, linewidth=1.3)
+            face = "white" if name == "own" and row["verdict"] not in VERDICTS[:2] else color
+            ax.plot(row[name], height, marker, color=color, markerfacecolor=face, markersize=4)
+    starts = [y for y, role in enumerate(roles) if y and role != roles[y - 1]]
+    for y in starts:
+        ax.axhline(y - 0.5, color="0.85", linewidth=0.8)
+    ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
+    names = [f"{role}  {heads}" if y in (0, *starts) else heads for y, (heads, role) in enumerate(part.index)]
+    ax.set_yticks(range(len(part)), names)
+    label = f"cost: change of {axis_label(signature_of(table, 'own'))} towards worse"
+    ax.set(xlabel=label, ylim=(len(part) - 0.4, -0.6))
+    marks = {
+        _COSTS.get(name, name): Line2D([], [], color=hue(shade), marker=marker)
+        for name, (marker, shade) in costs.items()
+    }
+    marks["own, not what the head does"] = Line2D(
+        [], [], color=hue(COSTS["own"][1]), marker="o", markerfacecolor="white"
+    )
+    legend(ax, [*marks.values()], [*marks])
+    finish(ax)
+    return ax
 
 
 def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
@@ -139,32 +214,48 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     return drawn
 
 
-def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axes | None, *, log: bool = False) -> Axes:
-    """Points with intervals: a line of the figure for each `row`, a mark on it for each `hue`."""
+def _forest(
+    table: pd.DataFrame,
+    column: str,
+    middle: float,
+    label: str,
+    ax: Axes | None,
+    *,
+    log: bool = False,
+    under: Mapping[str, str] | None = None,
+) -> Axes:
+    """Points with intervals: a line of the figure for each `row`, a text `under` its label, a mark for each `hue`."""
     import seaborn as sns
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
 
     signature = signature_of(table, "p")
-    table = table.assign(row=[label_of(name, signature) for name in table["row"]])
+    table = table.assign(row=["\n".join(_lines(name, signature, under or {})) for name in table["row"]])
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
     names = {name: label_of(name, signature) for name in hues}
-    sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, uncorrected"
+    test = "holm" if "holm" in table else "p"
+    correction = "after Holm's correction" if test == "holm" else "uncorrected"
+    sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, {correction}"
     height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
-    width = 0.11 * max(map(len, rows)) + 0.09 * max(map(len, [*names.values(), sure]))
+    longest = max(len(line) for row in rows for line in row.splitlines())
+    width = 0.11 * longest + 0.09 * max(map(len, [*names.values(), sure]))
     ax = ax or new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0]
     shades, markers = _shades(hues, table), _markers(hues, table)
     for point in table.to_dict("records"):
         y = rows.index(point["row"]) + 0.7 * ((hues.index(point["hue"]) + 0.5) / len(hues) - 0.5)
         color = shades[point["hue"]]
         ax.plot([point[f"{column}.low"], point[f"{column}.high"]], [y, y], color=color, linewidth=1.3)
-        face = color if point["p"] < SURE else "white"
+        face = color if point[test] < SURE else "white"
         ax.plot(point[column], y, markers[point["hue"]], color=color, markerfacecolor=face, markersize=4)
     ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
     ax.set_yticks(range(len(rows)), rows)
     ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
     if log:
         ax.set_xscale("log")
+        low, high = ax.get_xlim()
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("")
     else:
         ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
     marks = {names[name]: Line2D([], [], color=shades[name], marker=markers[name]) for name in hues}
@@ -173,6 +264,10 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
     legend(ax, [*marks.values()], [*marks])
     sns.despine(ax=ax)
     return ax
+
+
+def _lines(name: str, signature: str, under: Mapping[str, str]) -> list[str]:
+    return [label_of(name, signature), *filter(None, [under.get(name)])]
 
 
 def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
@@ -187,7 +282,7 @@ def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
 
 
 def _are_roles(hues: list[str], table: pd.DataFrame) -> bool:
-    """Whether some of the hues are roles, of the package or as the table says."""
+    """Whether some of the hues are roles, of the package or of the table."""
     return any(look(name, table).hue is not None for name in hues)
 
 
@@ -195,6 +290,15 @@ def _markers(hues: list[str], table: pd.DataFrame) -> dict[str, str]:
     """Marks of strategies; of roles circles."""
     strategies = [""] if _are_roles(hues, table) else list(dict.fromkeys(map(_strategy, hues)))
     return {name: "osD^vP*X"[strategies.index(_strategy(name)) % 8 if len(strategies) > 1 else 0] for name in hues}
+
+
+def _few(outcomes: list[str]) -> list[str]:
+    """Return at most a few outcomes, of each strategy the first, the last and some between."""
+    strategies = list(dict.fromkeys(map(_strategy, outcomes)))
+    if len(outcomes) <= FEW:
+        return outcomes
+    parts = ([name for name in outcomes if _strategy(name) == strategy] for strategy in strategies)
+    return [name for part in parts for name in evenly(part, max(FEW // len(strategies), 1))]
 
 
 def _strategy(outcome: str) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from headroles import plots
 from headroles.analysis import role_rules
+from headroles.analysis.summaries import sizes_of
 from headroles.plots.labels import axis_label
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.declared import declared, metric_of, signature_of
@@ -30,7 +31,7 @@ DRAWN = (  # files that `plot` may write
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
     *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
-    *("relate.png", "odds.png", "predictors.png", "drift-*.png"),
+    *("budget-*.png", "role-tests-*.png", "relate.png", "odds.png", "predictors.png", "drift-*.png"),
 )
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
@@ -155,7 +156,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     further = [column for column in map(str, table) if _is_declared(table, column)]
     for column in (*MAPS, *further):
-        if column in table and table[column].notna().any():
+        if column in table and table[column].nunique() > 1:  # a map in one colour shows nothing
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in of_name(table, "relevance", "size"):
         base = Column.parse(column).base
@@ -167,7 +168,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
 
 
 def _is_declared(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column is of a score of the user's own that says how it is shown."""
+    """Whether a column is of a user's own score that declares how it is shown."""
     column = Column.parse(name)
     return bool(column.is_measurement and declared("score", column.name, signature_of(table, name)))
 
@@ -187,15 +188,17 @@ def _effects(name: str, load: Load) -> Iterator[Figure]:
 
 def _sizes(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
-    yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
+    if len(table) > 2:  # the whole model and one size are no line
+        yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
+        if sum(table[kind].nunique() > 1 for kind in KINDS if kind in table) > 1:
+            yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
 
 
 def _survival(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    yield from _each_kind(
-        name, table, plots.by_layer, _kinds(table[(table[of_name(table, "survival")] == 0).any(axis=1)])
-    )
+    if len(sizes_of(table)) > 1:
+        columns = of_name(table, "survival")
+        yield from _each_kind(name, table, plots.by_layer, _kinds(table[(table[columns] == 0).any(axis=1)]))
 
 
 def _functions(name: str, load: Load) -> Iterator[Figure]:
@@ -221,7 +224,8 @@ def _contest(name: str, load: Load) -> Iterator[Figure]:
 def _dynamics(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     yield Figure("dynamics", partial(plots.dynamics, table, label=_measured(table)))
-    yield Figure("settling", partial(plots.settling, load("dynamics-order")))
+    if table["epoch"].nunique() > 1:
+        yield Figure("settling", partial(plots.settling, load("dynamics-order")))
 
 
 def _drift(name: str, load: Load) -> Iterator[Figure]:
@@ -229,17 +233,24 @@ def _drift(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(_slug(name), partial(plots.drift, table))
 
 
+def _tests(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    is_set = table.index.get_level_values("heads").str.startswith("all ")
+    for sets in sorted({*map(bool, is_set)}):
+        yield Figure(_slug(f"{name}{' sets' if sets else ''}"), partial(plots.role_costs, table, sets=sets))
+
+
 def _odds(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any():
         yield Figure(name, partial(plots.odds, table))
 
 
-def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False) -> Draw:
-    """One figure of the whole table, if `column` has any value."""
+def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False, along: str = "") -> Draw:
+    """One figure of the whole table, if `column` has any value, and `along` more than one."""
 
     def figure(name: str, load: Load) -> Iterator[Figure]:
         table = load(name)
-        if not column or table[column].notna().any():
+        if (not column or table[column].notna().any()) and (not along or table[along].nunique() > 1):
             options = {"label": _measured(table)} if labelled else {}
             yield Figure(_slug(name), partial(draw, table, **options))
 
@@ -248,10 +259,17 @@ def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False
 
 Draw = Callable[[str, Load], Iterator[Figure]]
 DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
-    **{"heads": _scores, "roles": _roles, "conservation-": _whole(plots.conservation), "ablation-": _effects},
-    **{"curves-": _whole(plots.curves, labelled=True), "sizes-": _sizes, "survival-": _survival},
-    **{"functions-": _functions, "gates-": _whole(plots.gates), "compensation-": _compensation},
-    **{"contest": _contest, "efficiency": _whole(plots.efficiency), "dynamics-curves": _dynamics},
+    **{
+        "heads": _scores,
+        "roles": _roles,
+        "conservation-": _whole(plots.conservation),
+        "ablation-": _effects,
+        "role-": _tests,
+        "budget-": _whole(plots.budget),
+    },
+    **{"curves-": _whole(plots.curves, labelled=True, along="share"), "sizes-": _sizes, "survival-": _survival},
+    **{"functions-": _functions, "gates-": _whole(plots.gates, along="step"), "compensation-": _compensation},
+    **{"contest": _contest, "efficiency": _whole(plots.efficiency, along="share"), "dynamics-curves": _dynamics},
     **{"drift-": _drift},
     **{"relate": _whole(plots.relation, column="auc"), "odds": _odds},
     **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},

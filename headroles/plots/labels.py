@@ -11,11 +11,19 @@ from headroles.tables.declared import RANKINGS, declared, harm, metric_of, quali
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 UNITS = {
     "rest": "all other heads of its layer are ablated",
+    "group": "the heads that share its key-value head are ablated",
     "layer": "its whole layer is ablated",
     "kind": "all heads of its kind are ablated",
 }
 SIDES = {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}  # kinds, in a few letters
+BY = {"norm": "by norm", "nosink": "without the sink"}
+_VARIANTS = {
+    "norm": "By norms of what the head really moves.",
+    "nosink": "Special tokens and the first token are no keys; the rest of the weights is renormalised.",
+}
 RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
+
+GOVERNORS = {"nsubj": "verb", "obj": "verb", "amod": "noun", "advmod": "verb"}
 
 
 class Words(NamedTuple):
@@ -32,6 +40,8 @@ _PLAIN = (
     (LOOKS, "distance", "distance", "Mean distance in tokens from query to key. Larger: farther away."),
     (LOOKS, "sink[special]", "on special tokens", "Share of the weight on special tokens, 0 to 1."),
     (LOOKS, "sink[first]", "on the first token", "Share of the weight on the first token, 0 to 1."),
+    (LOOKS, "resting", "rests on the sink",
+     "Share of tokens with next to none of their weight off special tokens and the first token, 0 to 1."),
     (LOOKS, "position[best]", "best offset, share",
      "Share of tokens that look at the head's best fixed offset most, 0 to 1. From 0.90 at −1 or +1 it is a role."),
     (LOOKS, "position[offset]", "best offset, tokens", "That offset, in tokens; negative: before."),
@@ -61,13 +71,13 @@ PLAIN = {column: Words(group, label, about) for group, column, label, about in _
 
 
 def words(text: str, signature: str = "") -> Words:
-    """Return label and description of a column, of a score of the user's own as it says; else only the name."""
+    """Return label and description of a column, of a user's own score as declared; else only the name."""
     if text in PLAIN:
         return PLAIN[text]
     column = Column.parse(text)
-    if column.is_by_norm:
+    if column.variant:
         plain = words(str(column.plain), signature)
-        return Words(plain.group, f"{plain.label}, by norm", f"{plain.about} By norms of what the head really moves.")
+        return Words(plain.group, f"{plain.label}, {BY[column.variant]}", f"{plain.about} {_VARIANTS[column.variant]}")
     if column.name == "ablation":
         return _ablation(column, signature)
     if column.name in MAKERS and column.detail:
@@ -109,6 +119,12 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
     return ", ".join(filter(None, [" ".join(filter(None, [title, seed])), *(SIDES[kind] for kind in pruning.kinds)]))
 
 
+def direction(matters: str) -> str:
+    """Return which values of an outcome mean that a head matters more, as `hr.relate` has them, in words."""
+    known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
+    return known.get(matters, "direction not known")
+
+
 def axis_label(signature: str) -> str:
     """Return the name of the metric in a signature, with its unit."""
     return str(quality(metric_of(signature) or "value", signature))
@@ -117,19 +133,24 @@ def axis_label(signature: str) -> str:
 def _position(column: Column) -> Words:
     number = int(column.detail or 0)
     way = "itself" if number == 0 else f"{abs(number)} {'before' if number < 0 else 'after'}"
-    return Words(LOOKS, f"looks {way}", f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
+    label = f"looks {'at ' * (number == 0)}{way}"
+    return Words(LOOKS, label, f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
 
 
 def _syntax(column: Column) -> Words:
     relation, way = [*column.words, ""][:2]
-    noun = RELATIONS.get(relation, relation)
-    label = f"{noun} → its head" if way == "dep>head" else f"head → its {noun}"
     return Words(
         FINDS,
-        label,
+        relation_label(relation, way),
         f"How often the largest weight of the one word falls on the other ({relation} {way}), 0 to 1. From ten points "
         "over the best fixed offset (the baseline) it is a role.",
     )
+
+
+def relation_label(relation: str, way: str) -> str:
+    """Return a dependency in words, from one word to the other; the governor is a verb, a noun, never a "head"."""
+    noun, governor = RELATIONS.get(relation, relation), GOVERNORS.get(relation, "governor")
+    return f"{noun} → its {governor}" if way == "dep>head" else f"{governor} → its {noun}"
 
 
 def _relevance(column: Column) -> Words:
@@ -142,8 +163,18 @@ def _relevance(column: Column) -> Words:
 
 def _attribution(column: Column) -> Words:
     size = "Mean absolute attribution" if _size(column) else "Mean attribution"
-    label = f"{column.detail}{_size(column)}"
-    return Words(MATTERS, label, f"{size} of the target to the head's mask, by captum's {column.detail}.")
+    method, *unit = column.words
+    label = f"{method}{', group' * bool(unit)}{_size(column)}"
+    return Words(MATTERS, label, f"{size} of the target to {_mask(unit)}, by captum's {method}.")
+
+
+def _importance(column: Column) -> Words:
+    about = f"Mean absolute gradient of the loss at {_mask(column.words)}. Larger: matters more, to first order."
+    return Words(MATTERS, f"importance, {column.detail}", about)
+
+
+def _mask(unit: list[str]) -> str:
+    return "the mask of the heads that share its key-value head" if unit == ["group"] else "the head's mask"
 
 
 def _direct(column: Column) -> Words:
@@ -169,7 +200,7 @@ def _gating(column: Column) -> Words:
 
 MAKERS: dict[str, Callable[[Column], Words]] = {
     **{"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution},
-    **{"direct": _direct, "shapley": _shapley, "gating": _gating},
+    **{"importance": _importance, "direct": _direct, "shapley": _shapley, "gating": _gating},
 }
 
 

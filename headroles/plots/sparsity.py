@@ -184,6 +184,7 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
         The axes.
     """
     import seaborn as sns
+    from matplotlib.ticker import MaxNLocator
 
     needs(history, {*LEVELS, "step", "open"}, "hr.prune with learned gates")
     rows = history if kind is None else history[history["kind"] == kind]
@@ -201,8 +202,10 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
         f"{SIDES[layers[start][0]]} {layers[start][1]}" if several_kinds else str(layers[start][1]) for start in starts
     ]
     ax.set_yticks([(start + end) / 2 for start, end in zip(starts, ends, strict=True)], names, rotation=0)
-    steps = np.linspace(0, wide.shape[1] - 1, 6).round().astype(int)
-    ax.set_xticks(steps + 0.5, [f"{wide.columns[place]:.0f}" for place in steps], rotation=0)
+    first, last = float(wide.columns[0]), float(wide.columns[-1])
+    ticks = [step for step in MaxNLocator(6, integer=True).tick_values(first, last) if first <= step <= last]
+    places = np.interp(ticks, wide.columns, np.arange(wide.shape[1]) + 0.5)
+    ax.set_xticks(places, [f"{step:.0f}" for step in ticks], rotation=0)
     ax.set(xlabel="step", ylabel="layer; a row per head")
     return ax
 

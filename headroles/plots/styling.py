@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
     """Style columns of a table for a notebook, with intervals and colours.
 
-    Effects, and columns with negative values, are coloured around 0 as by `hr.plots.heatmap`, other columns from their
-    smallest to their largest value. Counts and p are not coloured; a missing number is an empty cell. Of a table of
-    roles each role is one column, with its score and in brackets its stability, coloured where a head has the role.
+    Effects, and columns with negative values, are coloured around 0 as by `hr.plots.heatmap`, others from the smallest
+    to the largest value. Columns of one unit (shares, effects on one metric) have one scale. Counts and p are not
+    coloured; a missing number is an empty cell. Of a table of roles each role is one column, with its score and in
+    brackets its stability, coloured where a head has the role.
 
     Args:
         table: Any table; of roles, as of `hr.roles`.
@@ -46,15 +47,17 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
         raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
     shown = _escaped({name: _texts(table, name, decimals) for name in names}, table.index)
     shown = shown.set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
-    for name in filter(partial(_is_graded, table), names):
-        low, high = float(table[name].min()), float(table[name].max())
+    graded = list(filter(partial(_is_graded, table), names))
+    for name in graded:
+        alike = table[[other for other in graded if _unit(other) == _unit(name)]]
+        low, high = float(np.nanmin(alike.to_numpy(float))), float(np.nanmax(alike.to_numpy(float)))
         far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
         diverges = low < 0 or harm(name, signature_of(table, name)) != 0
         known = table.loc[table[name].notna(), name].astype(float)
         cells = pd.IndexSlice[known.index, [name]]
         shown = shown.background_gradient(
             seaborn.color_palette(palette(table[name]) if diverges else "YlGnBu", as_cmap=True),
-            high=0 if diverges else 0.5, vmin=-far if diverges else None, vmax=far if diverges else None,
+            high=0 if diverges else 0.5, vmin=-far if diverges else low, vmax=far if diverges else high,
             subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None,
         )  # fmt: skip
     return shown
@@ -94,6 +97,16 @@ def _is_graded(table: pd.DataFrame, name: str) -> bool:
     """Whether a column is coloured: numbers other than counts and p."""
     plain = Column.parse(name).last in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
     return _is_number(table[name]) and not plain and bool(table[name].notna().any())
+
+
+def _unit(name: str) -> str:
+    """Return what a column is measured in: a share, an effect on a metric, or itself."""
+    from headroles.plots.labels import words
+
+    column = Column.parse(name)
+    if column.name == "ablation":
+        return f"ablation {(column.words or [''])[0]}"
+    return "share" if ", 0 to 1" in words(name).about else str(column.base)
 
 
 def _is_number(values: pd.Series[float]) -> bool:
@@ -140,6 +153,7 @@ def scale(values: pd.Series[float], vmin: float | None, vmax: float | None, cmap
     """Choose limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
     known = values.astype(float)[np.isfinite(values.astype(float))]
     low, high = min([0.0, *known]), max([0.0, *known])
+    high = high if high > low else 1.0
     if cmap is None and (low < 0 or harm(values.name, signature_of(values, values.name)) != 0):
         far = max((abs(end) for end in (vmin, vmax) if end is not None), default=max(-low, high)) or 1.0
         return {"vmin": -far, "vmax": far, "cmap": palette(values)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import finish, line, needs, new_axes, panels_of
+from headroles.plots.axes import evenly, finish, line, needs, new_axes, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.styling import colours, hue
 from headroles.tables.columns import Column, of_name
@@ -66,7 +66,7 @@ def contest(
 def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw the speedup of a model with removed heads, and with masks.
 
-    The dotted line is the speedup that the number of operations allows.
+    The dotted line is the speedup that the number of operations allows. Drawn are the smallest and the largest batch.
 
     Args:
         table: Table of `hr.efficiency`.
@@ -79,7 +79,7 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     needs(table, {"share", "way", "batch", "speedup", "speedup.low", "speedup.high", "allowed"}, "hr.efficiency")
     ax = ax or new_axes((9, 12), cell=0.42, beside=2.8)[0]
-    sizes = sorted(table["batch"].unique())
+    sizes = evenly(sorted(table["batch"].unique()), 2)
     for size, color in zip(sizes, sns.color_palette("crest", len(sizes)), strict=True):
         for way, style in (("cut", "-"), ("gates", "--")):
             part = table[(table["batch"] == size) & (table["way"] == way)].sort_values("share")
@@ -97,7 +97,7 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
     """Draw the quality kept by pruning at each epoch of training (Michel et al. 2019, Fig. 5).
 
     Args:
-        curves: Table `dynamics-curves` of `hr.dynamics`; each checkpoint is a line.
+        curves: Table `dynamics-curves` of `hr.dynamics`; a checkpoint is a line, and of many five are drawn.
         label: Name of the metric.
         ax: Axes to draw on; by default those of a new figure.
 
@@ -108,7 +108,7 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
 
     needs(curves, {"epoch", "share", "kept", "value"}, "hr.dynamics")
     ax = ax or new_axes((9, 12), cell=0.42, beside=2)[0]
-    epochs = sorted(curves["epoch"].unique())
+    epochs = evenly(sorted(curves["epoch"].unique()))
     for epoch, color in zip(epochs, sns.color_palette("flare", len(epochs)), strict=True):
         part = curves[curves["epoch"] == epoch].sort_values("share")
         line(ax, part["share"], part["kept"], color=color, label=f"{epoch:.0f} ({part['value'].iloc[0]:.1f})")

@@ -17,6 +17,7 @@ from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -53,7 +54,8 @@ class Trials:
             kinds=",".join(kinds or ("all",)),
             tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
         )
-        self._measured = f"{frame.sign(held_out=held_out.hash, metric=metric)}|{frame.holding(work=self.key)}"
+        measured = frame.sign(held_out=held_out.hash, metric=metric, code=code_of(metric))
+        self._measured = f"{measured}|{frame.holding(work=self.key)}"
 
     def claim(self, name: str) -> dict[str, str]:
         """Check that the study may have the table `name`, and return outdated tables to remove (`Study.claim`)."""

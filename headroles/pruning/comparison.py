@@ -16,13 +16,15 @@ from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import Array, over_seeds
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
-from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
+from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
 from headroles.tables.study import Study, study_at
@@ -36,8 +38,8 @@ WHOLE = "all heads"
 def compare_pruning(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    held_out: Corpus,
+    corpus: CorpusLike,
+    held_out: CorpusLike,
     *,
     strategies: Sequence[str | Strategy] = STRATEGIES,
     keep: Sequence[float] = (0.5, 0.25),
@@ -61,12 +63,12 @@ def compare_pruning(
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are selected and copies are trained.
         held_out: The corpus on which the metric is measured.
-        strategies: Strategies of `prune` with different names.
+        strategies: Names of strategies of `prune`. Or strategies with different names.
         keep: Numbers of heads to keep, or below 1 shares.
         seeds: Seeds, or how many (0, 1, ...). A random draw depends on its seed and the number of heads: give models of
             one shape other seeds, so that they do not share their draws.
         kinds: Kinds of the heads that are pruned, by default all.
-        metric: Name of a metric or objective, or a metric.
+        metric: Name of a metric or objective. Or a metric.
         scored: Number of examples in the sample on which heads are ranked.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         n_resamples: Bootstrap resamples of the examples.
@@ -85,10 +87,12 @@ def compare_pruning(
     Raises:
         ValueError: If two strategies have the same name, or `prune` does not accept an argument.
     """
+    check_sizes(keep)
     chosen = [strategy_of(strategy) for strategy in strategies]
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
+    corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     handle, kept = HeadModel(model, tokenizer), study_at(study)
     trials = Trials(handle, corpus, held_out, the_metric(metric), kept, kinds=kinds, tune=tune or {}, scored=scored)
@@ -149,7 +153,8 @@ class _Work:
     def pruned(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
         """Return the pruned heads, selected once and kept."""
         kept = Study(self.trials.folder)
-        what = (str(strategy), seed) if isinstance(strategy, Ranking) else (str(strategy), count, seed)
+        named = str(strategy), code_of(strategy)
+        what = (*named, seed) if isinstance(strategy, Ranking) else (*named, count, seed)
         place = self.trials.place("choice", *what)
         key = f"{frame.holding(recipe=self.trials.key)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles.analysis.intervals import Array, over_seeds
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
@@ -31,7 +32,7 @@ LIMIT = 4.0  # of the logit of a gate
 def causal_gating(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     strength: float = 0.1,
     n_updates: int = 200,
@@ -87,7 +88,7 @@ def causal_gating(
             f"causal gating out of range: got n_updates={n_updates}, seeds={seeds}, strength={strength}, rate={rate}; "
             f"expected at least one update and one seed, a strength and a rate above 0"
         )
-    handle = HeadModel(model, tokenizer)
+    handle, corpus = HeadModel(model, tokenizer), corpus_of(corpus)
     options: dict[str, Any] = {"strength": strength, "updates": n_updates, "rate": rate, "seeds": seeds, "seed": seed}
 
     def compute() -> pd.DataFrame:

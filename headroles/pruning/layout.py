@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from itertools import groupby
 
 import torch
@@ -61,15 +60,12 @@ def _paths(handle: HeadModel) -> list[tuple[Site, str, Tensor]]:
         leaves.clear()
         rows.extend((site, name, paths) for name, paths in _traced(site, args[0], mine))
 
-    with ExitStack() as stack:
+    with handle.evaluating() as changes, torch.enable_grad(), torch.autograd.set_detect_anomaly(False):  # NaN is meant
         for linear in inside.keys() - outs.keys():
-            stack.callback(linear.register_forward_hook(keep).remove)
+            changes.hook(linear, keep, after=True)
         for out in outs:
-            stack.callback(out.register_forward_pre_hook(trace, prepend=True).remove)  # before any that masks
-        stack.enter_context(handle.evaluating())
-        stack.enter_context(attending(handle.model, lambda _: None))  # eager: fused attention may skip zeros
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autograd.set_detect_anomaly(False))  # it would raise at the first NaN
+            changes.hook(out, trace, prepend=True)  # before any that masks
+        changes.enter(attending(handle.model, lambda _: None))  # eager: fused attention may skip zeros
         handle.forward_body(dummy_inputs(handle.model))
     return rows
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from headroles._restoration import Block, Changes, block
 from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
@@ -67,12 +68,15 @@ class HardConcrete:
 class Gates(nn.Module, ABC):
     """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
 
+    After `share` each gate is that of all heads that share a key-value head with a head of `learnt`.
+
     `horizon` is the number of training forwards in which the schedule of the gates ends, `step` counts them. After a
     training `records` has pairs of a step and P(gate != 0) of each gate.
     """
 
     step: Tensor
     places: Tensor  # of the heads with gates among all
+    numbers: Tensor  # of the gate of each of these heads
     keep: int | None  # target number of heads; None: determined by the strength
     name = "gates"  # that of their strategy
 
@@ -83,6 +87,7 @@ class Gates(nn.Module, ABC):
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
+        self.register_buffer("numbers", torch.arange(len(places)), persistent=False)
         self.register_buffer("step", torch.zeros((), dtype=torch.float64))
         self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(start)))
         self.drawn: Tensor | None = None
@@ -99,7 +104,12 @@ class Gates(nn.Module, ABC):
 
     def of_all(self, learnt: Tensor) -> Tensor:
         """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
-        return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt)
+        return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt[self.numbers])
+
+    def share(self, groups: Mapping[Head, Iterable[Head]], index: pd.MultiIndex) -> None:
+        """Give all heads of a group, by a head of `learnt`, the same gate."""
+        pairs = [(index.get_loc(head), gate) for gate, first in enumerate(self.learnt) for head in groups[first]]
+        self.places, self.numbers = torch.tensor(pairs, device=self.places.device).reshape(-1, 2).T
 
     def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
         """Return the final gates of all heads, `index`, as the column `label`, and P(gate != 0) as `label`.open."""
@@ -189,11 +199,27 @@ class GateStrategy(ABC):
     def name(self) -> str:
         """Name used in result columns."""
 
-    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Return new gates for heads of a model, of which `keep` stay (None with a strength), for `train_gates`."""
+    def gates(
+        self,
+        model: PreTrainedModel,
+        learnt: Sequence[Head],
+        keep: int | None,
+        *,
+        unit: Literal["head", "group"] = "head",
+    ) -> Gates:
+        """Return new gates for heads of a model, of which `keep` stay (None with a strength), for `train_gates`.
+
+        With the unit "group" there is one gate for the heads that share a key-value head, and `keep` counts gates. An
+        option that is out of range raises ValueError.
+        """  # noqa: DOC501
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"the learning rate of gates must be above zero; got {self.rate}")
+        handle = HeadModel(model)
+        if unit == "group":
+            learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
         gates = self._gates(model, learnt, keep)
+        if unit == "group":
+            gates.share(handle.groups, handle.index)
         gates.name = self.name
         return gates
 
@@ -311,8 +337,7 @@ def _largest(weights: Tensor, k: int) -> Tensor:
     return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)
 
 
-@contextmanager
-def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Path | None = None) -> Iterator[None]:
+def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Path | None = None) -> Block[None]:
     """Add gates to a model within the block, also for the stock Trainer or your own training loop.
 
     A forward pass in training mode draws the gates and adds their penalty to the returned loss. In eval mode gates are
@@ -325,27 +350,25 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
         study: Study or folder in which the end of the block keeps the table `survival-NAME`, as that of `prune`, of the
             model as it was before.
 
-    Yields:
-        Nothing.
+    Returns:
+        A context manager.
     """
     if study is None:
-        with exclusive(model):
-            yield from _gated(model, gates)
-        return
+        return _gated(model, gates)
     kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
     handle.check_named()
     provenance = handle.provenance(gates=gates.name, keep=gates.keep)
     kept.claim(name, provenance)
-    with train_gates(model, gates):
-        yield
-        table = gates.table(handle.index, f"survival[{gates.name}]", provenance)
-    kept.save(name, table)
+    return Block(
+        _gated(model, gates).begin,
+        lambda: kept.save(name, gates.table(handle.index, f"survival[{gates.name}]", provenance)),
+    )
 
 
-def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
+@block
+def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
+    changes.enter(exclusive(model))
     sites, is_causal = heads.attention_sites(model), causal(HeadModel(model))
-    model.add_module(NAME, gates)
-    heads.remember(model, sites)
     begun: list[None] = []  # a training forward that has not ended
 
     def before(module: nn.Module, _: object) -> None:
@@ -364,16 +387,17 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         output.loss = output.loss + gates.penalty() * _share(inputs, causal=is_causal)
         begun.clear()
 
-    hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]
-    try:
-        with mask_heads(model, gates.now):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    def undo() -> None:
         gates.drawn = None
-        delattr(model, NAME)
+        model._modules.pop(NAME, None)
         heads.remember(model, sites)
+
+    changes.add(undo)
+    model.add_module(NAME, gates)
+    heads.remember(model, sites)
+    changes.hook(model, before)
+    changes.hook(model, after, after=True, with_kwargs=True)
+    changes.enter(mask_heads(model, gates.now))
 
 
 def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
@@ -387,8 +411,8 @@ def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
     return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)
 
 
-@contextmanager
-def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
+@block
+def frozen(changes: Changes, model: PreTrainedModel, what: Freeze) -> None:
     """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
     if what not in ("nothing", "decoder", "all"):
         raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
@@ -398,16 +422,11 @@ def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
     if what == "decoder":
         encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
         free |= encoder - decoder
-    with exclusive(model):
-        trained = [] if what == "nothing" else [value for value in model.parameters() if value.requires_grad]
-        held = [value for value in trained if value not in free]
-        for value in held:
-            value.requires_grad = False
-        try:
-            yield
-        finally:
-            for value in held:
-                value.requires_grad = True
+    changes.enter(exclusive(model))
+    trained = [] if what == "nothing" else [value for value in model.parameters() if value.requires_grad]
+    for value in (value for value in trained if value not in free):
+        changes.add(partial(value.requires_grad_, True))
+        value.requires_grad_(False)
 
 
 class GateRecords(Reporter, ExportableState):

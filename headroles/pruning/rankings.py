@@ -17,6 +17,7 @@ from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.masking import Head
 from headroles.tables.columns import Column, ranked_by
+from headroles.tables.names import unknown
 
 if TYPE_CHECKING:
     from headroles.ablation.metrics import Metric
@@ -32,13 +33,17 @@ _AT: dict[str, Callable[[float, int], float]] = {  # sort key of a layer, by (mi
 
 @dataclass(frozen=True)
 class RankingContext:
-    """Input of a ranking: a model, its tokenizer, a corpus for scores and effects, the heads to rank, and a seed."""
+    """Input of a ranking: a model, its tokenizer, a corpus for scores and effects, the heads to rank, and a seed.
+
+    With the unit "group" importance and effects are those of all heads that share a key-value head.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     corpus: Corpus
     among: Sequence[Head]
     seed: int = 0
+    unit: Literal["head", "group"] = "head"
 
 
 class Ranking(ABC):
@@ -81,9 +86,16 @@ class ByScore(Ranking):
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their scores in the intact model."""
-        from headroles.scores import Relevance, score
+        from headroles.scores import Importance, Relevance, score
+        from headroles.scores.base import Measure
 
-        chosen = Relevance("cp", by="logit") if self.score == "relevance" else self.score  # the layers are compared
+        chosen: str | Measure = self.score
+        if self.score == "relevance":
+            chosen = Relevance("cp", by="logit")  # the layers are compared
+        elif self.score == "importance" and setting.unit == "group":
+            chosen = Importance(unit="group")
+        if self.score == "importance":
+            _check_loss(setting)
         corpus = setting.corpus[: self.limit]
         table = score(setting.model, setting.tokenizer, corpus, [chosen], n_resamples=0)
         sized = [name for name in map(str, table) if Column.parse(name).suffix == "size"]
@@ -105,9 +117,20 @@ class ByEffect(Ranking):
         from headroles.ablation.effects import ablate
         from headroles.ablation.metrics import metric
 
+        if self.metric == "loss":
+            _check_loss(setting)
         corpus = setting.corpus[: self.limit]
-        table = ablate(setting.model, setting.tokenizer, corpus, metric=self.metric, n_resamples=0)
+        unit = setting.unit
+        table = ablate(setting.model, setting.tokenizer, corpus, metric=self.metric, unit=unit, n_resamples=0)
         return _rising(-metric(self.metric).better * table.iloc[:, 0], setting)
+
+
+def _check_loss(setting: RankingContext) -> None:
+    """Raise ValueError for a model without a loss, before heads are ranked by it."""
+    from headroles.models.head_model import HeadModel
+    from headroles.scores.objectives import check_loss
+
+    check_loss(HeadModel(setting.model, allow_sharded=True), "strategy='confidence'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,8 +257,7 @@ def ranking(given: str | Ranking) -> Ranking:
     if given.startswith("-") and not given.startswith("--"):
         return Reverse(ranking(given[1:]))
     if given not in NAMED:
-        known = f"{', '.join(NAMED)}, reversed by a minus before it; gates: l0, exactly"
-        raise ValueError(f"unknown ranking {given!r}; known: {known}")
+        raise ValueError(unknown("ranking", given, NAMED, ", reversed by a minus before it; gates: l0, exactly"))
     return NAMED[given]
 
 

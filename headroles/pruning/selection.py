@@ -6,21 +6,23 @@ import hashlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
+from headroles.models.weights.sharded import agreed, check_whole
 from headroles.pruning.learned_gates import (
     L0,
     NAME,
@@ -59,10 +61,11 @@ MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warni
 def prune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     strategy: str | Strategy = "importance",
     *,
     keep: float | None = None,
+    unit: Literal["head", "group"] = "head",
     kinds: Sequence[Kind] | None = None,
     at_least: int = 0,
     train: Training | None = None,
@@ -73,24 +76,27 @@ def prune(
     study: Study | str | Path | None = None,
     schedule: Schedule | None = None,
 ) -> pd.DataFrame:
-    """Remove heads in place, by a ranking or by learned gates.
+    """Remove heads, by a ranking or by learned gates.
 
-    There is a warning if more than a tenth of the gates are undecided at the end.
+    The model is changed in place. There is a warning if more than a tenth of the gates are undecided at the end.
 
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
             it in place.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
-        strategy: A ranking or its name ("importance", "-importance", "random", "top" and so on; `rankings.NAMED`), "l0"
-            or "exactly", or an `L0` or `SubsetSelection`.
+        strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
+            on), "l0" or "exactly". Or a ranking (`rankings.NAMED`), an `L0` or a `SubsetSelection`.
         keep: Number of heads to keep, or below 1 a share of those of `kinds`. L0 without it, and without a strength,
-            keeps half.
+            keeps half. With the unit "group" it counts groups.
+        unit: What is pruned together: a "head" alone, or the "group" of heads that share a key-value head. Importance,
+            the ranking "effect" and gates are then those of groups; in another ranking a group is where the last of its
+            heads is. Groups are always removed whole.
         kinds: Kinds of the heads that are pruned, by default all.
-        at_least: Heads that stay in every layer (rankings only).
+        at_least: Heads, or groups, that stay in every layer (rankings only).
         train: Whether the model is fine-tuned "before" heads are selected, "after" the others are removed, or "both".
             Learned gates are trained with the model in any case.
-        remove: Whether the pruned heads are removed. If not, the table says which they are:
+        remove: Whether the pruned heads are removed. If not, the table has which they are:
             `remove_heads(model, table[column])`.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
         folder: Where checkpoints, from which interrupted training continues, and the history of gates,
@@ -104,7 +110,8 @@ def prune(
     Returns:
         A table with a row per head.
 
-        - survival[STRATEGY HEADS KINDS]: 1 for a head that stays, 0 for a pruned one.
+        - survival[STRATEGY HEADS KINDS]: 1 for a head that stays, 0 for a pruned one. With the unit "group" it is
+          survival[STRATEGY group GROUPS KINDS].
         - .open: P(gate != 0), with learned gates.
         - .turn: when the head is pruned, from 1, with a ranking.
 
@@ -117,26 +124,26 @@ def prune(
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
         >>> hr.save(model, tokenizer, "smaller")
     """  # noqa: DOC502
-    if schedule is not None:
-        train, remove = _scheduled(schedule)
+    train, remove = _scheduled(schedule, train, remove=remove)
     chosen, options = strategy_of(strategy), tune or {}
-    _check(chosen, train, at_least, remove=remove)
-    handle = HeadModel(model, tokenizer)
-    context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed)
-    count = _count(chosen, keep, len(context.among))
+    _check(chosen, train, at_least, unit, remove=remove)
+    handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
+    corpus = corpus_of(corpus)
+    context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
+    count = _count(chosen, keep, len(_units(context, handle)))
     provenance = handle.provenance(
         corpus,
         strategy=chosen,
         **declaration("ranking", chosen.name, chosen),
         keep=count,
+        **({} if unit == "head" else {"unit": unit}),
         kinds=",".join(kinds or ("all",)),
         at_least=at_least,
         train=train or "no",
         seed=seed,
         tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
     )
-    label = f"survival[{' '.join([chosen.name, *([] if count is None else [str(count)]), *(kinds or ())])}]"
-    name = "-".join(["survival", chosen.name, *(kinds or ())])
+    label, name = _names(chosen, unit, count, kinds or ())
     with ExitStack() as stack:
         kept = None if study is None else study_at(study)
         if kept is not None:
@@ -161,8 +168,18 @@ def prune(
     return table
 
 
-def _scheduled(schedule: Schedule) -> tuple[Training | None, bool]:
-    """Return `train` and `remove` of a schedule."""
+def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, changes: bool) -> HeadModel:
+    """Return the handle of a model; ValueError for weights that are spread over processes if these change."""
+    handle = HeadModel(model, tokenizer, allow_sharded=True)
+    if changes:
+        check_whole(handle.model, "training and removal", "a ranking with remove=False")
+    return handle
+
+
+def _scheduled(schedule: Schedule | None, train: Training | None, *, remove: bool) -> tuple[Training | None, bool]:
+    """Return `train` and `remove`, or those of a schedule."""
+    if schedule is None:
+        return train, remove
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
     train, remove = SCHEDULES[schedule]
@@ -171,8 +188,24 @@ def _scheduled(schedule: Schedule) -> tuple[Training | None, bool]:
     return train, remove
 
 
-def _check(chosen: Strategy, train: Training | None, at_least: int, *, remove: bool) -> None:
+def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str]:
+    """Return the names of the column and of the table in a study."""
+    said = [chosen.name, *([unit] if unit != "head" else [])]
+    words = [*said, *([] if count is None else [str(count)]), *kinds]
+    return f"survival[{' '.join(words)}]", "-".join(["survival", *said, *kinds])
+
+
+def _units(context: RankingContext, handle: HeadModel) -> list[Head]:
+    """Return the heads that are ranked, or the first head of each of their groups."""
+    if context.unit == "head":
+        return [*context.among]
+    return [*dict.fromkeys(min(handle.groups[head]) for head in context.among)]
+
+
+def _check(chosen: Strategy, train: Training | None, at_least: int, unit: str, *, remove: bool) -> None:
     """Raise ValueError for options of `prune` that do not fit together."""
+    if unit not in ("head", "group"):
+        raise ValueError(f"unknown unit of pruning: got unit={unit!r}; expected 'head' or 'group'")
     if train not in (None, "before", "after", "both"):
         raise ValueError(f"unknown train {train!r}; known: before, after, both, None")
     if train in ("after", "both") and not remove:
@@ -226,6 +259,12 @@ def strategy_of(given: str | Strategy) -> Strategy:
     return ranking(given) if isinstance(given, str | Ranking) else given
 
 
+def check_sizes(keep: object) -> None:
+    """Raise ValueError for anything but several sizes."""
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
+        raise ValueError(f"keep is not a list of sizes: got {keep!r}; expected shares or numbers, such as [0.5, 12]")
+
+
 def counted(keep: float, size: int) -> int:
     """Return the number of heads that stay, 1 to `size`, of a number or of a share below 1."""
     is_real = isinstance(keep, Real) and not isinstance(keep, bool)
@@ -242,9 +281,13 @@ def counted(keep: float, size: int) -> int:
 def _by_ranking(
     context: RankingContext, chosen: Ranking, count: int, at_least: int, label: str, provenance: str
 ) -> pd.DataFrame:
-    ordered, index = chosen.order(context), head_index(context.model)
-    turns = {head: float(turn) for turn, head in enumerate(ordered, 1)}
-    pruned = {*pruned_first(ordered, count, at_least)}
+    ordered, index = agreed(context.model, chosen.order(context)), head_index(context.model)
+    together: dict[Head, Iterable[Head]] = {head: [head] for head in ordered}
+    if context.unit == "group":  # the turn of a group is that of its last head
+        together = dict(HeadModel(context.model, allow_sharded=True).groups)
+        ordered = [min(group) for group in dict.fromkeys(together[head] for head in reversed(ordered))][::-1]
+    turns = {head: float(turn) for turn, first in enumerate(ordered, 1) for head in together[first]}
+    pruned = {head for first in pruned_first(ordered, count, at_least) for head in together[first]}
     survival = [0.0 if head in pruned else 1.0 for head in index]
     turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
     return frame.table({label: survival, f"{label}.turn": turn}, index, provenance)
@@ -261,12 +304,16 @@ def _by_gates(
 ) -> pd.DataFrame:
     """Train the model and its gates, and save their history: `gates.parquet`, P(gate != 0) of each head and step."""
     model, learnt = context.model, context.among
-    gates = chosen.gates(model, learnt, count)
+    shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
+    gates = chosen.gates(model, learnt, count, **shared)
+    learnt = gates.learnt
     if count == len(learnt):
         return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), provenance)
     rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
     options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), GateRecords()]}
-    note = hashlib.sha256(f"{chosen},keep={count},heads={' '.join(map(str, learnt))}".encode()).hexdigest()[:12]
+    said = "".join(f",{name}={value}" for name, value in shared.items())
+    text = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}{said}"
+    note = hashlib.sha256(text.encode()).hexdigest()[:12]
     with train_gates(model, gates), frozen(model, chosen.freeze):
         history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before

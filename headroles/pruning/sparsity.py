@@ -15,35 +15,38 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.analysis.intervals import Array
 from headroles.analysis.summaries import functions
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
-from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
+from headroles.pruning.selection import Strategy, check_sizes, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
+from headroles.training.examples import check_examples
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.trainer import check_examples, train
+from headroles.training.trainer import train
 
 
 def sparsity_sweep(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    held_out: Corpus,
+    corpus: CorpusLike,
+    held_out: CorpusLike,
     strategy: str | Strategy = "l0",
     *,
     keep: Sequence[float],
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
-    scored: Corpus | None = None,
-    reference: Corpus | None = None,
+    scored: CorpusLike | None = None,
+    reference: CorpusLike | None = None,
     seed: int = 0,
     tune: TrainOptions | None = None,
     n_resamples: int = 1000,
@@ -61,11 +64,11 @@ def sparsity_sweep(
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are selected and copies are trained.
         held_out: The corpus on which the metric is measured.
-        strategy: A strategy of `prune` or its name.
+        strategy: Name of a strategy of `prune`. Or a strategy.
         keep: Numbers of heads to keep, or below 1 shares.
         kinds: Kinds of the heads that are pruned, by default all.
-        metric: Name of a metric or objective, or a metric.
-        scored: Corpus on which the roles of the remaining heads are assigned; None: no roles.
+        metric: Name of a metric or objective. Or a metric.
+        scored: Corpus on which the roles of the remaining heads are assigned; by default no roles are.
         reference: Corpus of the word frequencies behind rarity, as for `score`.
         seed: Seed of selection and training.
         tune: Options of `train`.
@@ -91,9 +94,14 @@ def sparsity_sweep(
     if output is not None:
         loading.check_no_study(Path(output))
         check_writable(Path(output), "folder")
+    check_sizes(keep)
     chosen = strategy_of(strategy)
-    check_examples(model, corpus)
-    evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
+    corpus, held_out = corpus_of(corpus), corpus_of(held_out)
+    scored = None if scored is None else corpus_of(scored)
+    reference = None if reference is None else corpus_of(reference)
+    check_examples(HeadModel(model, tokenizer), corpus, length=(tune or {}).get("length"))
+    tried = HeadModel(model, tokenizer) if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained()
+    evaluate(tried, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
@@ -104,7 +112,7 @@ def sparsity_sweep(
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(trials, chosen, count, size, options, seed)
-        statistics.append(trials.run((count,), pruned.model))
+        statistics.append(trials.run((count, code_of(chosen)), pruned.model))
         tables.append(pruned.survival())
         if scored is not None:
             families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
@@ -136,7 +144,7 @@ class _Pruned:
     @property
     def place(self) -> Path:
         """The folder of the training."""
-        return self.trials.place(self.count, "training")
+        return self.trials.place(self.count, code_of(self.chosen), "training")
 
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""

@@ -67,7 +67,7 @@ function rolePart(row) {
   const held = rolesOf(row).map((role) => {
     const stable = role.stability[row];
     const kept = stable === null ? "" : `; kept in ${Math.round(100 * stable)} % of resamples`;
-    return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}`);
+    return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}${testInWords(testOf(role, row))}`);
   });
   const tested = data.roles.filter((role) => role.values[row] !== null).length;
   const none = make("p", { text: `None of the ${tested} roles that were looked for.` });

@@ -36,7 +36,7 @@ LARGEST = 8  # number of columns of that table if none of these exist
 def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry], list[tuple[str, Table]]]:
     """Collect every measurement of every head, and the columns that an earlier table had."""
     measurements, duplicates = columns(table for table in tables if table.kind.per_head)
-    shown = [_column(column, index) for column in measurements if column.parts[""].notna().any()]
+    shown = [entry_of(column, index) for column in measurements if column.parts[""].notna().any()]
     shown.sort(key=lambda column: [*MAIN, column["name"]].index(column["name"]))
     names = [column["name"] for column in shown]
     main = [name for name in names if name in MAIN] or names[:LARGEST]
@@ -67,9 +67,9 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
 
     assigned: dict[str, Entry] = {}
     shown = [table for table in tables if table.kind.part == "roles"]
-    frames = [table.frame for table in shown]
-    for table in shown:
-        frame = along(table.frame, index)
+    frames = [role_rules.behind_sink(table.frame) for table in shown]
+    for table, roles_shown in zip(shown, frames, strict=True):
+        frame = along(roles_shown, index)
         for name in role_rules.names(frame):
             if name not in assigned and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
@@ -83,7 +83,8 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
         {"family": name, "colour": to_hex(hue), "about": role_rules.look(name, *frames).about.replace("\n", " ")}
         for name, hue in hues.items()
     ]
-    return {"roles": [*assigned.values()], "families": legend, "stable": matrix.STABLE}
+    quiet = any(len(frame.columns) < len(table.frame.columns) for table, frame in zip(shown, frames, strict=True))
+    return {"roles": [*assigned.values()], "families": legend, "stable": role_rules.STABLE, "quiet": quiet}
 
 
 def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
@@ -161,7 +162,8 @@ def decimals(values: npt.ArrayLike) -> int:
     return int(np.clip(2 - math.floor(math.log10(known.max())), 0, 5))
 
 
-def _column(column: Measurement, index: Sequence[Head]) -> Entry:
+def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
+    """Return what the page's script needs of a measurement: names, unit, values, ranks, intervals and tests."""
     values = along(column.parts[""], index).astype(float)
     signature = column.table.signatures.get(column.name, "")
     label, sign = words(column.name, signature), harm(column.name, signature)

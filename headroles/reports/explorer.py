@@ -29,7 +29,7 @@ def explore(
     model, the attention of all heads can be seen on any sentence.
 
     Args:
-        studies: A `Study` or its folder, or several of one model.
+        studies: Folders of studies of one model. Or a `Study`, or several.
         model: The model of the study, to compute attention.
         tokenizer: Its tokenizer.
         title: Title of the page; by default from the model's name.

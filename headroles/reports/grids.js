@@ -2,26 +2,43 @@
 const cells = heads.map(() => []); // every cell of each head, in all maps
 const tip = document.getElementById("tip");
 
+const DEEP = 16; // layers; where there are more, they go to the right
+const MANY = 256; // heads; where there are more, sinks are marks in the corners of cells
+const SINKS = ["sink", "sink-norm"];
+const own = (kind) => heads.filter((head) => head.kind === kind);
+const isDeep = (kind) => new Set(own(kind).map((head) => head.layer)).size > DEEP;
+
 function grid(kind, label, fill) {
-  const own = heads.filter((head) => head.kind === kind);
-  const layers = [...new Set(own.map((head) => head.layer))].sort((a, b) => b - a);
-  const wide = Math.max(...own.map((head) => head.head)) + 1;
-  const rows = layers.map((layer) => {
-    const row = make("div", { role: "row" }, make("span", { role: "rowheader", class: "layer", "aria-label": `layer ${layer}`, text: layer }));
-    for (const head of own.filter((one) => one.layer === layer)) row.append(cell(head, fill));
+  const [up, right] = isDeep(kind) ? ["head", "layer"] : ["layer", "head"];
+  const places = [...new Set(own(kind).map((head) => head[up]))].sort((a, b) => b - a);
+  const wide = Math.max(...own(kind).map((head) => head[right])) + 1;
+  const step = places.length > 40 ? 10 : places.length > DEEP ? 5 : 1; // labels that do not touch
+  const rows = places.map((place) => {
+    const row = make("div", { role: "row" }, make("span", { role: "rowheader", class: "layer", "aria-label": `${up} ${place}`, text: place % step ? "" : place }));
+    for (const head of own(kind).filter((one) => one[up] === place)) row.append(cell(head, fill, right));
     return row;
   });
+  if (isDeep(kind)) rows.push(numbered(wide));
   const map = make("div", { role: "grid", class: "map", "aria-label": `${label}, ${data.kinds[kind]}` }, rows);
   map.style.setProperty("--wide", wide);
-  const last = map.querySelectorAll("[role=row]:last-child button");
+  map.classList.toggle("across", isDeep(kind));
+  map.classList.toggle("broad", wide > 16 && !isDeep(kind)); // as wide as a phone
+  const last = rows.at(isDeep(kind) ? -2 : -1).querySelectorAll("button");
   (last[0] ?? map.querySelector("button"))?.setAttribute("tabindex", "0");
   map.addEventListener("keydown", walk);
   return map;
 }
 
-function cell(head, fill) {
+function numbered(wide) {
+  const step = wide > 40 ? 10 : 5;
+  const row = make("div", { class: "numbers", "aria-hidden": "true" }, make("span"));
+  for (let layer = 0; layer < wide; layer += 1) row.append(make("span", { text: layer % step ? "" : layer }));
+  return row;
+}
+
+function cell(head, fill, right) {
   const button = make("button", { type: "button", role: "gridcell", tabindex: "-1", class: "cell", "data-row": head.row });
-  button.style.gridColumn = head.head + 2; // removed heads leave a gap
+  button.style.gridColumn = head[right] + 2; // removed heads leave a gap
   fill(button, head);
   cells[head.row].push(button);
   return button;
@@ -35,7 +52,9 @@ function walk(event) {
   const row = [...here.parentElement.querySelectorAll(".cell")];
   let next = event.key === "Home" ? row[0] : row.at(-1);
   if (moves[event.key]) {
-    const to = neighbour(heads[here.dataset.row], ...moves[event.key]);
+    const head = heads[here.dataset.row];
+    const move = moves[event.key];
+    const to = neighbour(head, ...(isDeep(head.kind) ? move.toReversed() : move));
     next = to && event.currentTarget.querySelector(`[data-row="${to.row}"]`);
   }
   if (!next) return;
@@ -94,6 +113,13 @@ function drawMaps() {
   put("maps", parts.flat(), meanings());
 }
 
+function drawDifferences() {
+  put("differences", kinds.flatMap((kind) => {
+    const maps = data.compared.columns.filter((one) => one.of[kind] > 0).map((one) => heatmap(one, kind));
+    return maps.length ? [make("h3", { text: data.kinds[kind] }), make("div", { class: "maps" }, maps)] : [];
+  }));
+}
+
 function meanings() {
   const rows = data.columns.filter((column) => column.about).flatMap((column) => [
     make("dt", {}, column.label, make("code", { text: column.name })),
@@ -113,33 +139,58 @@ function badge(tag, text, family, options = {}) {
   const element = make(tag, { ...options, text });
   element.style.background = colour;
   element.style.color = ink(colour);
+  element.style.setProperty("--hue", colour);
   return element;
 }
+
+const TESTED = [ // of the tests of roles, where there are any
+  ["whole", "its role is what the head does: the pattern alone costs less than removal and than other attention, saves at least half, and applies to at least half of the tokens"],
+  ["part", "its role is a part of what it does"],
+  ["other", "it has the pattern, and does something else"],
+  ["open", "not tested, undecided, or of a head that does not matter here"],
+];
 
 function drawRoles() {
   if (!data.roles.length) return;
   const count = (family) => heads.filter((head) => rolesOf(head.row).some((role) => role.family === family)).length;
   const [held, free] = [true, false].map((some) => data.families.filter(({ family }) => count(family) > 0 === some));
   put("legend", held.map(({ family, about }) => make("li", {},
-    badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}`)));
+    badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}${strongest(family)}`)));
   if (free.length) document.getElementById("legend").append(make("li", { text: `no head: ${free.map(({ family }) => family).join(", ")}` }));
+  for (const [mark, text] of data.tests.length ? TESTED : []) {
+    document.getElementById("legend").append(make("li", {}, make("span", { class: `badge verdict ${mark}`, text: "role" }), ` ${text}`));
+  }
   put("rolemaps", kinds.filter((kind) => data.roles.some((role) => heads.some((head) => head.kind === kind && role.values[head.row] !== null))).map((kind) => {
     const title = make("h3", { text: data.kinds[kind] });
-    const own = heads.filter((head) => head.kind === kind);
-    if (!own.some((head) => rolesOf(head.row).length)) return make("div", {}, title, make("p", { text: `None of the ${own.length} heads has a role.` }));
+    if (!own(kind).some((head) => rolesOf(head.row).length)) return make("div", {}, title, make("p", { text: `None of the ${own(kind).length} heads has a role.` }));
+    const crowded = isDeep(kind) || own(kind).length > MANY;
     const map = grid(kind, "roles", (button, head) => {
       const held = rolesOf(head.row);
-      const shown = new Map(held.map((role) => [`${role.family} ${role.short}`, role]));
+      const quiet = (role) => (crowded || data.quiet) && SINKS.includes(role.family);
+      const shown = new Map(held.filter((role) => !quiet(role)).map((role) => [`${role.family} ${role.short}`, role]));
+      button.classList.toggle("corner", held.some(quiet));
       for (const role of shown.values()) {
         const sure = !unsure(role, head.row);
-        button.append(badge("span", sure ? role.short : `${role.short}?`, role.family, { class: sure ? "band" : "band unsure" }));
+        const text = crowded && /^[a-z]+$/.test(role.short) ? role.short.slice(0, 3) : role.short;
+        const mark = data.tests.length ? ` ${testOf(role, head.row)?.mark ?? "open"}` : "";
+        button.append(badge("span", sure ? text : `${text}?`, role.family, { class: `${sure ? "band" : "band unsure"}${mark}` }));
       }
       const roles = held.map((role) => roleInWords(role, head.row)).join("; ") || "no role";
       button.setAttribute("aria-label", `${called(head)}: ${roles}`);
     });
     map.classList.add("roles");
+    map.classList.toggle("crowded", crowded);
+    map.classList.toggle("small", Number(map.style.getPropertyValue("--wide")) > 40); // cells too small for a text
     return make("figure", {}, title, map);
   }));
+}
+
+function strongest(family) {
+  if (SINKS.includes(family) || !kinds.some((kind) => isDeep(kind) || own(kind).length > MANY)) return "";
+  const score = (head) => Math.max(...rolesOf(head.row).filter((role) => role.family === family).map((role) => role.values[head.row]));
+  const holders = heads.map((head) => [score(head), head]).filter(([value]) => value > -Infinity).sort(([a], [b]) => b - a);
+  const rest = holders.length > 5 ? `, and ${holders.length - 5} more` : "";
+  return `: ${holders.slice(0, 5).map(([value, head]) => `${called(head)} (${number(value, 2)})`).join("; ")}${rest}`;
 }
 
 function showTip(event) {

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from headroles.plots.axes import TITLES
 from headroles.plots.labels import FINDS, LOOKS, MATTERS
-from headroles.reports import contents, results
+from headroles.reports import compared as comparison
+from headroles.reports import contents, findings, results
 from headroles.reports.contents import Entry
 from headroles.reports.sources import Studies, Table, gathered, heads_of
 from headroles.tables.columns import TABLES, table_of
@@ -21,9 +22,16 @@ from headroles.tables.frame import KINDS
 from headroles.tables.io import check_ours, mark_of, replacing
 
 log = logging.getLogger(__name__)
-SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
+SCRIPTS = ("words", "grids", "tables", "curves", "budgets", "attention", "card", "start")  # in this order
 CIRCUITS = ("copying", "succession")  # which some studies have beside their other scores
 HEAVY = 5_000_000  # bytes above which a page is slow to open
+PARTS = {  # data of a part -> its place on the page and its name
+    "columns": ("overview", "Measurements"),
+    "sizes": ("pruning", "Pruning"),
+    "curves": ("curves", "Curves"),
+    "budgets": ("budgets", "Cache budgets"),
+    "relate": ("relate", "Roles and outcomes"),
+}
 MADE_BY = {  # part of the page -> the command or the function that makes its tables
     table.part: f"headroles {table.command}" if table.command else table.made_by
     for table in TABLES.values()
@@ -31,26 +39,37 @@ MADE_BY = {  # part of the page -> the command or the function that makes its ta
 }
 
 
-def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:
+def report(
+    studies: Studies,
+    output: str | Path,
+    *,
+    title: str | None = None,
+    compare: bool = False,
+    overwrite: bool = False,
+) -> Path:
     """Write the studies of a model as one self-contained page.
 
     The page makes no network requests. Missing parts are named, with the command that makes them.
 
     Args:
-        studies: A `Study` or its folder, or several. Later ones add the columns that earlier ones lack.
+        studies: Folders of studies. Or a `Study`, or several. Later ones add the columns that earlier ones lack.
         output: The file to write.
         title: Title of the page; by default from the model's name.
+        compare: Whether the second of two studies is of another model of the same shape. The page is of the first
+            study, with the roles gained and lost and maps of differences (`hr.compare_models`, heads by their places).
         overwrite: Whether to replace a page of another model, or a file of another origin.
 
     Returns:
         The path of the page.
 
-    Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads, and
-    FileExistsError for an output that only `overwrite` may replace.
+    Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads and
+    for a comparison of other than two studies, and FileExistsError for an output that only `overwrite` may replace.
     """
-    tables, others = gathered(studies)
+    pair = comparison.pair(studies) if compare else None
+    tables, others = gathered(studies if pair is None else pair[0])
+    compared = None if pair is None else comparison.compared(pair, heads_of(tables))
     check_ours(Path(output), ", ".join(results.facts(tables)["weights"]), overwrite=overwrite)
-    page = rendered(tables, others, title=title)
+    page = rendered(tables, others, title=title, compared=compared)
     size = len(page.encode())
     if size > HEAVY:
         log.warning("the report has %.1f MB; attention on fewer or shorter sentences makes it smaller", size / 1e6)
@@ -60,7 +79,12 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
 
 
 def rendered(
-    tables: list[Table], others: list[str], *, title: str | None = None, notebook: Mapping[str, bool] | None = None
+    tables: list[Table],
+    others: list[str],
+    *,
+    title: str | None = None,
+    notebook: Mapping[str, bool] | None = None,
+    compared: Entry | None = None,
 ) -> str:
     """Render tables as an HTML page; `others` are not shown, `notebook` maps requests of the page to their support."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -80,7 +104,11 @@ def rendered(
         data=data,
         facts=facts,
         mark=mark_of(", ".join(facts["weights"])),
-        lacks={name: command for name, command in MADE_BY.items() if not _has(data, name)},
+        compared=compared,
+        found=findings.findings(data),
+        parts=[(place, name, bool(data[part])) for part, (place, name) in PARTS.items()],
+        lacks={name: command for name, command in MADE_BY.items() if _lacks(data, name)},
+        missing=findings.MISSING,
         signatures=results.signatures(tables),
         again=[(name, contents.place(table)) for name, table in duplicates],
         others=others,
@@ -88,7 +116,7 @@ def rendered(
         styles=Markup(styles),
         script=Markup(script),
         hashes={"style": _hash(styles), "script": _hash(script)},
-        json=Markup(_json({"title": heading, **data, "notebook": notebook})),
+        json=Markup(_json({"title": heading, **data, "notebook": notebook, "compared": compared})),
     )
 
 
@@ -103,14 +131,22 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
         "columns": columns,
         "shared": contents.shared(tables, index),
         **contents.roles(tables, index),
+        "tests": results.tests(tables, index),
         "prunings": contents.prunings(tables, index),
         "gates": results.gates(tables, index),
         "sizes": results.sizes(tables),
+        "budgets": results.budgets(tables),
         "curves": results.curves(tables),
         "relate": results.relate(tables),
         "attention": results.attention(tables, index),
     }
     return data, duplicates
+
+
+def _lacks(data: Entry, name: str) -> bool:
+    """Whether the page names a part as missing: of circuits only for decoders, of tests only beside roles."""
+    wanted = {"circuits": "dec-self" in data["kinds"], "tests": bool(data["roles"])}  # type: ignore[operator]
+    return name in findings.MISSING and wanted.get(name, True) and not _has(data, name)
 
 
 def _has(data: Entry, name: str) -> bool:

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headroles.analysis.role_rules import VERDICTS
 from headroles.plots.axes import needs
-from headroles.plots.labels import axis_label, label_of
+from headroles.plots.labels import axis_label, direction, label_of
 from headroles.reports.contents import Entry, Head, decimals, number, numbers, place
 from headroles.reports.sources import Table
 from headroles.tables.columns import Column, after_stem
@@ -22,6 +23,7 @@ COUNTS = ("with", "without")
 ESTIMATES = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
 IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
 TESTS = ("p", "holm", "bh")
+MARKS = dict(zip(VERDICTS, ("whole", "part", "other"), strict=False))  # on the map of roles
 
 
 def sizes(tables: Iterable[Table]) -> list[Entry]:
@@ -42,6 +44,38 @@ def sizes(tables: Iterable[Table]) -> list[Entry]:
             | {"kinds": [kind for kind in KINDS if kind in frame], "rows": rows}
             | {"decimals": decimals(frame["value"])}
         )
+    return entries
+
+
+def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
+    """Collect the tests of roles of single heads, the first of each head and role."""
+    rows = {":".join(map(str, head)): row for row, head in enumerate(index)}
+    entries: dict[tuple[str, str], Entry] = {}
+    for table in (table for table in tables if table.kind.part == "tests"):
+        needs(table.frame, {"explained", "explained.low", "explained.high", "verdict"}, "hr.test_roles")
+        for values in table.frame.reset_index().to_dict("records"):
+            if (heads := values["heads"]) in rows:
+                explained = numbers(values[f"explained{end}"] for end in ("", ".low", ".high"))
+                entry = {"row": rows[heads], "role": values["role"], "explained": explained, "from": place(table)}
+                verdict = {"verdict": values["verdict"], "mark": MARKS.get(values["verdict"], "open")}
+                entries.setdefault((heads, values["role"]), entry | verdict)
+    return [*entries.values()]
+
+
+def budgets(tables: Iterable[Table]) -> list[Entry]:
+    """Collect the cache budgets: of each group the effect of streaming, and whether it keeps its whole cache."""
+    entries: list[Entry] = []
+    for table in (table for table in tables if table.kind.part == "budgets"):
+        needs(table.frame, {"effect", "effect.low", "effect.high", "effect.p", "retrieval"}, "hr.cache_budget")
+        options = dict(fields_of(table.signatures.get("effect", "")))
+        rows: list[Entry] = [
+            {"layer": int(row["layer"]), "group": int(row["group"]), "kept": bool(row["retrieval"])}
+            | {"effect": _interval(row, "effect"), "p": number(row["effect.p"])}
+            for row in table.frame.reset_index().to_dict("records")
+        ]
+        seen: Entry = {name: int(options[name]) for name in ("sink", "recent") if name in options}
+        entry: Entry = {"name": after_stem(table.name), "from": place(table), "rows": rows, **seen}
+        entries.append(entry | {"decimals": decimals(table.frame["effect"])})
     return entries
 
 
@@ -93,6 +127,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
         {
             "role": str(row["role"]),
             "outcome": label_of(row["outcome"], table.signatures.get("p", "")),
+            "direction": direction(str(row["matters"])) if "matters" in row else "",
             "note": str(row.get("note") or ""),
         }
         | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}

@@ -49,12 +49,7 @@ class Measurement(NamedTuple):
 
 def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
     """Load the tables that a report of these studies shows, in order, and name the tables that it does not."""
-    several = [studies] if isinstance(studies, Study | str | Path) else list(studies)
-    paths = [study.folder if isinstance(study, Study) else Path(study) for study in several]
-    folders = {path.resolve(): path for path in paths}
-    if not folders:
-        raise ValueError("no study to report: got none; expected at least one folder of tables")
-    names = dict(zip(_shortest(list(folders)), folders.values(), strict=True))
+    names = places(studies)
     tables, others = [], []
     for name, folder in names.items():
         study = Study(folder)
@@ -67,6 +62,16 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
         others += [f"{name}/{table}" for table in study.names() if table not in shown]
     _check_heads(tables, names)
     return tables, others
+
+
+def places(studies: Studies) -> dict[str, Path]:
+    """Return the folders of studies, each once, by their shortest unique names; raise ValueError for none."""
+    several = [studies] if isinstance(studies, Study | str | Path) else list(studies)
+    paths = [study.folder if isinstance(study, Study) else Path(study) for study in several]
+    folders = {path.resolve(): path for path in paths}
+    if not folders:
+        raise ValueError("no study to report: got none; expected at least one folder of tables")
+    return dict(zip(_shortest(list(folders)), folders.values(), strict=True))
 
 
 def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str, Table]]]:

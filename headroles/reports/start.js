@@ -1,8 +1,10 @@
 // Everything is drawn once; then the page waits for keys, clicks and the printer.
 drawMaps();
+if (data.compared) drawDifferences();
 drawRoles();
 drawSizes();
 drawCurves();
+drawBudgets();
 drawRelations();
 drawHeads();
 

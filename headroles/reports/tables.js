@@ -69,6 +69,7 @@ function headColumns() {
       cell: (head) => make("td", {}, rolesOf(head.row).map((role) => badge("span", unsure(role, head.row) ? `${role.name}?` : role.name, role.family, { class: "badge" }))),
     });
   }
+  if (data.tests.length) columns.push(...testColumns());
   columns.push(...data.columns.filter((column) => column.main).map(measure));
   for (const pruning of data.prunings) {
     const times = (head) => pruning.fate[head.row] === null ? null : pruning.sizes.filter((size) => size.held[head.row]).length;
@@ -79,6 +80,20 @@ function headColumns() {
     });
   }
   return columns;
+}
+
+function testColumns() {
+  const own = (head) => data.tests.filter((test) => test.row === head.row);
+  const lines = (head, text, place = null) => make("td", { class: place }, own(head).map((test) => make("div", { class: "whole", text: `${own(head).length > 1 ? `${test.role}: ` : ""}${text(test)}` })));
+  const values = (head) => own(head).map((test) => test.explained[0]).filter((value) => value !== null);
+  return [
+    {
+      title: "explained", number: true, key: (head) => (values(head).length ? Math.max(...values(head)) : null),
+      about: "The share of the cost of removal that the pattern of its role alone saves.",
+      cell: (head) => lines(head, (test) => explainedInWords(test).replace("explained ", "") || NONE, "n"),
+    },
+    { title: "verdict", key: (head) => own(head).map((test) => test.verdict).join(" ") || null, about: "What the test of its role shows.", cell: (head) => lines(head, (test) => test.verdict) },
+  ];
 }
 
 function drawHeads() {
@@ -119,10 +134,9 @@ function drawRelations() {
   const relate = data.relate;
   if (!relate) return;
   const [title, about] = [(name) => RELATED[name]?.[0] ?? name, (name) => RELATED[name]?.[1]];
-  const text = (name) => ({ title: name, key: (row) => row[name] || null, cell: (row) => make("td", { text: row[name] }) });
   const columns = [
     { title: "role", key: (row) => row.role, cell: (row) => make("th", { scope: "row", text: row.role }) },
-    text("outcome"),
+    { title: "outcome", key: (row) => row.outcome, cell: (row) => make("td", { text: row.outcome }, row.direction ? make("span", { class: "interval", text: row.direction }) : null) },
     ...relate.counts.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => make("td", { class: "n", text: row[name] ?? NONE }) })),
     ...relate.columns.map((name) => ({
       title: title(name), about: about(name), number: true, key: (row) => row[name]?.[0],

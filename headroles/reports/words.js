@@ -51,7 +51,7 @@ function inWords(column, row) {
   if (column.low?.[row] !== null && column.low !== undefined) {
     parts.push(`95 % interval ${number(column.low[row], column.decimals)} to ${number(column.high[row], column.decimals)}`);
   }
-  parts.push(`rank ${rankOf(column, row)}`);
+  if (column.rank) parts.push(`rank ${rankOf(column, row)}`);
   if (column.p) parts.push(`p ${chance(column.p[row])}`);
   return parts.join(", ");
 }
@@ -70,10 +70,22 @@ function unsure(role, row) {
   return role.stability[row] !== null && role.stability[row] < data.stable;
 }
 
+function testOf(role, row) {
+  return data.tests.find((test) => test.row === row && test.role === role.name);
+}
+
+function explainedInWords({ explained: [value, low, high] }) {
+  return value === null ? "" : `explained ${number(value, 2)} ${interval(low, high, 2)}`;
+}
+
+function testInWords(test) {
+  return test ? ["", explainedInWords(test), test.verdict].filter((text, place) => text || !place).join("; ") : "";
+}
+
 function roleInWords(role, row) {
   const stable = role.stability[row];
   const kept = stable === null ? "" : `, kept in ${Math.round(100 * stable)} % of resamples`;
-  return `${role.name}, score ${number(role.values[row], 2)}${kept}`;
+  return `${role.name}, score ${number(role.values[row], 2)}${kept}${testInWords(testOf(role, row))}`;
 }
 
 function fateOf(pruning, row) {

@@ -2,9 +2,6 @@ from .attributions import attribute as attribute
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
-from .circuits import composition as composition
-from .circuits import copying as copying
-from .circuits import succession as succession
 from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients
@@ -14,7 +11,13 @@ from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
+from .measured import Measured as Measured
 from .registry import left_out as left_out
 from .registry import list_scores as list_scores
 from .registry import named as named
 from .runner import score as score
+from .weights.circuits import circuit_matrix as circuit_matrix
+from .weights.circuits import copying as copying
+from .weights.circuits import succession as succession
+from .weights.pairs import composition as composition
+from .weights.pairs import induction_strength as induction_strength

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headroles import _distributed
-from headroles.analysis.intervals import Array, bounds, clusters, rounded, share
+from headroles._distributed import Axis
+from headroles.analysis.intervals import Array, bounds, clusters, rounded, share, single
 from headroles.scores.base import Measure, Sums
 from headroles.tables import frame
 from headroles.tables.columns import Column, without_ends
@@ -20,6 +20,7 @@ from headroles.tables.declared import declaration
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
+ALONE = "measured on a single sentence: the spread is not known"
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
@@ -27,10 +28,10 @@ class Accumulator:
     """Sums of some scores over the sentences read so far, for every (kind, layer)."""
 
     def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
-        if n_resamples < 0 or not 0 <= seed < 2**64:
+        if not frame.is_whole(n_resamples, seed) or seed >= 2**64:
             raise ValueError(
-                f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
-                f"0 <= seed < 2**64"
+                f"bootstrap out of range: got n_resamples={n_resamples!r}, seed={seed!r}; expected n_resamples >= 0 "
+                f"and 0 <= seed < 2**64"
             )
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
@@ -44,13 +45,13 @@ class Accumulator:
         """Add the denominators of one batch, which all layers of a kind share; arguments as for `add`."""
         _add(self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums, weights)
 
-    def reduce(self, device: torch.device) -> None:
-        """Add up the sums of all processes on `device`, so that every process has the whole."""
-        shapes = dict(_distributed.gathered([*self._shapes().items()]))
+    def reduce(self, axis: Axis, device: torch.device) -> None:
+        """Add up the sums of all processes of an axis on `device`, so that every process has the whole."""
+        shapes = dict(axis.gathered([*self._shapes().items()]))
         for (part, key, label, name), shape in sorted(shapes.items()):
             totals = getattr(self, part).setdefault(key, {}).setdefault(label, {})
             values = totals[name] if name in totals else torch.zeros(shape, dtype=torch.float64, device=device)
-            totals[name] = _distributed.summed(values)
+            totals[name] = axis.summed(values)
 
     def _shapes(self) -> dict[tuple[str, Kind | tuple[Kind, int], str, str], tuple[int, ...]]:
         return {
@@ -61,14 +62,36 @@ class Accumulator:
             for name, values in totals.items()
         }
 
-    def table(self, index: pd.MultiIndex, provenance: str, notes: Mapping[str, Mapping[str, object]]) -> pd.DataFrame:
-        """Compute the table of all scores, with intervals; `notes` are further provenance fields, by label."""
+    def table(
+        self,
+        index: pd.MultiIndex,
+        provenance: str,
+        notes: Mapping[str, Mapping[str, object]],
+        unsettled: Mapping[tuple[str, Kind], str] | None = None,
+    ) -> pd.DataFrame:
+        """Compute the table of all scores, with intervals.
+
+        Args:
+            index: The heads.
+            provenance: Of all columns.
+            notes: Further provenance fields, by label of the score.
+            unsettled: Why scores have no interval, by label and kind.
+
+        Returns:
+            A row per head.
+        """
+        kinds = np.asarray(index.get_level_values("kind"))
         columns: dict[str, Array] = {}
         draws: dict[str, npt.NDArray[np.float32]] = {}
         signatures: dict[str, str] = {}
+        lacking: dict[str, list[str]] = {}
         for score, name, values, sizes in self.columns(index):
             columns[name] = values[:, 0]
             if self.n_resamples and score.sampled(name):
+                for reason, rows in _without_spread(score, values, kinds, unsettled or {}).items():
+                    values[rows, 1:] = np.nan
+                    if reason != ALONE or Column.parse(name).variant != "nosink":  # `resting` explains it
+                        lacking.setdefault(reason, []).append(name)
                 draws[name] = rounded(values[:, 1:])
                 columns[f"{name}.low"], columns[f"{name}.high"] = (
                     bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
@@ -76,6 +99,8 @@ class Accumulator:
             said = {**declaration("score", score.name(), score), **notes.get(score.label, {})}
             text = f"{provenance}|{frame.sign(score=score, **said)}"
             signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
+        for reason, names in lacking.items():
+            log.warning("no interval of %s: %s", frame.listed(names), reason)
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
     def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
@@ -88,7 +113,7 @@ class Accumulator:
                 rows = [row for row, head in enumerate(index) if head[:2] == (kind, layer)]
                 if sums is None or not rows:  # all heads of a layer may have been removed
                     continue
-                sums = self.denominators[kind][score.label] | sums
+                sums = self.denominators.get(kind, {}).get(score.label, {}) | sums
                 for name, values in score.compute(sums).items():
                     column = score.column(name)
                     empty = np.full((len(index), 1 + self.n_resamples), np.nan)
@@ -99,6 +124,18 @@ class Accumulator:
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
                     sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows] = both
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
+
+
+def _without_spread(
+    score: Measure, values: Array, kinds: npt.NDArray[np.object_], unsettled: Mapping[tuple[str, Kind], str]
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Why heads have a value, of [heads, 1 + resamples], and no interval: reason -> [heads]."""
+    measured = np.isfinite(values[:, 0])
+    lacking = {ALONE: single(values[:, 1:]) & measured}
+    for (label, kind), reason in unsettled.items():
+        if label == score.label:
+            lacking[reason] = lacking.get(reason, False) | ((kinds == kind) & measured)
+    return {reason: rows for reason, rows in lacking.items() if rows.any()}
 
 
 def check_missing(
@@ -146,10 +183,12 @@ def _missing(
     for kind in (kind for kind in KINDS if kind in score.kinds and (kinds == kind).any()):
         empty = [columns[i] for i in np.flatnonzero(np.isnan(values[kinds == kind]).all(0))]
         reasons = {name: score.nothing(name, kind) for name in empty}
+        if columns and empty == columns and not any(reasons.values()):  # no other column explains it
+            reasons = {score.label: Measure.nothing(score, score.label, kind)}
         if score.needs_counts and kind in uncounted:
             reasons = dict.fromkeys(empty, uncounted[kind])
         for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
-            yield kind, [name for name in empty if reasons[name] == reason], reason
+            yield kind, [name for name, given in reasons.items() if given == reason], reason
 
 
 def _add(totals: Totals, sums: Sums, weights: Tensor) -> None:

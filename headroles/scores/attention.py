@@ -10,7 +10,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headroles import _distributed
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch, Pages
@@ -18,7 +17,7 @@ from headroles.models.head_model import HeadModel
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import vocabulary
 from headroles.scores.accumulator import Accumulator
-from headroles.scores.base import Observation, Score
+from headroles.scores.base import Measure, Observation, Score
 from headroles.scores.value_norms import ValueNorms
 from headroles.tables.frame import KINDS, Kind
 
@@ -34,10 +33,11 @@ class AttentionPass:
     """Forward passes of all attention scores over a corpus. Each pass ends at the last attention of the model."""
 
     def __init__(self, scores: Sequence[Score], model: HeadModel, counted: Frequencies) -> None:
+        model.check_weights("attention")
         self.scores, self.model, self.counted = scores, model, counted
         self.norms = ValueNorms(model)
         self.sites = {site.key for site in model.sites if site.heads}
-        self.ends_early = not model.offloaded  # hooks that send weights back run at the end of each module
+        self.ends_early = not (model.offloaded or model.axis.even)  # hooks send weights back at the end of each module
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
@@ -71,11 +71,14 @@ class _Observer:
         counts, ranks = run.counted["source" if keys is batch.source else "target"]
         attention = attention.float().to(keys.ids.device)
         norms = partial(run.norms.of, site)
-        observation = Observation(site.kind, attention, queries, keys, counts, ranks, first, norms)
+        observation = Observation(site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer)
         self._check_finite(observation, site)
         if any(score.weights == "norm" for score in run.scores):
             self._check_finite(observation.by_norm, site)
         for score in (score for score in run.scores if site.kind in score.kinds):
+            if score.weights == "nosink":
+                self.accumulator.add(score, site.key, _by_head(score, observation), self.weights)
+                continue
             observed = observation if score.weights == "attention" else observation.by_norm
             self.accumulator.add(score, site.key, score.update(observed), self.weights)
             if self.first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
@@ -95,6 +98,18 @@ class _Observer:
             )
 
 
+def _by_head(score: Score, observation: Observation) -> dict[str, Tensor]:
+    """Return the sums of a score without the sink, and its denominators, which differ between heads."""
+    observed = observation.without_sink(score.least)
+    denominators, heads = score.denominators(observed), observation.weights.shape[1]
+    if shared := [name for name, values in denominators.items() if values.shape[1] != heads]:
+        raise ValueError(
+            f"score {score.name()!r} counts queries that have nothing left without the sink: got {shared[0]!r} of "
+            f"shape {[*denominators[shared[0]].shape]}; expected one for each of {heads} heads; try observation.count"
+        )
+    return denominators | score.update(observed)
+
+
 def frequencies(
     pages: Pages,
     written: Sequence[Batch] | None,
@@ -103,29 +118,44 @@ def frequencies(
 ) -> Frequencies:
     """Count the tokens of each side of the reference, by default of the corpus with targets that the model wrote."""
     counted = pages.first if reference is None else model.tokenised(reference)
-    target = counted.counts("target") if written is None else _of_all(written)
+    target = counted.counts("target") if written is None else _of_all(written, model)
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
+
+
+def unsettled(scores: Sequence[Measure], pages: Pages, counted: Frequencies) -> dict[tuple[str, Kind], str]:
+    """Return which scores, by label and kind, have no interval since tokens are counted in the corpus, and why."""
+    reasons = {
+        (score.label, kind): score.unsettled(counted[side][0])
+        for kind, side in _sides(pages).items()
+        for score in scores
+        if score.needs_counts and kind in score.kinds
+    }
+    return {key: reason for key, reason in reasons.items() if reason}
 
 
 def uncounted(pages: Pages, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
     """Return the kinds of heads with uncounted key tokens, and why they were not counted."""
-    has_target = bool(pages.first.greedy) or pages.first.target is not None
-    sides: dict[Kind, str] = {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
     where = f"corpus {pages.corpus.name!r}" if reference is None else f"reference {reference.name!r}"
     reasons = {
         "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
         "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
     }
-    return {kind: reasons[side] for kind, side in sides.items() if not counted[side][0].any()}
+    return {kind: reasons[side] for kind, side in _sides(pages).items() if not counted[side][0].any()}
 
 
-def _of_all(written: Sequence[Batch]) -> Counter[int]:
+def _sides(pages: Pages) -> dict[Kind, str]:
+    """Side of the key tokens of each kind, "source" or "target"."""
+    has_target = bool(pages.first.greedy) or pages.first.target is not None
+    return {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
+
+
+def _of_all(written: Sequence[Batch], model: HeadModel) -> Counter[int]:
     """How often each content token occurs in the targets of the batches of all processes."""
     counts: Counter[int] = Counter()
     for batch in written:
         if batch.target is not None:
             counts.update(batch.target.ids[batch.target.content].tolist())
-    return sum(_distributed.gathered([counts]), Counter())
+    return sum(model.axis.gathered([counts]), Counter())
 
 
 def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:

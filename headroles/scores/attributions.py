@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
 from headroles.models.head_model import Model
 from headroles.models.masking import Fill, renamed
-from headroles.scores.gradients.base import GradientScore
+from headroles.scores.gradients.base import GradientScore, Unit
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.objectives import Name, Objective
@@ -22,11 +22,12 @@ from headroles.tables.study import Study
 def attribute(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     method: str = "IntegratedGradients",
     objective: Name | Objective | None = None,
     replacement: Fill | Patch = "zero",
+    unit: Unit = "head",
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -48,6 +49,7 @@ def attribute(
         objective: name or instance of the target; default: the model's own.
         replacement: replacement of a masked head's output, "zero" or "uniform"; of what is patched, "zero" or
             "resample".
+        unit: what has one mask, a "head", or the "group" of heads that share a key-value head (captum methods only).
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
@@ -56,21 +58,24 @@ def attribute(
             attribution patching, `node`: "output", "query" or "key".
 
     Returns:
-        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
+        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`;
+        `attribution[method group]` with masks of groups, where the heads of a group have the same value.
 
     Raises:
-        ValueError: as `score` does, and if the method does not have the replacement.
+        ValueError: as `score` does, and if the method does not have the replacement or the unit.
     """
     attribution: GradientScore
     replacement = renamed(replacement)
     if method in ("AtP", "AtP*"):
+        if unit != "head":
+            raise ValueError(f"{method} patches single heads: got unit={unit!r}; expected 'head'; try a captum method")
         drop = method == "AtP*"
         attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
     elif replacement == "resample":
         raise ValueError(f"only 'AtP' and 'AtP*' resample: got replacement='resample' and method={method!r}")
     else:
         attribution = Attribution(
-            method=method, options=tuple(options.items()), replacement=replacement, objective=objective
+            method=method, options=tuple(options.items()), replacement=replacement, unit=unit, objective=objective
         )
     return score(
         model,

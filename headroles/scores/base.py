@@ -3,126 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from headroles.models.batching import TokenView
-from headroles.tables.columns import Column, by_norm
+from headroles.patterns.observation import LEAST
+from headroles.patterns.observation import NOWHERE as NOWHERE
+from headroles.patterns.observation import SELF as SELF
+from headroles.patterns.observation import Observation as Observation
+from headroles.patterns.observation import Weights as Weights
+from headroles.tables.columns import Column, of_variant
 from headroles.tables.frame import KINDS, Kind
 
-SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Sums = Mapping[str, Tensor]
-Weights = Literal["attention", "norm"]
-NOWHERE = -2  # the key of a query to which a head moves nothing: no key, and next to none
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Attention of one site on one batch, or on a block of its queries where texts are long.
-
-    Attributes:
-        kind: attention kind of the site.
-        weights: attention weights, [batch, heads, query, key].
-        queries: token view on the query side.
-        keys: token view on the key side.
-        counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
-        ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
-        first: position of the first query; 0 unless the observation is a later block of queries.
-        value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.value_norms`).
-        of: what `weights` are.
-    """
-
-    kind: Kind
-    weights: Tensor
-    queries: TokenView
-    keys: TokenView
-    counts: Tensor
-    ranks: Tensor
-    first: int = 0
-    value_norms: Callable[[], Tensor] | None = None
-    of: Weights = "attention"
-
-    @property
-    def places(self) -> Tensor:
-        """Position of each query: [query]."""
-        return torch.arange(self.first, self.first + self.weights.shape[-2], device=self.weights.device)
-
-    @property
-    def causal(self) -> bool:
-        """Whether queries attend only to keys at or before their own position."""
-        return self.kind == "dec-self"
-
-    @cached_property
-    def on_real(self) -> Tensor:
-        """Weights with non-content keys set to 0, not renormalised: [batch, heads, query, key]."""
-        return self.weights * self.keys.content[:, None, None]
-
-    @cached_property
-    def top(self) -> tuple[Tensor, Tensor]:
-        """Largest weight on a content key and the first key that has it: each [batch, heads, query]."""
-        values, places = self.on_real.max(-1)
-        return values, places if self.of == "attention" else places.masked_fill(values == 0, NOWHERE)
-
-    @cached_property
-    def received(self) -> Tensor:
-        """Total weight that each key receives from all content queries: [batch, heads, key]."""
-        rows = self.queries.content[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
-        return (rows @ self.weights).squeeze(-2)
-
-    @cached_property
-    def norms(self) -> Tensor:
-        """Norms ||alpha_ij f(x_j)|| of the vectors that a head moves from key j to query i: [batch, heads, query, key].
-
-        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3, and
-        the authors' code). The residual connection and the norm after it (Kobayashi et al. 2021) are those of a layer,
-        not of a head: they are no part of it.
-
-        Raises:
-            ValueError: if the values of the model cannot be read.
-        """
-        if self.value_norms is None:
-            raise ValueError("no values: got an observation of attention weights alone; expected value_norms")
-        return self.weights.abs() * self.value_norms().to(self.weights)[:, :, None]
-
-    @cached_property
-    def by_norm(self) -> Observation:
-        """The same observation with `norms` as weights, each query's divided by their sum over all keys.
-
-        The source compares norms as they are; the division is ours, so that scores keep their range. It does not change
-        which key is the largest. Special tokens are in the sum. A query to which the head moves nothing has zeros, and
-        its largest is on no key.
-        """
-        whole = self.norms.sum(-1, keepdim=True)
-        return replace(self, weights=self.norms / whole.masked_fill(whole == 0, 1), of="norm", value_norms=None)
-
-    def on_keys(self, chosen: Tensor) -> Tensor:
-        """Sum the weights from all content queries to some keys.
-
-        Args:
-            chosen: bool mask of keys, [batch, key].
-
-        Returns:
-            float64 [batch, heads].
-        """
-        return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
-
-    def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
-        """Sum values over the content queries.
-
-        Args:
-            values: one value per query, [batch, heads, query].
-            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
-
-        Returns:
-            float64 [batch, heads].
-        """
-        chosen = self.queries.content if where is None else self.queries.content & where
-        return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
 
 class Measure(ABC):
@@ -168,6 +63,25 @@ class Measure(ABC):
         """
         return "no sentence of the corpus has anything to measure it on"
 
+    def needs_whole_weights(self, *, even: bool = False) -> bool:  # noqa: ARG002
+        """Return whether weights that are spread over processes would give other numbers.
+
+        Args:
+            even: whether processes wait for each other unless each batch takes as many passes as any other (FSDP).
+        """
+        return True
+
+    def unsettled(self, _counts: Tensor, /) -> str | None:
+        """Return why there is no interval if tokens are counted in the corpus itself.
+
+        Args:
+            _counts: how often each token occurs in it, [vocabulary].
+
+        Returns:
+            The reason for the log; None if the interval over sentences holds.
+        """
+        return None
+
     def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the sample size of every column that is a share of queries.
 
@@ -198,30 +112,42 @@ class Measure(ABC):
 class Score(Measure):
     """Base class of attention scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    Every score exists twice, by attention and by what is really moved (`Observation.by_norm`). The columns of the
-    second have `-norm` after the name of the score: `confidence-norm`, `position-norm[-1]`.
+    Every score exists three times: by attention, by what is really moved (`Observation.by_norm`), and by attention
+    without the sink (`Observation.without_sink`). The columns of the others have `-norm` and `-nosink` after the name
+    of the score: `confidence-norm`, `position-nosink[-1]`. Without the sink some queries do not count, others for each
+    head: count by `observation.count` in `denominators`.
 
     `update` and `denominators` return sums per sentence. Set `in_parts` to True if these also add over blocks of
     queries. Long texts are then read in blocks: each `Observation` has some of the queries and all keys, and its
     `places` are the positions of these queries.
 
     Args:
-        weights: "attention" weights, or "norm", the norms of the weighted vectors that the head moves.
+        weights: "attention" weights, "norm", the norms of the weighted vectors that the head moves, or "nosink",
+            attention weights without the sink.
+        least: the least weight off the sink of a query that counts without it.
     """
 
     weights: Weights = field(default="attention", kw_only=True, repr=False)
+    least: float = field(default=LEAST, kw_only=True, repr=False)
     in_parts: ClassVar[bool] = False
+    of_sink: ClassVar[bool] = False  # nothing is left of it without the sink
 
     def __post_init__(self) -> None:
-        if self.weights not in ("attention", "norm"):
-            raise ValueError(f"unknown weights: got {self.weights!r}; expected 'attention' or 'norm'")
+        if self.weights not in ("attention", "norm", "nosink"):
+            raise ValueError(f"unknown weights: got {self.weights!r}; expected 'attention', 'norm' or 'nosink'")
+        if not 0 < self.least < 1:
+            raise ValueError(f"least out of range: got {self.least!r}; expected a share of the weight, 0 < least < 1")
+        if self.of_sink and self.weights == "nosink":
+            raise ValueError(f"score {self.name()!r} is of the sink: got weights='nosink'; expected 'attention'")
 
     def __str__(self) -> str:
         """Return the call that makes the score; provenance and cache keys have it."""
-        text = repr(self)
-        if self.weights == "attention":
+        text, by = repr(self), [f"weights={self.weights!r}"] * (self.weights != "attention")
+        if self.weights == "nosink":
+            by.append(f"least={self.least!r}")
+        if not by:
             return text
-        return f"{text[:-1]}{'' if text.endswith('()') else ', '}weights={self.weights!r})"
+        return f"{text[:-1]}{'' if text.endswith('()') else ', '}{', '.join(by)})"
 
     @property
     def label(self) -> str:
@@ -229,8 +155,12 @@ class Score(Measure):
         return self.column(self.name())
 
     def column(self, name: str) -> str:
-        """Return the name of a column in the table, with `-norm` after the score's name if it is by norms."""
-        return name if self.weights == "attention" else by_norm(name)
+        """Return the name of a column in the table, with `-norm` or `-nosink` after the score's name."""
+        return name if self.weights == "attention" else of_variant(name, self.weights)
+
+    def needs_whole_weights(self, *, even: bool = False) -> bool:  # noqa: ARG002
+        """Return whether norms of values are read."""
+        return self.weights == "norm"
 
     @abstractmethod
     def update(self, observation: Observation) -> dict[str, Tensor]:
@@ -250,6 +180,7 @@ class Score(Measure):
             observation: attention of one site on one batch.
 
         Returns:
-            {name: [batch, 1] or [batch, 1, detail]}; by default the number of content queries, "queries".
+            {name: [batch, 1] or [batch, 1, detail], without the sink [batch, heads] or [batch, heads, detail]}; by
+            default the number of content queries, "queries".
         """
-        return {"queries": observation.queries.content.sum(-1, keepdim=True)}
+        return {"queries": observation.count()}

@@ -11,7 +11,8 @@ import pandas as pd
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus, CorpusLike, Sentence
+from headroles.data.readers import corpus_of
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel, Model
@@ -27,12 +28,12 @@ DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 2
 def attention_examples(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     *,
     limit: int = 3,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Return the attention of all heads on a few sentences.
+    """Compute the attention of all heads on a few sentences.
 
     A decoder is teacher-forced on the corpus's targets, without any on the model's own greedy output. Corpora and
     tokenizers are checked as by `headroles.score`.
@@ -54,7 +55,7 @@ def attention_examples(
     """
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
-    sentences, handle = corpus[:limit], HeadModel.of(model, tokenizer)
+    handle, sentences = HeadModel.of(model, tokenizer), corpus_of(corpus)[:limit]
     if study is None:
         return _table(handle, sentences)
     return study_at(study).keep("attention", handle.cache_key(sentences), lambda: _table(handle, sentences))
@@ -84,6 +85,7 @@ def attention_matrix(
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
     if not text.text.strip():
         raise ValueError(f"the sentence is empty: got {text.text!r}; expected text")
+    handle.check_weights("attention")
     encoded = handle.encode(Corpus("one sentence", (text,)), words=False)
     kept: list[Tensor] = []
 
@@ -115,6 +117,7 @@ class _Row(NamedTuple):
 
 
 def _table(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
+    model.check_weights("attention")
     encoded = model.encode(corpus, words=False)
     rows: list[_Row] = []
     with model.evaluating(), model.without_gradients():

@@ -16,7 +16,9 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.outputs import Output
+from headroles.tables.names import unknown
 
+SIMILARITY = "the objective 'similarity' (objective=)"  # which every model without a head has
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
@@ -61,7 +63,7 @@ class Objective(ABC):
         return self.bound(model)
 
     def bound(self, model: HeadModel, read: object = None) -> Self:
-        """Return a copy for a model, with what was read of the corpus."""
+        """Return a copy for a model, with what was computed from the corpus."""
         fitted = copy(self)
         vars(fitted).update(model=model, read=read)  # not fields: objectives are frozen, and go by their options
         return fitted
@@ -85,7 +87,7 @@ class Top(Objective):
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the logits, over the vocabulary without padding."""
         padding = getattr(self.model.config, "pad_token_id", None)
-        logits = output.logits
+        logits = outputs.logits(self.model, output)
         chosen = logits.detach().argmax(-1)  # [batch, token]
         if padding is not None and (chosen == padding).any():
             free = logits.detach().clone()
@@ -110,7 +112,7 @@ class Reference(Objective):
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the logits of the correct tokens."""
         labels = outputs.labels(self.model, batch)
-        return Explained(outputs.picked(output.logits, labels.clamp(min=0)), labels >= 0)
+        return Explained(outputs.picked(outputs.logits(self.model, output), labels.clamp(min=0)), labels >= 0)
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,7 @@ class Loss(Objective):
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
         """Check that the model has logits."""
-        if not outputs.has_vocabulary(model):
-            _needs_classes(model, self.name)
+        check_loss(model)
         return super().fit(model, batches)
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
@@ -199,7 +200,10 @@ class Loss(Objective):
         if not outputs.has_vocabulary(self.model):
             return _single(outputs.label_loss(self.model, output.logits, batch))
         labels = outputs.labels(self.model, batch)
-        flat = output.logits.float().flatten(0, 1), labels.flatten()  # twice as fast as with classes in the middle
+        flat = (
+            outputs.logits(self.model, output).float().flatten(0, 1),
+            labels.flatten(),
+        )  # twice as fast as with classes in the middle
         return Explained(F.cross_entropy(*flat, reduction="none").view(labels.shape), labels >= 0)
 
 
@@ -240,13 +244,18 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
-    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
+    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head.
+
+    Raises:
+        ValueError: The name is unknown, or the output depends on weights that the checkpoint lacks.
+    """
+    model.check_weights("output")
     if isinstance(name, Objective):
         return name
     if name is None:
         return Top() if outputs.has_vocabulary(model) else ClassLogit() if outputs.has_classes(model) else Similarity()
     if name not in OBJECTIVES:
-        raise ValueError(f"unknown objective {name!r}; known: {', '.join(OBJECTIVES)}")
+        raise ValueError(unknown("objective", name, OBJECTIVES))
     return OBJECTIVES[name]()
 
 
@@ -269,17 +278,26 @@ def _needs_vocabulary(model: HeadModel, name: str) -> None:
     if not outputs.has_vocabulary(model):
         raise ValueError(
             f"objective {name!r} needs logits over a vocabulary: {model.name} has none; "
-            f"try {'class' if outputs.has_classes(model) else 'similarity'!r}, or load the model with its head"
+            f"try the objective {'class' if outputs.has_classes(model) else 'similarity'!r} (objective=), or load the "
+            f"model with its head"
         )
 
 
-def _needs_classes(model: HeadModel, name: str) -> None:
+def check_loss(model: HeadModel, instead: str = SIMILARITY) -> None:
+    """Raise ValueError for a model without a loss, with what to try `instead` of one of hidden states only."""
+    if not outputs.has_vocabulary(model):
+        _needs_classes(model, Loss.name, instead)
+
+
+def _needs_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> None:
     if outputs.has_vocabulary(model):
         raise ValueError(f"objective {name!r} needs a classifier: {model.name} predicts tokens; try 'top'")
     if not outputs.has_classes(model):
+        bare = model.model.base_model is model.model
+        what = f"has hidden states only; try {instead}, or" if bare else "predicts something else; try to"
         raise ValueError(
-            f"objective {name!r} needs a model that classifies or predicts tokens: {model.name} has hidden "
-            f"states only; try 'similarity', or load the model with its head"
+            f"objective {name!r} needs a model that classifies or predicts tokens: {model.name} {what} load the model "
+            f"with {'its' if bare else 'another'} head"
         )
 
 

@@ -14,14 +14,23 @@ from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 
-LABELLED = "give a table with a column of labels (label= names it) that has a label in each row"
+LABELLED = "give a table with a column label that has a label in each row (in Python label= names another column)"
 _SHOWN = 5
 
 
 class Output(Protocol):
-    """The output of a model with a head; one without has `last_hidden_state` instead."""
+    """The output of a model: its `logits` (`logits`), or without a head `last_hidden_state`."""
 
     logits: Tensor
+
+
+def logits(model: HeadModel, output: Output) -> Tensor:
+    """Return the logits over classes, or over the vocabulary: of models of two tasks `prediction_logits`."""
+    if getattr(output, "logits", None) is not None or not has_vocabulary(model):
+        return output.logits
+    size = len(model.model.get_output_embeddings().weight)
+    values = (value for value in vars(output).values() if isinstance(value, Tensor))
+    return next(value for value in values if value.ndim == 3 and value.shape[-1] == size)
 
 
 def has_vocabulary(model: HeadModel) -> bool:
@@ -30,8 +39,8 @@ def has_vocabulary(model: HeadModel) -> bool:
 
 
 def has_classes(model: HeadModel) -> bool:
-    """Return whether a model predicts one class for each example."""
-    return model.name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification"))
+    """Return whether a model predicts classes of each example, or scores."""
+    return not has_vocabulary(model) and model.predicts_classes
 
 
 def problem(model: HeadModel) -> str:
@@ -90,7 +99,8 @@ def labels(model: HeadModel, batch: Batch) -> Tensor:
     view = batch.source
     if not causal(model):
         return torch.where(view.content, view.ids, -100)
-    after = torch.where(view.attention_mask, view.ids, -100).roll(-1, dims=1)
+    counted = view.attention_mask if batch.counted is None else batch.counted
+    after = torch.where(counted, view.ids, -100).roll(-1, dims=1)
     after[:, -1] = -100
     return after
 
@@ -146,8 +156,8 @@ def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     states = getattr(output, "last_hidden_state", None)
     if states is None:
         raise ValueError(
-            f"objective 'similarity' needs hidden states: got the logits of {model.name}; expected a model "
-            f"without a head; try model.base_model"
+            f"objective 'similarity' needs hidden states: got the logits of {model.name}; expected a model without a "
+            f"head; try model.base_model"
         )
     view = batch.source if batch.target is None else batch.target
     attention_mask = view.attention_mask.to(states.dtype)
@@ -170,7 +180,7 @@ def picked(logits: Tensor, chosen: Tensor) -> Tensor:
 def choices(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     """Return predicted tokens [batch, token], classes [batch], or mean states [batch, width]."""
     if has_vocabulary(model) or has_classes(model):
-        return output.logits.argmax(-1)
+        return logits(model, output).argmax(-1)
     return mean_state(output, batch, model)
 
 
@@ -209,7 +219,7 @@ def _is_number(label: str) -> bool:
 def causal(model: HeadModel) -> bool:
     """Return whether a model without an encoder predicts the next token: no query of it attends to a later key.
 
-    The attention of one forward says so. A name does not: `FlaubertWithLMHeadModel` predicts masked tokens.
+    This is read from the attention of one forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens.
     """
     if model.config.is_encoder_decoder or not model.sites:
         return False

@@ -12,11 +12,15 @@ import pandas as pd
 
 from headroles.models.batching import Encoded, Pages
 from headroles.models.sites import Site
+from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
 from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientScore
+from headroles.scores.measured import Measured
+from headroles.scores.patterns.resting import Resting
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.names import unknown
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
@@ -46,24 +50,32 @@ def _import_scores() -> str:
     return package.__name__
 
 
-def named(scores: str | Measure | Iterable[str | Measure], weights: Weights = "attention") -> list[Measure]:
+def named(
+    scores: str | Measure | Pattern | Iterable[str | Measure | Pattern],
+    weights: Weights = "attention",
+    *,
+    without_sink: bool = False,
+) -> list[Measure]:
     """Return score instances for names and instances.
 
     Args:
-        scores: one name or instance, or several of either.
+        scores: one name, instance or pattern, or several of these.
         weights: "norm" for attention scores by norms; "attention" leaves instances as they are.
+        without_sink: whether to add all attention scores without the sink, and `Resting`.
 
     Returns:
         The instances in the order given; a name stands for its class with default options.
 
     Raises:
-        ValueError: if a name is unknown, a label is repeated, no score is given, or weights are given for none.
+        ValueError: if a name is unknown, a label is repeated, no score is given, or weights or `without_sink` are given
+            for none.
     """
     chosen: list[Measure] = []
     known = list_scores()
-    for item in [scores] if isinstance(scores, str | Measure) else scores:
+    for given in [scores] if isinstance(scores, str | Measure | Pattern) else scores:
+        item = Measured(given) if isinstance(given, Pattern) else given
         if isinstance(item, str) and item not in known:
-            raise ValueError(f"unknown score {item!r}; known: {', '.join(known)}")
+            raise ValueError(unknown("score", item, known))
         if not isinstance(item, str | Measure):
             raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
         new = known[item]() if isinstance(item, str) else item
@@ -78,7 +90,21 @@ def named(scores: str | Measure | Iterable[str | Measure], weights: Weights = "a
             f"no score has weights: got weights={weights!r} with {', '.join(score.label for score in chosen)}; "
             f"expected an attention score such as 'confidence'"
         )
-    return chosen
+    return [*chosen, *_without_sink(chosen)] if without_sink else chosen
+
+
+def _without_sink(chosen: list[Measure]) -> list[Measure]:
+    """The scores that are to be added, so that all that can be are measured without the sink."""
+    scores = [score for score in chosen if isinstance(score, Score) and not score.of_sink]
+    if not scores:
+        given = ", ".join(score.label for score in chosen)
+        raise ValueError(
+            f"nothing is left without the sink: got without_sink=True with {given}; "
+            f"expected an attention score such as 'confidence'"
+        )
+    twins = [replace(score, weights="nosink") for score in scores]
+    labels = {score.label for score in chosen}
+    return [score for score in (Resting(least=twins[0].least), *twins) if score.label not in labels]
 
 
 def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | None = None) -> dict[str, str]:
@@ -115,15 +141,17 @@ def available(
     weights: Weights,
     *,
     counted: bool,
+    without_sink: bool = False,
 ) -> list[Measure]:
     """The given scores, or by default those that the model and the corpus allow."""
     if scores is not None:
-        chosen = named(scores, weights)
+        chosen = named(scores)
         for score in chosen:
             if fault := _fault(score, sites, pages, counted=counted):
                 raise ValueError(fault)
         return chosen
-    return [score for score in named(DEFAULT, weights) if not _fault(score, sites, pages, counted=counted)]
+    default = named(DEFAULT, weights, without_sink=without_sink)
+    return [score for score in default if not _fault(score, sites, pages, counted=counted)]
 
 
 def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:
@@ -140,7 +168,7 @@ def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) ->
     if score.needs_counts and pages.streamed and not counted:
         return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="
     if isinstance(score, GradientScore) and pages.streamed:
-        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read"
+        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read it whole: headroles.read, no --stream"
     return None
 
 

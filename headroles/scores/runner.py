@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -13,14 +15,16 @@ from transformers import PreTrainedTokenizerBase
 from headroles._distributed import track
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.conllu import offsets
-from headroles.data.corpus import RELATIONS, Corpus
+from headroles.data.corpus import RELATIONS, Corpus, CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
-from headroles.models.code_identity import code_of
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.identity.of_code import code_of
+from headroles.models.weights.sharded import check_whole
 from headroles.scores.accumulator import Accumulator, check_missing
-from headroles.scores.attention import AttentionPass, frequencies, uncounted
+from headroles.scores.attention import AttentionPass, frequencies, uncounted, unsettled
 from headroles.scores.base import Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.relevance import Relevance
@@ -30,20 +34,23 @@ from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
 from headroles.tables.study import Study, study_at
 
+log = logging.getLogger(__name__)
 CHECKED = 100  # sentences of the conservation report
 
 
 def score(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus | StreamingCorpus,
+    corpus: CorpusLike | StreamingCorpus,
     scores: Measure | Iterable[str | Measure] | None = None,
     *,
-    weights: Weights = "attention",
+    weights: Literal["attention", "norm"] = "attention",
+    without_sink: bool = False,
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
-    reference: Corpus | None = None,
+    reference: CorpusLike | None = None,
+    generate: int | None = None,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Score every attention head of a model on a corpus.
@@ -63,15 +70,24 @@ def score(
         tokenizer: tokenizer of the model.
         corpus: the sentences. A stream is read part by part; gradient scores, and rarity without `reference`, need a
             whole corpus.
-        scores: names or instances; default: all scores in `DEFAULT` that the model and the corpus allow.
+        scores: names of scores; by default all that the model and the corpus allow. Or instances; `DEFAULT` has the
+            default ones.
         weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of what heads really move
-            (Kobayashi et al. 2020, "Attention is not only a weight"; `Observation.by_norm`). Their columns have `-norm`
-            after the name of the score, such as `confidence-norm` and `position-norm[-1]`. An instance may have
-            `weights` of its own: both are then measured in one pass.
+            (Kobayashi et al. 2020, "Attention is not only a weight"). `Observation.by_norm` is the norm. Their columns
+            have `-norm` after the name of the score, such as `confidence-norm` and `position-norm[-1]`. An instance may
+            have `weights` of its own: both are then measured in one pass.
+        without_sink: whether to measure every attention score also without the sink: the first token and special tokens
+            are no keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
+            the name of the score. A query with less than .01 of its weight left is not counted for that head; the share
+            of these queries is the column `resting`.
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
         reference: corpus in which token frequencies are counted; default: `corpus`.
+        generate: number of tokens that the model writes at most, greedily, after each text; the whole is then read
+            teacher-forced. Scores count the queries of what it has written alone, among all keys; targets of gradient
+            scores are its tokens. Texts lose their trees. An encoder-decoder writes its own targets. Encoders write
+            none.
         study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. Other scores of the
             same corpus, with the same options, are added to its columns. It also keeps `offsets`, the distances between
             heads and dependents, if the corpus has trees (of a stream those of its first part), and
@@ -91,14 +107,21 @@ def score(
         >>> table = hr.score(model, tokenizer, corpus, ["confidence", "position"])
         >>> roles = hr.roles(table)
     """  # noqa: DOC502
-    handle = HeadModel.of(model, tokenizer)
-    chosen = None if scores is None else named(scores, weights)
-    measure = partial(_score, handle, weights=weights, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+    handle = HeadModel.of(model, tokenizer, allow_sharded=True)
+    corpus, reference = _corpora(corpus, reference)
+    handle.check_writes(generate)
+    name = partial(named, weights=weights, without_sink=without_sink)
+    chosen = None if scores is None else name(scores)
+    options: dict[str, Any] = {"weights": weights, "without_sink": without_sink}
+    options |= {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+    measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
     if study is None:
-        return measure(corpus, chosen, reference=reference)
+        return measure(corpus, chosen, reference=reference, generate=generate)
     kept, repeated = study_at(study), _repeated(handle) if chosen is None else None
-    by = {} if chosen is not None or weights == "attention" else {"by": weights}
-    again = {} if repeated is None else {"repeated": repeated.hash}
+    variants = [*([weights] if weights != "attention" else []), *(["nosink"] if without_sink else [])]
+    by = {"by": ",".join(variants)} if chosen is None and variants else {}
+    again: dict[str, object] = {} if repeated is None else {"repeated": repeated.hash}
+    again |= {} if generate is None else {"generate": generate}
     key = handle.cache_key(
         corpus,
         scores="default" if chosen is None else ",".join(map(_named_by_code, chosen)),
@@ -112,20 +135,42 @@ def score(
     text = corpus.hash
 
     def compute() -> pd.DataFrame:
-        table = measure(corpus, chosen, reference=reference)
+        table = measure(corpus, chosen, reference=reference, generate=generate)
         if corpus.hash != text:
             raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
-        return table if repeated is None else frame.join(table, measure(repeated, named(REPEATED, weights)))
+        if repeated is None:
+            return table
+        return frame.join(table, measure(repeated, [score for score in name(REPEATED) if score.name() in REPEATED]))
 
     table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))
+    _keep_beside(kept, key, handle, corpus, chosen or (), max_tokens)
+    return _columns_of(table, name((*DEFAULT, *REPEATED)) if chosen is None else chosen)
+
+
+def _corpora(
+    corpus: CorpusLike | StreamingCorpus, reference: CorpusLike | None
+) -> tuple[Corpus | StreamingCorpus, Corpus | None]:
+    given = corpus if isinstance(corpus, StreamingCorpus) else corpus_of(corpus)
+    return given, None if reference is None else corpus_of(reference)
+
+
+def _keep_beside(
+    study: Study,
+    key: str,
+    model: HeadModel,
+    corpus: Corpus | StreamingCorpus,
+    scores: Iterable[Measure],
+    max_tokens: int,
+) -> None:
+    """Keep the conservation report of each relevance score, and the offsets of a corpus with trees."""
     sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
-    for relevance in (measured for measured in chosen or () if isinstance(measured, Relevance)):
-        kept.keep(
+    for relevance in (measured for measured in scores if isinstance(measured, Relevance)):
+        study.keep(
             f"conservation-{relevance.rules}",
             key,
             lambda relevance=relevance: conservation(  # type: ignore[misc]
-                handle,
-                tokenizer,
+                model,
+                model.tokenizer,
                 sample[:CHECKED],
                 relevance.rules,
                 epsilon=relevance.epsilon,
@@ -134,10 +179,9 @@ def score(
             ),
         )
     if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
-        kept.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
+        study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
     else:
-        kept.path("offsets").unlink(missing_ok=True)  # of another corpus
-    return _columns_of(table, named((*DEFAULT, *REPEATED), weights) if chosen is None else chosen)
+        study.path("offsets").unlink(missing_ok=True)  # of another corpus
 
 
 def _named_by_code(measure: Measure) -> str:
@@ -153,11 +197,7 @@ def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
     kept = {name: text for name, text in texts.items() if dict(frame.fields(text))["score"] in labels}
     if len(kept) == len(table.columns):
         return table
-    part, draws = table[[*kept]], frame.resamples(table)
-    part.attrs["signatures"] = kept
-    if draws is not None:
-        part.attrs["resamples"] = frame.Resamples(draws.index, {k: v for k, v in draws.draws.items() if k in kept})
-    return part
+    return frame.only(table, [*kept])
 
 
 def _repeated(model: HeadModel) -> Corpus | None:
@@ -177,13 +217,17 @@ def _score(
     n_resamples: int,
     seed: int,
     weights: Weights,
+    without_sink: bool,
     reference: Corpus | None = None,
+    generate: int | None = None,
 ) -> pd.DataFrame:
     sites = model.sites
     if not any(site.heads for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
-    pages = model.pages(corpus)
-    chosen = available(scores, sites, pages, weights, counted=reference is not None)
+    pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
+    chosen = available(scores, sites, pages, weights, counted=reference is not None, without_sink=without_sink)
+    for score in (score for score in chosen if score.needs_whole_weights(even=model.axis.even)):
+        check_whole(model.model, score.label)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
         raise ValueError(fault)
     attention_scores = [score for score in chosen if isinstance(score, Score)]
@@ -203,24 +247,39 @@ def _score(
         passes: list[AttentionPass | GradientPass] = [*gradient_passes]
         if attention_scores:
             passes.insert(0, AttentionPass(attention_scores, model, counted))
-        for batch in track(batches, "scoring heads", total=total):
+        for batch_left in model.axis.evenly(track(batches, "scoring heads", total=total)):
+            batch = batch_left or next(model.batches(whole, max_tokens=max_tokens))  # which does not count again
             counts = torch.from_numpy(bootstrap_counts(batch.numbers, n_resamples, seed)).to(model.device)
             for scoring_pass in passes:
-                scoring_pass.read(batch, counts, accumulator)
-    accumulator.reduce(model.device)
-    provenance = f"{_provenance(model, pages, reference)}|{frame.sign(resamples=n_resamples, seed=seed)}"
+                scoring_pass.read(batch, counts * (batch_left is not None), accumulator)
+    accumulator.reduce(model.axis, model.device)
+    provenance = f"{_provenance(model, pages, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
-    table = accumulator.table(model.index, provenance, notes)
+    doubts = unsettled(chosen, pages, counted) if reference is None else {}
+    table = accumulator.table(model.index, provenance, notes, doubts)
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
+    _report_uncounted(chosen, pages)
     return table
 
 
-def _provenance(model: HeadModel, pages: Pages, reference: Corpus | None) -> str:
+def _report_uncounted(scores: Sequence[Measure], pages: Pages) -> None:
+    """Log how many words have no tokens of their own, if a score reads dependencies."""
+    names, read = [score.label for score in scores if score.needs_trees], pages.read
+    if names and read["unaligned"]:
+        log.warning(
+            "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",
+            *(", ".join(names), read["unaligned"], read["words"], read["uncounted"], read["dependencies"]),
+        )
+
+
+def _provenance(model: HeadModel, pages: Pages, reference: Corpus | None, generate: int | None) -> str:
     """The provenance that all scores of a run share."""
     first, fields = pages.first, dict[str, object](pages.read)
-    if first.greedy or first.target is not None:
-        fields["decoder"] = "greedy" if first.greedy else "reference"
+    if first.greedy or first.target is not None or first.again:
+        fields["decoder"] = "greedy" if first.greedy else "source" if first.again else "reference"
+    if generate is not None:
+        fields["generate"] = generate
     if shared := kv_groups.description(model.sites):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-
 import torch
 from torch import Tensor, nn
 
+from headroles._restoration import Block, Changes
 from headroles.models.attention_hooks import Call, attending
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import read_heads
-from headroles.models.sites import Site
+from headroles.models.sites import Site, unreadable_weight
 from headroles.tables.frame import Kind
 
 NEEDS = "norms need the values and the output projection of every head"
@@ -28,18 +26,17 @@ class ValueNorms:
     def __init__(self, model: HeadModel) -> None:
         self.model, self.values, self.factors = model, dict[nn.Module, Tensor](), dict[tuple[Kind, int], Tensor]()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Block[None]:
         """Keep the values of the latest attention call of each module within the block."""
 
         def keep(call: Call) -> None:
             self.values = {call.module: call.value}
 
-        with attending(self.model.model, keep):
-            try:
-                yield
-            finally:
-                self.values = {}
+        def begin(changes: Changes) -> None:
+            changes.add(lambda: setattr(self, "values", {}))
+            changes.enter(attending(self.model.model, keep))
+
+        return Block(begin)
 
     def of(self, site: Site) -> Tensor:
         """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
@@ -80,8 +77,8 @@ def _missing(model: HeadModel) -> str | None:
             return f"{NEEDS}: {site.name} in {name} attends outside transformers' attention interface"
         if site.out is None:
             return f"{NEEDS}: another operation stands between {site.name} in {name} and its output projection"
-        if not output_weight(site).is_floating_point():
-            return f"{NEEDS}: {site.out_name} in {name} is quantised; try without quantization_config"
+        if fault := unreadable_weight(site, name):
+            return f"{NEEDS}: {fault}"
     if model.offloaded:
         return f"{NEEDS}: some weights of {name} are offloaded; try a device that holds them all"
     return None
@@ -99,11 +96,9 @@ def _changed(model: HeadModel) -> str | None:
     def keep(call: Call) -> None:
         outputs[call.module] = call.out
 
-    with ExitStack() as stack:
-        read_heads(stack, model.model, model.sites, compare)
-        stack.enter_context(attending(model.model, keep))
-        stack.enter_context(model.evaluating())
-        stack.enter_context(torch.no_grad())
+    with model.evaluating() as changes, torch.no_grad():
+        read_heads(changes, model.model, model.sites, compare)
+        changes.enter(attending(model.model, keep))
         model.forward_body(dummy_inputs(model.model))
     return names[0] if names else None
 

@@ -1,4 +1,4 @@
-"""Names of columns and tables: the one place that takes them apart, and says what each table is (no torch)."""
+"""Names of columns and tables: their parts, parsed here alone, and the registry of tables (no torch)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from headroles.tables.frame import KINDS
 
-NORM = "-norm"  # follows the name of a score or role by norms: confidence-norm, position-norm[-1]
+VARIANTS = ("norm", "nosink")  # follow the name of a score or role: confidence-norm by norms, position-nosink[-1]
 ENDS = ("", ".low", ".high")  # a number and the ends of its interval
-ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}
+ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
 _COLUMN = re.compile(r"([^.\[]+)(?:\[([^\]]*)\])?(?:\.(.+))?")
 _PICKED = ("turn", "size")  # suffixes of columns that are measurements of their own
 _SEED = re.compile(r" seed (\d+)$")
@@ -75,19 +75,19 @@ class Column(NamedTuple):
         return self.suffix in ("", *_PICKED) and not {*".["} & {*self.name}
 
     @property
-    def is_by_norm(self) -> bool:
-        """Whether it is of a score or role by norms."""
-        return self.name.endswith(NORM)
+    def variant(self) -> str:
+        """The variant of a score or role: norm of `position-norm[-1]`, nosink of `rarity-nosink`, else empty."""
+        last = self.name.rpartition("-")[2]
+        return last if last in VARIANTS and last != self.name else ""
 
-    @property
-    def by_norm(self) -> Column:
-        """The column by norms: `position-norm[-1]` of `position[-1]`."""
-        return self._replace(name=self.name + NORM)
+    def of_variant(self, variant: str) -> Column:
+        """Return the column of a variant: `position-norm[-1]` of `position[-1]`."""
+        return self._replace(name=f"{self.plain.name}-{variant}" if variant else self.plain.name)
 
     @property
     def plain(self) -> Column:
         """The column by attention: `position[-1]` of `position-norm[-1]`."""
-        return self._replace(name=self.name.removesuffix(NORM))
+        return self._replace(name=self.name.removesuffix(f"-{self.variant}")) if self.variant else self
 
     @property
     def metric(self) -> str | None:
@@ -117,9 +117,9 @@ class Column(NamedTuple):
         return Pruning(strategy, heads, self.kinds, None if seed is None else int(seed[1]))
 
 
-def by_norm(column: str) -> str:
-    """Return the name of a column by norms."""
-    return str(Column.parse(column).by_norm)
+def of_variant(column: str, variant: str) -> str:
+    """Return the name of a column of a variant, "norm" or "nosink"."""
+    return str(Column.parse(column).of_variant(variant))
 
 
 def without_ends(names: Iterable[object]) -> list[str]:
@@ -162,7 +162,7 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
     for table in (
         Table("heads", "hr.score", "score", one_model=True, part="scores", per_head=True, is_outcome=True),
         Table("heads-", "hr.dynamics"),  # of checkpoints
-        Table("attention", "hr.attention_examples", "attention-examples", one_model=True, part="attention"),
+        Table("attention", "hr.attention_examples", one_model=True, part="attention"),
         Table("attention-", "hr.attention_examples"),
         Table("circuits", "hr.copying", one_model=True, part="circuits", per_head=True),
         Table("composition", "hr.composition", one_model=True),
@@ -177,6 +177,12 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("best-", "hr.ablate", "ablate", one_model=True, derived=True),
         Table("curves-", "hr.ablation_curve", "ablation-curve", one_model=True, part="curves"),
         Table("areas-", "hr.ablation_curve", "ablation-curve", one_model=True, derived=True),
+        Table("budget-", "hr.cache_budget", "cache-budget", one_model=True, part="budgets"),
+        Table("evaluation", "hr.evaluate", one_model=True),
+        Table("evaluation-", "hr.papers.replicate"),
+        Table("role-", "hr.test_roles", "test-roles", one_model=True, part="tests"),
+        Table("shapley-", "hr.shapley_values", one_model=True, per_head=True),
+        Table("interactions-", "hr.shapley_interactions", one_model=True),
         Table("agreement", "hr.agreement", derived=True),
         Table("correlations", "hr.score_correlations"),
         Table("sizes-", "hr.sparsity_sweep", "sparsity-sweep", one_model=True, part="sizes"),
@@ -211,6 +217,6 @@ def after_stem(name: str) -> str:
 
 
 def table_of(name: str) -> Table:
-    """Return what the table of a name is; of an unknown one, that nothing is known."""
+    """Return the registered table of a name; for an unknown name one without description."""
     stem = stem_of(name)
     return TABLES.get(name) or TABLES.get(f"{stem}-") or TABLES.get(stem) or _UNKNOWN

@@ -1,7 +1,7 @@
-"""What a score, metric, role or ranking says of itself, where there is no torch: its direction, name and colour.
+"""Declarations of scores, metrics, roles and rankings: direction, name, unit, colour (no torch).
 
-A class of the user's own declares it by class attributes, which the signatures of its columns carry from then on, so
-that figures, reports and relations of a stored table show it as well. What the package has is known here.
+A class of the user's own declares them by class attributes. The signatures of its columns carry them, so that figures,
+reports and relations of a stored table show them as well. Those of the package's own metrics and rankings stand here.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ METRICS = {
     "pair_accuracy": Quality(1, "accuracy on minimal pairs"),
     "pair_difference": Quality(1, "difference of minimal pairs", "nats"),
 }
+OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
 RANKINGS = {"l0": "L0", "exactly": "subset selection"}  # strategy -> its title
 
 
 def declaration(what: What, name: str, thing: object) -> dict[str, object]:
-    """Return the provenance fields of what a thing declares, such as {"metric.mine.better": -1}."""
+    """Return the declarations of a class or object as provenance fields, such as {"metric.mine.better": -1}."""
     values = {field: getattr(thing, field, None) for field in DECLARES[what]}
     return {f"{what}.{name}.{field}": value for field, value in values.items() if value not in (None, "")}
 
 
 def declared(what: What, name: str, signature: str) -> dict[str, str]:
-    """Return what a signature says of a thing: {"better": "-1"}."""
+    """Return the declarations of a metric, score, role or ranking in a signature: {"better": "-1"}."""
     start = f"{what}.{name}."
     return {key.removeprefix(start): value for key, value in fields(signature) if key.startswith(start)}
 
@@ -75,19 +76,22 @@ def signature_of(table: pd.DataFrame | pd.Series, column: object) -> str:
 
 
 def quality(metric: str, signature: str = "") -> Quality:
-    """Return direction, name and unit of a metric: of a known one, or as the signature of a column says."""
-    said = declared("metric", metric, signature)
-    if said or metric not in METRICS:
-        return Quality(int(said.get("better", 0)), said.get("title", metric), said.get("unit", ""))
-    return METRICS[metric]
+    """Return direction, name and unit of a metric: as declared in a signature, else those of `METRICS`."""
+    given = declared("metric", metric, signature)
+    base, _, variant = metric.partition("-")  # bleu-zh is a variant of bleu
+    if not given and metric in OBJECTIVES:
+        return OBJECTIVES[metric]
+    if given or base not in METRICS:
+        return Quality(int(given.get("better", 0)), given.get("title", metric), given.get("unit", ""))
+    return METRICS[base]._replace(title=f"{METRICS[base].title} ({variant})") if variant else METRICS[metric]
 
 
 def metric_of(signature: str) -> str:
     """Return the metric that a signature names, such as "bleu"; "" if it names none."""
     parts = dict(fields(signature))
     name = parts.get("metric", "").partition("(")[0].lower()
-    said = (key.split(".")[1] for key in parts if key.startswith("metric.") and key.endswith(".better"))
-    return next(said, next((known for known in METRICS if known.replace("_", "") == name), name))
+    declaring = (key.split(".")[1] for key in parts if key.startswith("metric.") and key.endswith(".better"))
+    return next(declaring, next((known for known in METRICS if known.replace("_", "") == name), name))
 
 
 def harm(column: object, signature: str = "") -> int:

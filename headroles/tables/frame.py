@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
+from numbers import Integral
 from typing import Literal, get_args
 from urllib.parse import unquote
 
@@ -17,25 +18,70 @@ Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
 _HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
 class Resamples(dict[str, object]):
     """Bootstrap resamples of a table's columns.
 
-    `draws[column]` is [heads, resamples], rows as in `index`.
+    `draws[column]` is [heads, resamples], rows as in `index`. `measured[column]`, [heads], are the values of all
+    columns of the table that they were made for; without it a column is known by its name alone.
 
     They are kept in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON. To both this is an
     empty dict: it is never copied, and does not prevent `DataFrame.to_parquet`, which drops it (`save_table` keeps it).
+    So it does not notice that a column was renamed, assigned or changed: `resamples` compares the values.
     """
 
-    def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.floating]]) -> None:
+    def __init__(
+        self,
+        index: pd.MultiIndex,
+        draws: Mapping[str, npt.NDArray[np.floating]],
+        measured: Mapping[str, npt.NDArray[np.floating]] | None = None,
+    ) -> None:
         super().__init__()
-        self.index, self.draws = index, dict(draws)
+        self.index, self.draws, self.measured = index, dict(draws), dict(measured or {})
 
     def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.floating]:
         """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
-        return self.draws[column][self.index.get_indexer(index)]
+        places = self.index.get_indexer(index)
+        if (places < 0).any():
+            raise KeyError(f"no resamples of {column!r} for head {':'.join(map(str, list(index)[places.argmin()]))}")
+        return self.draws[column][places]
+
+    def of_columns(self, table: pd.DataFrame) -> Resamples | None:
+        """Return the resamples of a table's columns, each by its values under any name; None if there are none left."""
+        if list(table.index.names) != LEVELS or not table.columns.is_unique:
+            return None
+        index = rows(table)
+        places = self.index.get_indexer(index)
+        if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
+            return None
+        named = {str(name): self._name(str(name), table[name], places) for name in table}
+        sources = {name: source for name, source in named.items() if source is not None}
+        if all(name == source for name, source in sources.items()) and sources.keys() >= self.draws.keys():
+            return self
+        draws = {name: self.draws[source][places] for name, source in sources.items()}
+        return Resamples(index, draws, _floats(table)) if draws else None
+
+    def _name(self, name: str, column: pd.Series[float], places: npt.NDArray[np.int64]) -> str | None:
+        """The name under which the resamples of a column are kept; None if there are none, or it is ambiguous."""
+        if (name in self.draws or name in self.measured) and self._is_of(name, column, places):
+            return name if name in self.draws else None
+        if column.nunique() < 2:  # which may be that of any column
+            return None
+        others = [other for other in self.draws if other in self.measured and self._is_of(other, column, places)]
+        alike = all(np.array_equal(self.draws[other], self.draws[others[0]], equal_nan=True) for other in others)
+        return others[0] if others and alike else None
+
+    def _is_of(self, name: str, column: pd.Series[float], places: npt.NDArray[np.int64]) -> bool:
+        """Whether a column has the values that belong to the resamples of this name, in its own precision."""
+        if name not in self.measured:
+            return True
+        if not pd.api.types.is_float_dtype(column) or not isinstance(column.dtype, np.dtype):
+            return False
+        kept = self.measured[name][places].astype(column.dtype)
+        return np.array_equal(kept, column.to_numpy(), equal_nan=True)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
         return self
@@ -68,7 +114,7 @@ def table(
     texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
     frame.attrs["signatures"] = dict(texts)
     if draws:
-        frame.attrs["resamples"] = Resamples(index, draws)
+        keep_resamples(frame, Resamples(index, draws))
     return frame
 
 
@@ -142,9 +188,35 @@ def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def resamples(table: pd.DataFrame) -> Resamples | None:
-    """Return the bootstrap resamples of a table, or None if it has none."""
+    """Return the bootstrap resamples of a table's columns, or None if it has none.
+
+    They go with the values of a column. A column that was renamed or assigned keeps its own, one that was changed has
+    none; the table has none if its heads have other kinds or numbers than those that were measured.
+    """
     draws = table.attrs.get("resamples")
-    return draws if isinstance(draws, Resamples) else None
+    return draws.of_columns(table) if isinstance(draws, Resamples) else None
+
+
+def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> npt.NDArray[np.floating] | None:
+    """Return the resamples of a column, less those of its baseline `over`: [heads, resamples]; None without any."""
+    drawn, index = resamples(table), rows(table)
+    if drawn is None or not {column, f"{column}{over or ''}"} <= drawn.draws.keys():
+        return None
+    draws = drawn.of(column, index)
+    return draws - drawn.of(f"{column}{over}", index) if over else draws
+
+
+def keep_resamples(table: pd.DataFrame, drawn: Resamples) -> None:
+    """Attach resamples to the table of the columns that they belong to."""
+    index = rows(table)
+    draws = {name: drawn.of(name, index) for name in drawn.draws if name in table}
+    if draws:
+        table.attrs["resamples"] = Resamples(index, draws, _floats(table))
+
+
+def _floats(table: pd.DataFrame) -> dict[str, npt.NDArray[np.floating]]:
+    """The columns of floats."""
+    return {str(name): table[name].to_numpy() for name in table if pd.api.types.is_float_dtype(table[name])}
 
 
 def rows(table: pd.DataFrame) -> pd.MultiIndex:
@@ -178,12 +250,13 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
     index, parts = rows(first), [drawn for table in tables if (drawn := resamples(table)) is not None]
     if draws := {name: part.of(name, index) for part in parts for name in part.draws}:
-        frame.attrs["resamples"] = Resamples(index, draws)
+        keep_resamples(frame, Resamples(index, draws))
     return frame
 
 
 def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> None:
     """Raise ValueError unless two tables, called `names` in the message, have the same heads."""
+    check_once(first, second)
     if len(first) != len(second) or not first.index.sort_values().equals(second.index.sort_values()):
         raise ValueError(
             f"{names} are of different heads: got {len(first)} and {len(second)} rows, "
@@ -191,14 +264,19 @@ def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> N
         )
 
 
+def check_once(*tables: pd.DataFrame) -> None:
+    """Raise ValueError for a table with several rows of one head."""
+    for index in (table.index for table in tables):
+        if twice := [str(head) for head in index[index.duplicated()]]:
+            raise ValueError(f"heads are counted twice: got {twice[0]} in several rows; expected each head once")
+
+
 def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Select columns of a table, with their provenance and resamples."""
     frame = bare(table)[list(columns)]
     frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
-    if (drawn := resamples(table)) is not None and (
-        draws := {name: drawn.draws[name] for name in drawn.draws if name in frame}
-    ):
-        frame.attrs["resamples"] = Resamples(drawn.index, draws)
+    if (drawn := resamples(table)) is not None:
+        keep_resamples(frame, drawn)
     return frame
 
 
@@ -225,6 +303,11 @@ def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(names) or "none"
 
 
+def is_whole(*values: object, least: int = 0) -> bool:
+    """Return whether all options are whole numbers from `least` on."""
+    return all(isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least for value in values)
+
+
 def described(argument: object) -> str:
     """Describe an argument for an error message."""
     if not isinstance(argument, pd.Series | pd.DataFrame):
@@ -232,6 +315,11 @@ def described(argument: object) -> str:
     contents = str(argument.dtype) if isinstance(argument, pd.Series) else ", ".join(map(str, argument)) or "no columns"
     index = ", ".join(map(str, argument.index.names))
     return f"a {type(argument).__name__} ({contents}) with {len(argument)} rows, index {index}"
+
+
+def visible(text: str) -> str:
+    """Return a text with control and direction characters written as escapes: in names they steer a terminal."""
+    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from headroles.tables.columns import without_ends
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PATTERNS = ("*.parquet", "*.png", "*.svg", "*.pdf", "*.html", "README.md")  # files of a study; unfinished work stays
+WAIT = 6  # seconds
 BEGINNING = "Tables of [headroles](https://pypi.org/project/headroles)"
 CARD = """---
 {{ card_data }}
@@ -135,3 +137,25 @@ def card(study: Path, repo: str) -> str:
         provenance=[(text, ", ".join(dict.fromkeys(of))) for text, of in signatures.items()],
     )
     return str(made)
+
+
+def unreachable() -> str:
+    """Return why the Hub cannot be reached; "" if it can. Libraries that fetch from it would try for minutes."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    reasons = [f"no answer from {constants.ENDPOINT} in {WAIT} s"]
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=WAIT)
+        except Exception as error:  # noqa: BLE001  # of the HTTP library or of the system
+            reasons.append(f"{type(error).__name__} at {constants.ENDPOINT}")
+        else:
+            reasons.append("")
+
+    thread = Thread(target=ask, daemon=True)  # names are looked up without a limit of time
+    thread.start()
+    thread.join(WAIT)
+    return reasons[-1]

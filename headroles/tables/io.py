@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
@@ -19,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headroles.tables.frame import LEVELS, Resamples, bare, listed, resamples, rows
+from headroles.tables.frame import LEVELS, Resamples, bare, keep_resamples, listed, resamples, rows
 
 MARK = b"\x1fsha256="  # precedes a digest; the JSON and base64 of parquet metadata cannot contain it
 BLANK = b"0" * 64  # placeholder of the digest
@@ -110,7 +111,9 @@ def notes(path: Path) -> Notes | None:
         with path.open("rb") as file:  # pyarrow reads other paths in "~" and ":" than pathlib does
             metadata = pq.read_metadata(file)
         return _notes((metadata.metadata or {}).get(b"headroles"), metadata.num_rows)
-    except (pa.ArrowException, ValueError, RecursionError, OSError):
+    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            raise  # no fault of the file
         return None
 
 
@@ -150,7 +153,7 @@ def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
         draws = {
             name: part.flatten().to_numpy().reshape(len(part), part.type.list_size) for name, part in cells.items()
         }
-        frame.attrs["resamples"] = Resamples(rows(frame), draws)
+        keep_resamples(frame, Resamples(rows(frame), draws))
     return frame
 
 
@@ -247,3 +250,11 @@ def _digest(content: bytes, start: int) -> bytes:
     rest = hashlib.sha256(content[:start] + BLANK)
     rest.update(content[start + len(BLANK) :])
     return rest.hexdigest().encode()
+
+
+def check_no_file(name: str | Path) -> None:
+    """Raise OSError for the name of a model that is a file, other than GGUF."""
+    if Path(name).is_file() and Path(name).suffix != ".gguf":
+        raise OSError(
+            f"could not load {str(name)!r}: got a file; expected a folder or a hub id; try the folder of the model"
+        )

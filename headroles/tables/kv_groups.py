@@ -43,6 +43,11 @@ def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
     return pd.Series(numbers, index=table.index, name="group")
 
 
+def size(table: pd.DataFrame, kind: str, layer: int) -> int:
+    """Return how many query heads share each key-value head of a layer, by the provenance of a table; 1 without."""
+    return _size(_shared(table).get(kind, "1"), layer)
+
+
 def ends(values: pd.Series[float], kind: str) -> list[tuple[int, int]]:
     """Return (layer, head) of each head that starts a key-value group; none if no keys and values are shared."""
     shared = groups(values)

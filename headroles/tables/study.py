@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import pandas as pd
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
+from headroles._restoration import Changes, block
 from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, sign
 from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
@@ -130,7 +133,7 @@ class Study:
             return stored
         if not self.claim(name, recipe) and stored is not None and not joined:
             log.warning("%s was made with other options: computed again", self.path(name))
-        with self._announced(name, recipe):
+        with _announced(self.folder, name, recipe):
             table = compute()
         table.attrs["recipe"] = recipe
         return self.save(name, table, joined=joined)
@@ -151,7 +154,7 @@ class Study:
             FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
         """  # noqa: DOC502
         recipe = _origin(table.attrs.get("recipe"), table.attrs.get("signatures"))
-        with self._locked():
+        with _locked(self.folder):
             outdated = self.claim(name, recipe)
             if joined and name not in outdated and (stored := self._stored(name)) is not None:
                 table = self._joined(name, stored, table, joined)
@@ -243,6 +246,7 @@ class Study:
         """
         if not self.has(name):
             hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
+            hint += f" {shlex.quote(str(self.folder))}" if command == "roles" else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
@@ -287,37 +291,6 @@ class Study:
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
         return {name: _origin(notes["recipe"], notes["signatures"]) for name, notes in notes_in(self.folder).items()}
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes and threads from writing into the folder within the block."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / LOCK):
-            try:
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    (self.folder / LOCK).unlink()  # those who wait for it make a new one
-
-    @contextlib.contextmanager
-    def _announced(self, name: str, recipe: str) -> Iterator[None]:
-        """Show within the block what `name` is being made from: others are refused before their work, not after it."""
-        parts = {key: value for key, value in fields(recipe) if key in ("weights", "before", "text", "trained_on")}
-        is_new = not self.folder.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        place = self.folder / f"{MAKING}{quote(sign(table=name, **parts), safe='')}"
-        lock = FileLock(place)
-        with contextlib.suppress(Timeout):  # where another process makes the same
-            lock.acquire(blocking=False)
-        try:
-            yield
-        finally:
-            if lock.is_locked:
-                place.unlink(missing_ok=True)
-                lock.release()
-            if is_new:
-                with contextlib.suppress(OSError):  # the table was made, or others write here
-                    self.folder.rmdir()
 
     def _announcements(self) -> dict[str, str]:
         """Return the tables that other processes are making, and what from."""
@@ -369,6 +342,48 @@ def study_at(place: Study | str | Path | None) -> Study:
 def _recipes(table: pd.DataFrame) -> list[str]:
     """Return the cache keys that made the columns of a table."""
     return list(filter(None, (table.attrs.get("recipe") or "").split(ALSO)))
+
+
+@block
+def _locked(changes: Changes, folder: Path) -> None:
+    """Keep other processes and threads from writing into a folder within the block."""
+    lock = FileLock(folder / LOCK)
+    changes.add(partial(_release, lock))
+    _acquire(lock, folder)
+
+
+@block
+def _announced(changes: Changes, folder: Path, name: str, recipe: str) -> None:
+    """Show within the block what `name` is being made from: others are refused before their work, not after it."""
+    parts = {key: value for key, value in fields(recipe) if key in ("weights", "before", "text", "trained_on")}
+    if not folder.exists():
+        changes.add(partial(_remove_empty, folder))
+    lock = FileLock(folder / f"{MAKING}{quote(sign(table=name, **parts), safe='')}")
+    changes.add(partial(_release, lock))
+    with contextlib.suppress(Timeout):  # where another process makes the same
+        _acquire(lock, folder, blocking=False)
+
+
+def _acquire(lock: BaseFileLock, folder: Path, *, blocking: bool = True) -> None:
+    """Make a folder and take a lock in it, also where another writer removes the empty folder in between."""
+    for _ in range(100):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(blocking=blocking)
+            return
+    raise OSError(f"cannot write into study folder {folder}: it is removed again and again; name another")
+
+
+def _release(lock: BaseFileLock) -> None:
+    if lock.is_locked:
+        with contextlib.suppress(OSError):
+            Path(lock.lock_file).unlink()  # those who wait for it make a new one
+        lock.release()
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # the table was made, or others write here
+        folder.rmdir()
 
 
 def _origin(recipe: str | None, signatures: dict[str, str] | None) -> str:

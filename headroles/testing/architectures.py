@@ -7,16 +7,16 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import transformers
-from transformers import PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from headroles._distributed import track
 from headroles.models.sites import submodel
 from headroles.tables import frame
+from headroles.testing.parallel import WORST
 from headroles.testing.runner import CHECKS, check_model
 from headroles.testing.tiny_models import tiny_model
 
@@ -27,19 +27,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     name: (row["architecture"], row["options"]) for name, row in _FILE["variants"].items()
 }
 AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
-WORST = ("no", "refused", "yes", "not asked")  # an area has the worst result of its checks
-START, END = "<!-- families: written by figures/families/make.py -->", "<!-- end of families -->"
+LARGEST = 50_000_000  # parameters: not all options are named after what they are the size of
 LONGEST = 160  # characters of a reason
-_LINEAR = "layers of linear attention, or of none, have no rules"
+_STAGES = "it gives out the weights of one layer of each stage, watching shows all"
 NOTES = {  # the cause of a result
     "big_bird": "what is loaded puts other attention into itself at its first text",
     "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
-    **dict.fromkeys(("jamba", "kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _LINEAR),
+    "hrm_text": "its 128 layers in a row amplify rounding: its own two attention functions are as far apart",
     "minimax": "it gives out numbers of its linear layers as if they were attention weights",
     "mobilebert": "it reads the token after each, so that of a padded text the last one sees padding",
     "paligemma": "it looks ahead in the text it is given, not in what it writes",
     "phimoe": "the gradient of its router is no gradient, by design",
-    "swin": "it gives out the weights of one layer of each stage, watching shows all",
+    **dict.fromkeys(("swin", "swin, shifted"), _STAGES),
 }
 
 
@@ -49,7 +48,17 @@ def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
     chosen = list(groups) if names is None else list(names)
     if unknown := [name for name in chosen if name not in groups]:
         raise ValueError(f"unknown architecture: got {', '.join(unknown)}; expected one of: {', '.join(groups)}")
-    table = pd.concat([_checked(name, groups[name]) for name in track(chosen, "architectures", len(chosen))])
+    return signed(pd.concat([checked(name, groups[name]) for name in track(chosen, "architectures", len(chosen))]))
+
+
+def others() -> list[str]:
+    """Return the model types of transformers that are not in the table."""
+    known = {_kind(name) for name, _ in _listed()}
+    return sorted(set(CONFIG_MAPPING.keys()) - known)
+
+
+def signed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of results with its versions."""
     text = frame.sign(headroles=version("headroles"), transformers=transformers.__version__, seed=0)
     return frame.signed(table, text)
 
@@ -60,52 +69,52 @@ def _listed() -> Iterator[tuple[str, str]]:
     yield from ((name, "variants") for name in VARIANTS)
 
 
-def _checked(name: str, group: str) -> pd.DataFrame:
+def checked(name: str, group: str) -> pd.DataFrame:
+    """Run all checks on one architecture; one that cannot be built has the reason."""
     try:
-        table = check_model(build(name))
-    except ValueError as error:  # no tiny model, or no such submodel
-        table = pd.DataFrame({"of": [check.of for check in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
-        table = table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=str(error))
-    kind = VARIANTS[name][0] if name in VARIANTS else name.partition("/")[0]
-    table = table.reset_index().assign(name=name, group=group, architecture=kind)
+        model = build(name)
+    except (ValueError, MemoryError, OSError) as error:  # no tiny model, or no such submodel
+        return unfinished(name, group, str(error))
+    if (size := model.num_parameters()) > LARGEST:
+        return unfinished(name, group, f"no tiny model of {name!r}: {size / 1e6:.0f} million parameters")
+    return _named(check_model(model), name, group)
+
+
+def unfinished(name: str, group: str, why: str = "the checks did not end") -> pd.DataFrame:
+    """Return the rows of an architecture that could not be checked, with the reason."""
+    table = pd.DataFrame({"of": [check.of for check in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
+    return _named(table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=why), name, group)
+
+
+def _named(table: pd.DataFrame, name: str, group: str) -> pd.DataFrame:
+    table = table.reset_index().assign(name=name, group=group, architecture=_kind(name))
     return table.set_index(["name", "law"])
+
+
+def _kind(name: str) -> str:
+    return VARIANTS[name][0] if name in VARIANTS else name.partition("/")[0]
 
 
 def build(name: str) -> PreTrainedModel:
     """Return the tiny model of an architecture, or of one of its submodels, by name."""
-    kind, options = VARIANTS.get(name, (name.partition("/")[0], {}))
+    kind, (_, options) = _kind(name), VARIANTS.get(name, ("", {}))
     model = tiny_model(kind, **(options or OPTIONS.get(kind, {})))
     part = name.partition("/")[2]
     return submodel(model, part) if part else model
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per architecture and a column per area: "yes", "no", "refused" or "not asked"."""
+    """Return a row per architecture and a column per area: the worst result of its checks."""
     ranked = table.assign(rank=table["holds"].map(WORST.index)).reset_index()
     worst = ranked.groupby(["group", "name", "of"], sort=False)["rank"].min().map(WORST.__getitem__)
     return worst.unstack("of")[list(AREAS)]
 
 
-def written(table: pd.DataFrame) -> str:
+def written(table: pd.DataFrame, *, reasons: bool = True) -> str:
     """Return Markdown: counts by group, the architectures where all works, and the others with their reasons."""
     results = areas(table)
-    return "\n".join([*_counts(table, results), "", *_complete(results), "", *_partial(table, results)])
-
-
-def into(readme: Path, table: pd.DataFrame) -> None:
-    """Write the table between its marks in a README."""
-    before, after = around(readme)
-    readme.write_text(f"{before}{START}\n{written(table)}\n{END}{after}", encoding="utf-8")
-
-
-def around(readme: Path) -> tuple[str, str]:
-    """Return the text before and after the table of a README; raise an error if the file or a mark is missing."""
-    if not readme.is_file():
-        raise FileNotFoundError(f"no file at {readme}")
-    text = readme.read_text(encoding="utf-8")
-    if START not in text or END not in text:
-        raise ValueError(f"{readme} has no place for the table; expected the lines {START!r} and {END!r}")
-    return text.split(START)[0], text.split(END)[1]
+    lines = [*_counts(table, results), "", *_complete(results)]
+    return "\n".join([*lines, "", *_partial(table, results)] if reasons else lines)
 
 
 def _counts(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -13,11 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.attention_hooks import configs_of, without_cache
-from headroles.models.dummy_inputs import examples, words
+from headroles.models.dummy_inputs import classifies, examples, reads_source_twice, words
 from headroles.models.heads import attention_sites, capture_attention, head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.models.sites import Site
-from headroles.models.tokens.vocabulary import vocabulary
+from headroles.models.tokens.vocabulary import own_tokenizer, vocabulary
+from headroles.models.weights import missing
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
@@ -25,6 +30,16 @@ FIELDS: dict[str, Kind | None] = {  # of a model's output
     "attentions": None, "encoder_attentions": "enc-self", "decoder_attentions": "dec-self", "cross_attentions": "cross",
 }  # fmt: skip
 SENTENCES, WORDS = 4, 6  # of the random corpus
+TEXTS = (  # for a model with a tokenizer; the second half are targets
+    "The old dog saw a cat near the house.",
+    'She said, "We will read it again tomorrow."',
+    "In 2019 the city had 83,155 inhabitants.",
+    "Nobody knows why the lights are off.",
+    "Near the house the old dog saw a cat.",
+    "Tomorrow we will read it again.",
+    "The city had fewer inhabitants before.",
+    "The lights are off at night.",
+)
 
 
 class NotAsked(Exception):
@@ -32,10 +47,27 @@ class NotAsked(Exception):
 
 
 class Case:
-    """A model in float32 and eval mode, with inputs; checks never change it, they change copies."""
+    """A model in float32 and eval mode, with inputs; checks never change it, they change copies.
 
-    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
-        self.model = deepcopy(model).float().eval()
+    Args:
+        model: A transformers model.
+        inputs: Arguments of a forward with two examples; by default random ones.
+        copy: Whether the model stays as it is; otherwise it is the one that is converted.
+        spread: Spreads a copy over processes. What is checked is then spread; what it is compared with is whole.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        inputs: Mapping[str, Tensor] | None = None,
+        *,
+        copy: bool = True,
+        spread: Callable[[PreTrainedModel], PreTrainedModel] | None = None,
+    ) -> None:
+        self.shared, self.spread = copy, spread
+        self.whole = (_sharing(model) if copy else _in_memory(model)).float().eval()
+        missing.forget(self.whole)  # checks hold for random weights, too
+        self.model: Any = self.whole if spread is None else self.sharing()
         self.sites: list[Site] = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
         self.plain = self.output(self.model)  # the output without masks
@@ -48,19 +80,38 @@ class Case:
     @cached_property
     def eager(self) -> PreTrainedModel:
         """A copy with eager attention."""
-        copy = self.copy()
-        for config in configs_of(copy):
+        copy = _sharing(self.whole)
+        for config in configs_of(copy.modules()):
             config._attn_implementation_internal = "eager"
         return copy
 
-    @cached_property
+    @property
     def precise(self) -> PreTrainedModel:
-        """A copy in float64, or in float32 if the model does not run in float64."""
-        model: PreTrainedModel = deepcopy(self.model).double()
+        """A new copy in float64, or in float32 if the model does not run in float64."""
+        return self._in_float64(_sharing(self.whole))
+
+    @contextmanager
+    def in_float64(self) -> Iterator[PreTrainedModel]:
+        """Yield the model in float64, if it runs in it, and free the memory of its weights afterwards."""
+        model = _sharing(self.whole) if self.shared or self.spread else self.model
+        self.__dict__.pop("eager", None)  # which would keep the weights in float32, too
+        try:
+            self._in_float64(model)
+            yield model if self.spread is None else self.spread(model)
+        finally:
+            if self.shared and not self.spread:
+                model.to("meta")  # type: ignore[arg-type]
+            else:
+                model.float()  # what was float32 before is the same again
+            return_memory()  # graphs of gradients hold the weights in float64
+
+    def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
+        model.double()
+        return_memory()
         try:
             self.call(model, cast(self.inputs, torch.float64))
         except (RuntimeError, NotImplementedError):
-            return self.copy()
+            model.float()
         return model
 
     @cached_property
@@ -99,20 +150,60 @@ class Case:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """Sentences of random words, which are numbers: word 17 is token 17 of the tokenizer of this case."""
+        """A few sentences; without a tokenizer of the model, of random words: word 17 is token 17."""
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
+        texts = self._random_words() if self._own_tokenizer is None else TEXTS
+        targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
+        triples = zip(texts, targets, self._labels, strict=False)
+        sentences = (Sentence(text, target=Sentence(b) if b else None, label=label) for text, b, label in triples)
+        return Corpus("sentences", tuple(sentences))
+
+    def _random_words(self) -> list[str]:
         generator = torch.Generator().manual_seed(1)
         known = torch.tensor(words(self.model))
         rows = known[torch.randint(len(known), (2 * SENTENCES, WORDS), generator=generator)].tolist()
-        texts = [" ".join(map(str, row[: WORDS - number % 3])) for number, row in enumerate(rows)]
-        targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
-        pairs = zip(texts, targets, strict=False)
-        return Corpus("random words", tuple(Sentence(a, target=Sentence(b) if b else None) for a, b in pairs))
+        end = [self.model.config.eos_token_id] if reads_source_twice(self.model) else []  # where a classifier reads
+        return [" ".join(map(str, row[: WORDS - number % 3] + end)) for number, row in enumerate(rows)]
+
+    @cached_property
+    def _labels(self) -> Sequence[str | None]:
+        """The labels of the sentences for a classifier: values, several classes, or one class of each."""
+        if not classifies(self.model):
+            return [None] * SENTENCES
+        count = self.model.config.num_labels
+        if count == 1:
+            return [str(number / 2) for number in range(SENTENCES)]
+        names = [str(self.model.config.id2label[number % count]) for number in range(SENTENCES + 1)]
+        several = self.model.config.problem_type == "multi_label_classification"
+        return [", ".join(dict.fromkeys(names[i : i + 1 + several * (i % 2)])) for i in range(SENTENCES)]
+
+    def label(self, sentence: Sentence) -> Tensor | None:
+        """Return the label of a sentence as the model reads it: [1] or, of several classes, [1, class]."""
+        if sentence.label is None:
+            return None
+        if self.model.config.num_labels == 1:
+            return torch.tensor([float(sentence.label)])
+        numbers = torch.tensor([self.model.config.label2id[name] for name in sentence.label.split(", ")])
+        if self.model.config.problem_type == "multi_label_classification":
+            return torch.zeros(1, self.model.config.num_labels).index_fill(1, numbers, 1.0)
+        return numbers
+
+    def ids(self, sentence: Sentence, *, target: bool = False) -> Tensor:
+        """Return the token ids of a sentence, as the encoder or the decoder reads them: [1, token]."""
+        side = "text_target" if target else "text"
+        return torch.tensor([self.tokenizer(**{side: sentence.text})["input_ids"]])
+
+    @cached_property
+    def _own_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        return own_tokenizer(self.model)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """A tokenizer with the words 0, 1, ...: the numbers of the model's tokens."""
+        """The model's own tokenizer; without one, words 0, 1, ... are the numbers of its tokens."""
+        return self._own_tokenizer or self._numbers()
+
+    def _numbers(self) -> PreTrainedTokenizerBase:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         config = self.model.config
@@ -128,9 +219,14 @@ class Case:
         return "decoder_input_ids" in self.inputs
 
     def copy(self) -> PreTrainedModel:
-        """Return a copy of the model that may be changed."""
-        copy: PreTrainedModel = deepcopy(self.model)
+        """Return a whole copy of the model that may be changed."""
+        copy: PreTrainedModel = deepcopy(self.whole)
         return copy
+
+    def sharing(self) -> PreTrainedModel:
+        """Return a copy, which shares the memory of the weights: replace them, never change them in place."""
+        copy = _sharing(self.whole)
+        return copy if self.spread is None else self.spread(copy)
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
         """Return the output of one forward; the routing noise of experts has seed 0."""
@@ -150,6 +246,33 @@ class Case:
     def row(self, number: int) -> dict[str, Tensor]:
         """Return the inputs of one example."""
         return {name: value[number : number + 1] for name, value in self.inputs.items()}
+
+
+def _sharing(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model with parameters and buffers of its own in the memory of the model's."""
+    tensors: dict[int, Tensor] = {}
+    for value in model.parameters():
+        if type(value) is nn.Parameter:
+            tensors[id(value)] = nn.Parameter(value.detach(), requires_grad=value.requires_grad)
+    tensors |= {id(value): value.detach() for value in model.buffers() if type(value) is Tensor}
+    copy: PreTrainedModel = deepcopy(model, tensors)
+    return copy
+
+
+def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
+    """Read the weights into memory: those of a mapped file stay in it until the last one is converted."""
+    for value in [*model.parameters(), *model.buffers()]:
+        if type(value.data) is Tensor and value.device.type == "cpu":
+            value.data = value.data.clone()
+    return model
+
+
+def return_memory() -> None:
+    """Return memory that nothing uses to the system; glibc keeps what lies between pieces that are in use."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,24 +11,47 @@ from torch import Tensor
 from headroles.data.corpus import Sentence
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import shifted
-from headroles.models.dummy_inputs import words
+from headroles.models.dummy_inputs import reads_source_twice, words
 from headroles.models.masking import mask_heads
 from headroles.models.tokens.vocabulary import special
 from headroles.tables.frame import Kind
-from headroles.testing.case import Case, NotAsked, Weights, difference
+from headroles.testing.case import Case, NotAsked, Weights, difference, first
 
 NOISE = 1e-5  # relative, of float32
 
 
-def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the inputs of a sentence, and the token that each step predicts: [1, token], -100 for none."""
-    ids = _ids(sentence)
+def read(case: Case, sentence: Sentence) -> dict[str, Tensor]:
+    """Return the inputs of a sentence."""
+    ids = case.ids(sentence)
+    if reads_source_twice(case.model):
+        return {"input_ids": ids, "decoder_input_ids": _shown(case, ids)}
+    if sentence.target is None:
+        return {"input_ids": ids}
+    return {"input_ids": ids, "decoder_input_ids": shifted(case.model, case.ids(sentence.target, target=True))}
+
+
+def predicted(case: Case, sentence: Sentence) -> Tensor:
+    """Return the token that each step predicts: [1, token], -100 for none."""
     if sentence.target is not None:
-        labels = _ids(sentence.target)
-        return {"input_ids": ids, "decoder_input_ids": shifted(case.model, labels)}, labels
-    if _reads_ahead(case, ids):
-        return {"input_ids": ids}, ids
-    return {"input_ids": ids}, F.pad(ids[:, 1:], (0, 1), value=-100)
+        return case.ids(sentence.target, target=True)
+    ids = case.ids(sentence)
+    return _of_words(case, ids) if _reads_ahead(case, ids) else F.pad(ids[:, 1:], (0, 1), value=-100)
+
+
+def _of_words(case: Case, ids: Tensor) -> Tensor:
+    """Return the token ids with -100 for special tokens, which no masked model has to predict."""
+    return torch.where(torch.isin(ids, torch.tensor(sorted(special(case.tokenizer, case.model)))), -100, ids)
+
+
+def _shown(case: Case, ids: Tensor) -> Tensor:
+    """Return the decoder inputs of a model that makes them itself."""
+    shown: list[Tensor] = []
+    hook = case.model.get_decoder().register_forward_pre_hook(
+        lambda _, __, kwargs: shown.append(kwargs["input_ids"]), with_kwargs=True
+    )
+    case.output(case.model, {"input_ids": ids})
+    hook.remove()
+    return shown[0]
 
 
 def _reads_ahead(case: Case, ids: Tensor) -> bool:
@@ -37,21 +62,60 @@ def _reads_ahead(case: Case, ids: Tensor) -> bool:
     return difference(before, after) > NOISE
 
 
+def own_loss(case: Case, sentence: Sentence) -> Tensor:
+    """Return the loss that the model itself computes of a sentence: a number with a gradient."""
+    inputs, labels = {"input_ids": case.ids(sentence)}, case.label(sentence)
+    if labels is None and case.model.get_output_embeddings() is None:
+        raise NotAsked(f"{type(case.model).__name__} has neither classes nor tokens to predict, so it has no loss")
+    if labels is None:
+        labels = case.ids(sentence.target, target=True) if sentence.target else inputs["input_ids"]
+        if sentence.target is None and _reads_ahead(case, labels):
+            labels = _of_words(case, labels)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some models warn of how their loss was computed once
+            value: Tensor | None = case.model(**inputs, labels=labels, **without_cache(case.model)).loss
+    except (ValueError, RuntimeError) as error:
+        raise NotAsked(f"{type(case.model).__name__} computes no loss of a text and its labels alone") from error
+    if value is None:
+        raise NotAsked(f"{type(case.model).__name__} has no loss of these labels alone")
+    if case.label(sentence) is None:
+        _check_shift(case, sentence)
+    return value
+
+
+def _check_shift(case: Case, sentence: Sentence) -> None:
+    """Raise NotAsked where a model's loss is of the next token, though it reads ahead, or of the same, though not."""
+    if sentence.target is not None:
+        return
+    ids = case.ids(sentence)
+    with torch.no_grad():
+        output = case.model(input_ids=ids, labels=ids, **without_cache(case.model))
+        if output.loss is None:  # of two tasks
+            raise NotAsked(f"{type(case.model).__name__} computes no loss of tokens alone")
+        of_same, of_next = F.cross_entropy(output.logits[0], ids[0]), F.cross_entropy(output.logits[0, :-1], ids[0, 1:])
+    unexpected, what = (of_next, "next") if _reads_ahead(case, ids) else (of_same, "same")
+    if difference(output.loss, unexpected) <= NOISE:
+        reads = "reads" if what == "next" else "does not read"
+        raise NotAsked(f"{type(case.model).__name__} {reads} ahead, and its own loss is of the {what} token")
+
+
 def losses(case: Case, gates: Tensor) -> list[Tensor]:
-    """Return the cross-entropies of the tokens of each sentence: one vector per sentence."""
-    if case.model.get_output_embeddings() is None:
-        raise NotAsked(f"{type(case.model).__name__} predicts no tokens, so it has no loss")
+    """Return the losses of each sentence: one vector per sentence, of its tokens, or of its class alone."""
     rows = []
     with mask_heads(case.model, gates):
-        for inputs, labels in (read(case, sentence) for sentence in case.corpus):
-            logits = case.model(**inputs, **without_cache(case.model)).logits
+        if case.model.get_output_embeddings() is None:
+            return [own_loss(case, sentence)[None] for sentence in case.corpus]
+        for sentence in case.corpus:
+            logits = first(case.model(**read(case, sentence), **without_cache(case.model)))
+            labels = predicted(case, sentence)
             counted = labels[0] >= 0  # [token]
             rows.append(F.cross_entropy(logits[0][counted], labels[0][counted], reduction="none"))
     return rows
 
 
 def loss(case: Case, gates: Tensor) -> float:
-    """Return the mean cross-entropy over all tokens."""
+    """Return the mean loss over all tokens, or over all sentences of a classifier."""
     with torch.no_grad():
         return float(torch.cat(losses(case, gates)).mean())
 
@@ -67,7 +131,7 @@ def importance(case: Case) -> Tensor:
 def confidence(case: Case) -> Tensor:
     """Return the mean over content queries of the largest weight on a content key: [heads]."""
     best: dict[tuple[Kind, int], list[Tensor]] = {}
-    for inputs, _ in (read(case, sentence) for sentence in case.corpus):
+    for inputs in (read(case, sentence) for sentence in case.corpus):
         attention: Weights = case.returned_for(inputs)
         for key, weights in attention.items():
             source, target = (_content(case, inputs.get(name)) for name in ("input_ids", "decoder_input_ids"))
@@ -77,10 +141,6 @@ def confidence(case: Case) -> Tensor:
             keys = source if key[0] != "dec-self" or target is None else target
             best.setdefault(key, []).append(weights[0][:, queries][..., keys].amax(-1))  # [head, query]
     return torch.cat([torch.cat(best[site.key], -1).mean(-1) for site in case.sites])
-
-
-def _ids(sentence: Sentence) -> Tensor:
-    return torch.tensor([[int(word) for word in sentence.text.split()]])
 
 
 def _content(case: Case, ids: Tensor | None) -> Tensor | None:

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as theirs
 
 from headroles.testing import checks
-from headroles.testing.case import Case, NotAsked
+from headroles.testing.case import Case, NotAsked, return_memory
+from headroles.testing.parallel import Parallel, Spread, check_options, in_processes
 
 
 class Check(NamedTuple):
@@ -42,6 +43,7 @@ CHECKS: dict[str, Check] = {
     "zero": Check("ablation", checks.zero, 1e-4),
     "batched": Check("ablation", checks.batched, 1e-4),
     "effects": Check("ablation", checks.effects, 1e-4),
+    "loss": Check("ablation", checks.loss, 1e-4),
     "generation": Check("ablation", checks.generation, 1e-4),
     "forward": Check("relevance", checks.forward, 0),
     "conserved": Check("relevance", checks.conserved, 1e-4),
@@ -51,28 +53,57 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
+def check_model(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor] | None = None,
+    *,
+    copy: bool = True,
+    processes: int = 1,
+    parallel: Parallel = "data",
+) -> pd.DataFrame:
     """Check which features of this library a model supports.
 
-    The model is copied to float32 and stays as it is. Warnings and progress bars of the copies are not shown.
+    What is checked is a copy in float32, which shares the memory of its weights if they are float32; two checks are in
+    float64, for which they are in memory once more, in twice the size. Texts are a few sentences where the folder of
+    the model has a tokenizer, random tokens elsewhere. Warnings and progress bars of the copies are not shown.
 
     Args:
         model: A transformers model.
         inputs: Arguments of a forward with two examples; by default random ones.
+        copy: Whether the model stays as it is; otherwise it is converted, to float32 at the end, and its weights are in
+            memory once.
+        processes: Number of processes of this machine that run the checks together, on the CPU. Each has the whole
+            model in memory, and what is checked once more. A script calls this under `if __name__ == "__main__":`.
+        parallel: How they do: "data", they share the work; "tensor", each has a part of the heads, by transformers'
+            plan for the model; "fsdp", each has a part of all weights. Results are compared with the whole model.
 
     Returns:
         A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or shrinking. `holds` is
         "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
         something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
-        `why` the reason unless `holds` is "yes".
+        `why` the reason unless `holds` is "yes". Of several processes it is the worst result.
+
+    Raises:
+        ValueError: The number of processes or the way is unknown, or transformers has no plan for the model.
 
     Example:
         >>> table = hr.check_model(model)
         >>> table[table["holds"] != "yes"]
-    """
+    """  # noqa: DOC502
+    check_options(model, processes, parallel)
+    if processes > 1:
+        with _quiet():
+            return in_processes(_checked, model, inputs, processes, parallel)
+    return _checked(model, inputs, None, copy=copy)
+
+
+def _checked(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None, spread: Spread | None, *, copy: bool = True
+) -> pd.DataFrame:
+    """Run all checks in this process."""
     try:
         with _quiet():
-            case = Case(model, inputs)
+            case = Case(model, inputs, copy=copy, spread=spread)
             rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
@@ -102,6 +133,7 @@ def _quiet() -> Iterator[None]:
 def _result(check: Check, case: Case) -> Result:
     try:
         off = check.check(case)
+        return_memory()
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
     if off <= check.allowed:

@@ -6,6 +6,9 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from safetensors import SafetensorError, safe_open
 
 from headroles.tables.io import replacing
 
@@ -42,8 +45,11 @@ def write_digests(folder: Path, files: str = "*") -> None:
 
 
 def check_digests(folder: Path, advice: str) -> None:
-    """Raise ValueError for a file of a folder that is not as it was written; earlier versions wrote no digests."""
-    if not (folder / DIGESTS).is_file():
+    """Raise ValueError for a file of a folder that is not as it was written, or without digests cannot be read."""
+    if not (folder / DIGESTS).is_file():  # of an earlier version, or of transformers
+        for path in sorted(folder.iterdir()):
+            if fault := _unreadable(path):
+                raise ValueError(f"{path} cannot be read: {fault}; {advice}")
         return
     for line in (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-f]{64})  (.+)", line)):
@@ -52,6 +58,26 @@ def check_digests(folder: Path, advice: str) -> None:
         got = _digest(path) if path.is_file() else "no file"
         if got != expected:
             raise ValueError(f"{path} is damaged: got {got[:12]}; expected SHA-256 {expected[:12]}; {advice}")
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why a file of weights, or one that torch saved, cannot be read."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt"):
+                return None
+        if path.suffix in (".pt", ".pth", ".bin") and _begins_as_zip(path):
+            with ZipFile(path) as archive:
+                part = archive.testzip()
+                return None if part is None else f"{part} in it has changed"
+    except (SafetensorError, BadZipFile) as error:
+        return str(error)
+    return None
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _digest(path: Path) -> str:

@@ -20,17 +20,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from headroles import _distributed
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
-from headroles.scores import outputs
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
 from headroles.tables.columns import without_ends
 from headroles.training.checkpoints import write_digests
+from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
-Row = dict[
-    str, list[int] | list[float] | int | float
-]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step
@@ -71,15 +69,22 @@ class TrainerOptions(TypedDict, total=False):
     ddp_backend: str
 
 
-class TrainOptions(TrainerOptions, total=False):
-    """Options of `train`, where another function passes them on."""
+class FitOptions(TrainerOptions, total=False):
+    """Options of `fit`, which learns from given examples."""
 
     epochs: int
     batch: int
     rate: float
     seed: int
+    mlm_probability: float
     rates: Rates | None
     callbacks: Sequence[TrainerCallback]
+
+
+class TrainOptions(FitOptions, total=False):
+    """Options of `train`, where another function passes them on."""
+
+    length: int | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,9 @@ class Spread:
 Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
 
 
+OURS = {"num_train_epochs": "epochs", "per_device_train_batch_size": "batch", "learning_rate": "rate"}
+
+
 class Trainer(transformers.Trainer):
     """Trainer with a loss and learning rates by name prefix; its log does not depend on interruptions."""
 
@@ -115,10 +123,12 @@ class Trainer(transformers.Trainer):
         batch: int = 32,
         rate: float = 2e-5,
         seed: int = 0,
+        mlm_probability: float = MASKED,
         rates: Rates | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **options: Unpack[TrainerOptions],
     ) -> None:
+        _check(model, options)
         self.shuffles_groups = options.get("train_sampling_strategy", ORDER) == ORDER
         if self.shuffles_groups:
             options["train_sampling_strategy"] = "group_by_length"
@@ -144,13 +154,12 @@ class Trainer(transformers.Trainer):
         for module in model.modules():  # constants, which a loaded Marian lets train and does not save (5.24)
             if "Sinusoid" in type(module).__name__:
                 module.requires_grad_(False)
+        batches = collator(HeadModel(model, tokenizer), tokenizer, rows, seed=seed, masked=mlm_probability)
         super().__init__(
             model=model,
             args=arguments,
             train_dataset=rows,  # any sequence of rows will do
-            data_collator=transformers.DataCollatorWithPadding(tokenizer)
-            if outputs.has_classes(HeadModel(model))
-            else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+            data_collator=batches,
             processing_class=tokenizer,
         )
         self.loss_of_batch, self.rates = loss, rates or {}
@@ -158,7 +167,8 @@ class Trainer(transformers.Trainer):
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-        for callback in (_Unlogged(self), *callbacks):
+        masking = [Epochs(batches)] if isinstance(batches, Masking) else []
+        for callback in (_Unlogged(self), *masking, *callbacks):
             self.add_callback(callback)
 
     def compute_loss(
@@ -328,10 +338,10 @@ class ScoreReport(Reporter):
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
+        corpus: CorpusLike,
         scores: Iterable[str | Measure] = ("confidence", "position"),
     ) -> None:
-        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, corpus, list(scores)
+        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, corpus_of(corpus), list(scores)
 
     def scalars(self) -> dict[str, float]:
         """Return the mean and the largest value of each score over the heads of each kind, without missing ones."""
@@ -344,3 +354,12 @@ class ScoreReport(Reporter):
                     values[f"scores/{column}_{kind}_mean"] = float(rows[column].mean())
                     values[f"scores/{column}_{kind}_max"] = float(rows[column].max())
         return values
+
+
+def _check(model: PreTrainedModel, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for options under names of transformers, and for what passes no gradient."""
+    if other := [name for name in OURS if name in options]:
+        raise ValueError(f"unknown option {other[0]}: it is {OURS[other[0]]} here")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("nothing is trained in inference mode: got an open torch.inference_mode(); leave it first")
+    HeadModel(model).check_gradients()

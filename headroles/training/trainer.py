@@ -1,4 +1,4 @@
-"""Training of translation models and classifiers with the Hugging Face Trainer, resumable after each epoch."""
+"""Training of language models, translators and classifiers by the Hugging Face Trainer, resumable after each epoch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from headroles.ablation.evaluation import evaluate
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models import loading
-from headroles.models.head_model import HeadModel, Model
+from headroles.models.head_model import HeadModel
 from headroles.models.pruned import resized
-from headroles.scores import outputs
-from headroles.scores.outputs import check_labels, class_names
+from headroles.models.weights import missing
+from headroles.scores.outputs import causal, class_names
+from headroles.tables.frame import is_whole
 from headroles.tables.io import load_table, replacing, save_table
 from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
-from headroles.training.hf_trainer import ORDER, Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
+from headroles.training.examples import MASKED, Row, examples, is_language_model
+from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Rates, Trainer, TrainerOptions
 
 HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
@@ -32,41 +35,51 @@ _ENDS = {"": "value", ".low": "low", ".high": "high"}
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     folder: str | Path,
     *,
-    held_out: Corpus | None = None,
+    held_out: CorpusLike | None = None,
     metrics: Sequence[str | Metric] = ("loss",),
     epochs: int = 3,
     batch: int = 32,
     rate: float = 2e-5,
     seed: int = 0,
+    length: int | None = None,
+    mlm_probability: float = MASKED,
     rates: Rates | None = None,
     callbacks: Sequence[TrainerCallback] = (),
     note: str = "",
     **arguments: Unpack[TrainerOptions],
 ) -> pd.DataFrame:
-    """Train a model in place and save it with its tokenizer.
+    """Train a model and save it with its tokenizer.
 
-    A classifier learns the labels of the corpus, an encoder-decoder the translations. The folder keeps a checkpoint of
-    each epoch, after the last of which interrupted training continues. If the folder has finished training, its weights
-    are loaded.
+    The model is trained in place. A classifier learns the labels of the corpus, an encoder-decoder the translations, a
+    causal language model the next token of each text, a masked one masked tokens, of which others are drawn in every
+    epoch. The folder keeps a checkpoint of each epoch, after the last of which interrupted training continues. If the
+    folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are. Adapters of
+    PEFT, which could not be loaded from the folder, are refused; `train_gates` learns gates beside them in a loop of
+    your own.
 
     The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
     `train_sampling_strategy="group_by_length"`, transformers' own, the longest come first in every 50 steps: a small
     translator learnt much more slowly so from random weights. "random" takes examples of any length.
 
     Args:
-        model: A classifier or an encoder-decoder.
+        model: A language model, an encoder-decoder or a classifier.
         tokenizer: Its tokenizer.
-        corpus: The corpus, with labels or translations.
+        corpus: The corpus, with translations or labels where the model learns them.
         folder: Where checkpoints, the model, its tokenizer and the history are kept.
         held_out: Corpus on which the metrics are measured after each epoch.
-        metrics: Names of metrics or objectives, or metrics.
+        metrics: Names of metrics or objectives. Or metrics.
         epochs: Number of epochs.
         batch: Examples of a step on each process.
         rate: Peak learning rate.
-        seed: Seed of the order of examples and of dropout.
+        seed: Seed of the order of examples, of masked tokens and of dropout.
+        length: Tokens of an example of a language model: all sentences, one after another, are divided into examples of
+            this length, between them the special tokens of the tokenizer, or its end token if it adds none. None, the
+            default: each sentence is an example, as where the loss is measured.
+        mlm_probability: Share of the tokens of a text that a masked language model learns to predict. Of these 80 % are
+            masked, 10 % are random tokens, and 10 % stay, as for BERT.
         rates: Prefix of parameter names -> another peak learning rate.
         callbacks: Callbacks of the Trainer.
         note: Anything else that the training depends on, part of its provenance.
@@ -77,19 +90,22 @@ def train(
         `held_out` with `.low` and `.high`, its 95 % interval.
 
     Raises:
-        ValueError: If `rate` or the loss is not finite, the model is neither classifier nor encoder-decoder, the corpus
-            lacks labels or translations, a metric cannot be measured, or the folder has other training.
+        OSError: If the model has adapters of PEFT, or the folder cannot be written.
+        ValueError: If `rate` or the loss is not finite, the model is neither classifier, language model nor
+            encoder-decoder, the corpus lacks labels or translations, a metric cannot be measured, or the folder has
+            other training.
 
     Example:
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
-    """
-    if epochs < 1:
-        raise ValueError(f"number of epochs out of range: got epochs={epochs}; expected 1 or more")
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
-    place = Path(folder)
+    """  # noqa: DOC502
+    _check_ranges(epochs, batch, rate, mlm_probability)
+    place, corpus = Path(folder), corpus_of(corpus)
+    held_out = None if held_out is None else corpus_of(held_out)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
+    handle.check_gradients()
+    loading.check_savable(model, place)
+    chosen = {"train_sampling_strategy": ORDER, **arguments, **(rates or {})}
     provenance = handle.provenance(
         corpus,
         tokenizer=handle.tokens,
@@ -99,25 +115,25 @@ def train(
         batch=batch,
         rate=rate,
         seed=seed,
-        options=",".join(
-            f"{name}={value}"
-            for name, value in sorted({"train_sampling_strategy": ORDER, **arguments, **(rates or {})}.items())
-        ),
+        options=",".join(f"{name}={value}" for name, value in sorted(chosen.items())),
+        **_of_text(handle, length, mlm_probability),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:
         return history
-    rows = _rows(handle, corpus)
+    rows = examples(handle, corpus, length=length)
+    missing.forget(model)
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         callbacks = [_Evaluation(measure), *callbacks]
     columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    options: TrainOptions = {
+    options: FitOptions = {
         "epochs": epochs,
         "batch": batch,
         "rate": rate,
         "seed": seed,
+        "mlm_probability": mlm_probability,
         "rates": rates,
         "callbacks": callbacks,
         **arguments,
@@ -125,10 +141,31 @@ def train(
     return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
 
 
+def _check_ranges(epochs: int, batch: int, rate: float, mlm_probability: float) -> None:
+    """Raise ValueError for numbers with which nothing can be trained."""
+    if not is_whole(epochs, least=1):
+        raise ValueError(f"number of epochs out of range: got epochs={epochs!r}; expected 1 or more")
+    if not is_whole(batch, least=1):
+        raise ValueError(f"number of examples of a step out of range: got batch={batch!r}; expected 1 or more")
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
+    if not 0 < mlm_probability <= 1:
+        raise ValueError(f"share of masked tokens out of range: got mlm_probability={mlm_probability}; expected 0 to 1")
+
+
+def _of_text(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:
+    """Return the provenance of the examples of a language model."""
+    if not is_language_model(handle):
+        return {}
+    return {"length": length or "sentences"} | ({} if causal(handle) else {"mlm_probability": mlm_probability})
+
+
 def load_classifier(
-    name: str | Path, corpus: Corpus, **options: Any
+    name: str | Path, corpus: CorpusLike, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model as a classifier of the labels of a corpus; a new classification head is drawn with seed 0.
+
+    Numbers that depend on a new head are refused until it is trained (`load`).
 
     Args:
         name: Hub id or local folder.
@@ -138,44 +175,13 @@ def load_classifier(
     Returns:
         The model and its tokenizer.
     """
-    labels = class_names(corpus)
-    return loading.load(
-        name,
-        cls="AutoModelForSequenceClassification",
-        id2label=dict(enumerate(labels)),
-        label2id={label: number for number, label in enumerate(labels)},
-        **options,
-    )
-
-
-def check_examples(model: Model, corpus: Corpus) -> None:
-    """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
-    handle = HeadModel.of(model)
-    if outputs.has_classes(handle):
-        check_labels(corpus)
-    elif not (handle.config.is_encoder_decoder and outputs.has_vocabulary(handle)):
-        raise ValueError(
-            f"{handle.name} is neither a classifier nor an encoder-decoder that generates text; "
-            f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
-        )
-    elif any(sentence.target is None for sentence in corpus):
-        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
-
-
-def _rows(handle: HeadModel, corpus: Corpus) -> list[Row]:
-    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
-    check_examples(handle, corpus)
-    encoded = handle.encode(corpus, words=False)
-    labels: Sequence[int | float | list[int] | list[float]]
-    if encoded.target is None or outputs.has_classes(handle):
-        labels = outputs.label_values(handle, [words.sentence.label for words in encoded.source])
-    else:
-        labels = [words.ids for words in encoded.target]
-    rows: list[Row] = []
-    for words, label in zip(encoded.source, labels, strict=True):
-        types = {"token_type_ids": words.types} if words.types else {}
-        rows.append({"input_ids": words.ids, **types, "labels": label})
-    return rows
+    labels = class_names(corpus_of(corpus))
+    usual = {
+        "cls": "AutoModelForSequenceClassification",
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+    return loading.load(name, **usual | options)
 
 
 def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFrame | None:
@@ -187,7 +193,10 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():
         return None
-    check_digests(folder, "give another folder to train again")
+    advice = "give another folder to train again"
+    check_digests(folder, advice)
+    if not loading.weight_files(folder):
+        raise ValueError(f"{folder} cannot be read: got no file of weights; expected model.safetensors; {advice}")
     state = resized(type(model)).from_pretrained(folder).state_dict()
     for file in folder.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
@@ -205,7 +214,7 @@ def fit(
     *,
     loss: Loss | None = None,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
-    **options: Unpack[TrainOptions],
+    **options: Unpack[FitOptions],
 ) -> pd.DataFrame:
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None

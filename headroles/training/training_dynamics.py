@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from headroles.ablation.compare_scores import agreement
-from headroles.ablation.curves import ablation_curve, orders
+from headroles.ablation.cumulative.compare_scores import agreement
+from headroles.ablation.cumulative.curves import ablation_curve, orders
 from headroles.analysis import role_rules
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
@@ -31,8 +32,8 @@ class Dynamics(NamedTuple):
 
 def dynamics(
     training: str | Path,
-    corpus: Corpus,
-    held_out: Corpus,
+    corpus: CorpusLike,
+    held_out: CorpusLike,
     *,
     metric: str = "loss",
     steps: int = 10,
@@ -62,7 +63,7 @@ def dynamics(
     Raises:
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
-    places = checkpoints(training)
+    places, corpus, held_out = checkpoints(training), corpus_of(corpus), corpus_of(held_out)
     last = identity.weights_digest(loading.alone(places[-1][2]))
     kept = study_at(study)
     kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))

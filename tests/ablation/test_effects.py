@@ -1,187 +1,42 @@
-"""A replay equals the gated model, each effect a plain loop, each p its textbook, and a stopped sweep goes on."""
+"""Effects of masked heads are those of plain loops, and a study keeps them by what they were made from."""
 
 from __future__ import annotations
 
-import signal
-import time
-from collections import Counter
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 import pytest
 import sacrebleu
-import scipy.stats
 import torch
 import transformers
-from accelerate.hooks import ModelHook, add_hook_to_module
 from helpers import zoo
-from helpers.ablations import (
-    ALL,
-    Stopping,
-    by_hand,
-    closing,
-    column,
-    files,
-    generated,
-    given,
-    looped,
-    mean,
-    measured,
-    naive,
-    near,
-    sweep,
-    terse,
-    translated,
-)
+from helpers.ablations import ALL, closing, column, generated, given, looped, mean, sweep, terse, translated
 from helpers.close import bound, close
 from helpers.letters import STEP, corpus, tokens_of, writing
 from helpers.messages import whole
 from helpers.objectives import classifier, labelled
-from helpers.processes import Fork
-from helpers.traces import NAMES, _traces
+from helpers.sweeps import ablated, equal, singles, traces
 
-import headroles as hr
 from headroles.ablation.effects import ablate
-from headroles.ablation.forward_cache import Replay, layers
-from headroles.ablation.metrics import BLEU, ChrF, Loss, Perplexity
-from headroles.ablation.significance import effects
+from headroles.ablation.example_stats import ExampleStats
+from headroles.ablation.forward_cache import Replay
+from headroles.ablation.metrics import BLEU, METRICS, ChrF, Loss
+from headroles.ablation.significance import best
 from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
 from headroles.analysis.intervals import bootstrap_counts
-from headroles.analysis.multiple_testing import benjamini_hochberg, holm
-from headroles.data.corpus import partners
-from headroles.models import batching, masking
+from headroles.analysis.multiple_testing import holm
+from headroles.data.corpus import Corpus, Sentence, partners
 from headroles.models import heads as families
+from headroles.models import masking
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
+from headroles.tables.study import Study
 
-WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first
 MODELS = ["marian", "classifier", "gpt2"]
 
 
-# --- replay ---------------------------------------------------------------------------------------------------------
-
-
-def several(model):
-    """Heads alone, pairs across layers and kinds, whole layers, all heads and none: sets of heads."""
-    index = list(families.head_index(model))
-    pairs = [(one, other) for one in index[::4] for other in index[::4] if one < other]
-    whole_layers = [[head for head in index if head[:2] == key] for key in dict.fromkeys(head[:2] for head in index)]
-    return [[head] for head in index] + pairs + whole_layers + [index, []]
-
-
-def fills(model):
-    return ["zero"] if any(site.outside for site in families.attention_sites(model)) else ["zero", "uniform"]
-
-
-# what a replay hands back differs: two stacks (of which one may not be handed back), one, one module for all layers, a
-# layer's output that is a tuple, attention of another form, sounds, pictures
-REPLAYED = [
-    *zoo.USUAL,
-    "marian-asymmetric",
-    "whisper",
-    "bert2gpt2",
-    "deberta-v2",
-    "vit",
-    "modernbert",
-    "gemma3",
-    "phi3",
-    "mixtral",
-]
-
-
-@pytest.mark.parametrize("name", zoo.variants(REPLAYED))
-def test_variants_are_those_of_the_gated_model(name):
-    model, batch = by_hand(name)
-    every = torch.stack([masking.head_mask(model, masked) for masked in several(model)])
-    if name not in ("marian", "gpt2"):
-        every = torch.cat([every[:-1:2], every[-1:]])
-    for replacement in fills(model):
-        rows = every if replacement == "zero" else torch.cat([every[:-1:3], every[-1:]])
-        replay = Replay(HeadModel(model), batch, replacement)
-        expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
-        assert all(not torch.allclose(one, replay.output.logits, atol=1e-4) for one in expected[:-1])
-        near(expected[-1], replay.output.logits)
-        heads_per_batch = replay.run(rows)[0].logits
-        near(heads_per_batch.reshape(expected.shape), expected)
-        parts = zip(rows.split(3), expected.split(3), strict=True) if name in ("marian", "gpt2") else ()
-        for some, one in parts:
-            near(replay.run(some)[0].logits.reshape(one.shape), one)
-
-
-def test_rows_are_all_examples_of_the_first_variant_and_then_of_the_second():
-    model, batch = by_hand("marian")
-    found = Replay(HeadModel(model), batch).run(torch.ones(3, len(families.head_index(model))))[1]
-    assert found.numbers == (0, 1) * 3
-    assert torch.equal(found.inputs["input_ids"], batch.inputs["input_ids"].repeat(3, 1))
-
-
-def calls(model, replay, row):
-    """How often the heads of each (kind, layer) are run again for a variant."""
-    found = Counter()
-    with ExitStack() as stack:
-        for site in families.attention_sites(model):
-            hook = site.out.register_forward_hook(lambda *_, key=site.key: found.update([key]))
-            stack.callback(hook.remove)
-        replay.run(row[None])
-    return dict(found)
-
-
-@pytest.mark.parametrize("name", zoo.each(name for name in REPLAYED if name not in WHOLE))
-def test_what_lies_below_the_first_masked_head_is_not_run(name):
-    model, batch = by_hand(name)
-    keys = [site.key for site in families.attention_sites(model)]
-    replay = Replay(HeadModel(model), batch)
-    height = {(kind, layer): (kind != "enc-self", layer) for kind, layer in keys}
-    for key in keys:
-        row = masking.head_mask(model, [(*key, 0)])
-        assert calls(model, replay, row) == {other: 1 for other in keys if height[other] >= height[key]}
-
-
-@pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_all_layers_are_known_or_none(name):
-    model = zoo.tiny(name)
-    expected = {(site.kind == "enc-self", site.layer) for site in families.attention_sites(model)}
-    assert len(layers(HeadModel(model))) == (0 if name in WHOLE else len(expected))
-
-
-def traces(model):
-    return _traces(model), [module for module in model.modules() if "forward" in vars(module)]
-
-
-@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "albert"])
-def test_a_replay_leaves_no_trace_even_by_an_exception(name):
-    model, batch = by_hand(name)
-    before = traces(model)
-    last = masking.head_mask(model, [families.head_index(model)[-1]])[None]
-    Replay(HeadModel(model), batch).run(last)
-    assert traces(model) == before
-    with pytest.raises(KeyError):  # in the last layer: the filling has nothing for it
-        Replay(HeadModel(model), batch, {}).run(last)
-    assert traces(model) == before
-    with pytest.raises(IndexError):
-        Replay(
-            HeadModel(model), replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"] + 10**4})
-        )
-    assert traces(model) == before
-
-
-def test_a_layer_keeps_a_forward_of_its_own():
-    """Those of accelerate's `device_map` move tensors to where the weights are."""
-    model, batch = by_hand("gpt2")
-    layer = model.transformer.h[0]
-    add_hook_to_module(layer, ModelHook())
-    before = layer.forward
-    Replay(HeadModel(model), batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
-    assert vars(layer).get("forward") is before
-
-
 # --- effects --------------------------------------------------------------------------------------------------------
-
-
-def ablated(name, **options):
-    return ablate(*given(name), **{"n_resamples": 0, "max_tokens": ALL} | options)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +109,7 @@ def test_plans_and_fills_differ():
     found = [
         ablated("gpt2", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
         for unit in UNITS
+        if unit != "group"  # a head of this model
         for replacement in REPLACEMENTS[:4]
     ]
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
@@ -283,63 +139,11 @@ def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_her
     pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "replacement"),
-    [("marian", "zero"), ("marian", "resample"), ("classifier", "mean"), ("gpt2", "uniform"), ("gpt2", "rescale")],
-)
-def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
-    expected = ablated(name, replacement=replacement)
-    for heads_per_batch, max_tokens in ((3, ALL), (1, 40)):
-        found = ablated(name, replacement=replacement, heads_per_batch=heads_per_batch, max_tokens=max_tokens)
-        pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-3)  # p are the least exact
-        effects = column("head", replacement=replacement)
-        close(found[effects], expected[effects], size=mean(name, frozenset()), operations=32)
-
-
 def test_a_head_alone_in_its_layer_has_no_rest():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
     table = ablate(model, tokens_of("gpt2"), corpus(4), unit="all_but_one", n_resamples=20)
     assert (table[["ablation[loss rest]", "ablation[loss rest].low", "ablation[loss rest].high"]] == 0).all(axis=None)
     assert (table["ablation[loss rest].p"] == 1).all()
-
-
-class Counting(Loss):
-    """The loss, and how many examples it was read of."""
-
-    seen = 0
-
-    def update(self, observation):
-        self.seen += len(observation.batch.numbers)
-        return super().update(observation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("unit", "variants"), [("head", 24), ("all_but_one", 24), ("layer", 6), ("kind", 3)])
-def test_what_several_heads_share_is_measured_once(unit, variants):
-    metric = Counting()
-    pd.testing.assert_frame_equal(ablated("marian", metric=metric, unit=unit), ablated("marian", unit=unit))
-    assert metric.seen == 6 * (1 + variants)
-
-
-class Large(Loss):
-    """The loss, for which there is no memory of more than `most` rows."""
-
-    def __init__(self, most):
-        self.most = most
-
-    def update(self, observation):
-        if len(observation.batch.numbers) > self.most:
-            raise MemoryError("no room")
-        return super().update(observation)
-
-
-def test_out_of_memory_fewer_go_together(caplog):
-    pd.testing.assert_frame_equal(ablated("gpt2", metric=Large(12)), ablated("gpt2"))
-    start, end = "out of memory (no room): ", " variants at a time from here on"
-    assert [record.message for record in caplog.records] == [f"{start}{many}{end}" for many in (4, 2)]
-    with pytest.raises(MemoryError):
-        ablated("gpt2", metric=Large(5))
 
 
 @pytest.mark.slow
@@ -385,203 +189,7 @@ def test_resamples_without_an_example_are_left_out(metric):
     assert table.notna().all(axis=None)
 
 
-def p_of(found, **options):
-    return effects(found, **{"n_resamples": 200} | options).columns[".p"]
-
-
-@pytest.mark.parametrize("count", [1.0, 4.0])
-def test_p_of_a_mean_is_that_of_a_paired_t_test(count):
-    changes = np.random.default_rng(1).normal(0.2, 1, (20, 30))
-    found = measured(np.full(30, count), changes)
-    expected = [scipy.stats.ttest_rel(each[:, 0], found.intact[:, 0]).pvalue for each in found.masked.values()]
-    np.testing.assert_allclose(p_of(found, n_resamples=0), expected, rtol=1e-9)
-
-
-def test_p_of_a_ratio_is_that_of_a_t_test_of_its_linear_part():
-    rng = np.random.default_rng(2)
-    counts = rng.integers(1, 20, 40).astype(float)
-    changes = rng.normal(0.3, 1, (20, 40)) * counts
-    ratios = changes.sum(1) / counts.sum()
-    linear = ratios[:, None] + (changes - ratios[:, None] * counts) / counts.mean()
-    expected = scipy.stats.ttest_1samp(linear, 0, axis=1).pvalue
-    np.testing.assert_allclose(p_of(measured(counts, changes), n_resamples=0), expected, rtol=1e-9)
-
-
-def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
-    for metric, certain in ((Loss(), 2.0**-49), (Perplexity(), 2 / 201)):
-        found = measured(np.ones(50), np.stack([np.zeros(50), np.ones(50)]), metric)
-        assert p_of(found).tolist() == [1, certain]
-    assert p_of(measured(np.ones(1), np.ones((1, 1))), n_resamples=0).tolist() == [1]
-
-
-def test_p_of_another_metric_is_how_often_a_resample_is_on_the_other_side():
-    found = measured(np.ones(30), np.random.default_rng(3).normal(0.2, 1, (20, 30)), Perplexity())
-    effect = effects(found, n_resamples=200, seed=5)
-    for draws, p in zip(effect.draws, effect.columns[".p"], strict=True):
-        other_side = min((draws <= 0).sum(), (draws >= 0).sum())
-        assert p == pytest.approx(min(1, 2 * (other_side + 1) / 201))
-        assert p >= 2 / 201
-
-
-@pytest.mark.parametrize("metric", [Loss(), Perplexity()], ids=lambda metric: metric.name)
-def test_where_there_is_no_effect_p_is_uniform_and_nothing_is_found(metric):
-    rng = np.random.default_rng(4)
-    counts = rng.integers(1, 20, 120).astype(float)
-    found = effects(measured(counts, rng.normal(0, 1, (200, 120)) * np.sqrt(counts), metric), n_resamples=1000)
-    assert scipy.stats.kstest(found.columns[".p"], "uniform").pvalue > 0.01
-    assert found.columns[".holm"].min() > 0.01
-    assert found.columns[".bh"].min() > 0.01
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_corrections_are_those_of_textbooks(seed):
-    rng = np.random.default_rng(seed)
-    p = np.round(rng.random(30) ** 3, 2)  # some are equal
-    many, order = len(p), np.argsort(p)
-    stepped_down, stepped_up = np.empty(many), np.empty(many)
-    for rank, place_ in enumerate(order):
-        stepped_down[place_] = min(1, max((many - i) * p[order[i]] for i in range(rank + 1)))
-        stepped_up[place_] = min(1, min(many / (i + 1) * p[order[i]] for i in range(rank, many)))
-    np.testing.assert_allclose(holm(p), stepped_down)
-    np.testing.assert_allclose(benjamini_hochberg(p), stepped_up)
-    np.testing.assert_allclose(benjamini_hochberg(p), scipy.stats.false_discovery_control(p))
-
-
-def test_what_was_tested_once_counts_once():
-    """The heads of a kind share a test: three tests are corrected for, not 24."""
-    table = ablated("marian", unit="kind")
-    p = table["ablation[loss kind].p"].groupby("kind", sort=False).first()
-    np.testing.assert_allclose(table["ablation[loss kind].holm"].groupby("kind", sort=False).first(), holm(p.array))
-
-
-# --- going on -------------------------------------------------------------------------------------------------------
-
-
-SMALL = {"max_tokens": 160, "unit": "kind", "n_resamples": 20}  # several batches of few sentences
-
-
-def test_a_sweep_resumes_after_its_last_finished_batch(tmp_path):
-    metric, expected = Stopping(), ablated("marian", **SMALL)
-    metric.after = 4 * 2 + 2  # the intact model and three kinds: in the third batch
-    with pytest.raises(InterruptedError):
-        ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
-    finished = files(tmp_path)
-    assert len(finished) == 2
-    metric.after = 10**9
-    found = ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
-    pd.testing.assert_frame_equal(found, expected, rtol=0, atol=bound(5))
-    assert len(files(tmp_path)) > 3
-    assert finished.items() <= files(tmp_path).items()
-
-
-def test_a_finished_sweep_is_read(tmp_path):
-    first = ablated("marian", folder=tmp_path, **SMALL)
-    finished = files(tmp_path)
-    assert len(finished) > 1
-    pd.testing.assert_frame_equal(ablated("marian", metric=Loss(), folder=tmp_path, **SMALL), first)
-    assert files(tmp_path) == finished
-    again = ablated("marian", folder=tmp_path, **SMALL | {"n_resamples": 50, "seed": 1})
-    pd.testing.assert_series_equal(again["ablation[loss kind]"], first["ablation[loss kind]"])
-    assert files(tmp_path) == finished
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("left", [0, 4, 60, -9])
-def test_a_damaged_batch_is_named(left, tmp_path):
-    ablated("marian", folder=tmp_path, **SMALL)
-    path = max(tmp_path.iterdir())
-    path.write_bytes(path.read_bytes()[:left])
-    said = r"\.npy is damaged: .+; remove the file to have it measured again\Z"
-    with pytest.raises(ValueError, match=said) as error:
-        ablated("marian", folder=tmp_path, **SMALL)
-    assert str(error.value).startswith(str(path))
-
-
-ELSE = {  # what differs, of what a translator writes of three sentences
-    "model": lambda: {"model": terse(seed=1)},
-    "generation": lambda: {"model": terse(most=6)},
-    "tokenizer": lambda: {"tokenizer": tokens_of("bert")},
-    "corpus": lambda: {"corpus": corpus(4)},
-    "replacement": lambda: {"replacement": "mean"},
-    "unit": lambda: {"unit": "layer"},
-    "metric": lambda: {"metric": "bleu"},
-    "beams": lambda: {"metric": ChrF(2)},
-    "max_tokens": lambda: {"max_tokens": 160},
-}
-
-
-@pytest.fixture(scope="module")
-def unfinished(tmp_path_factory):
-    """What a sweep was made from, and the folder with what it kept."""
-    first = {"model": terse(), "tokenizer": tokens_of("marian"), "corpus": corpus(3), "metric": "chrf"}
-    first |= SMALL | {"max_tokens": ALL}
-    folder = tmp_path_factory.mktemp("kept")
-    ablate(**first, folder=folder)
-    return first, folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ELSE)
-def test_what_was_made_from_something_else_is_not_read(what, unfinished):
-    first, folder = unfinished
-    before, other = files(folder), first | ELSE[what]()
-    found = ablate(**other, folder=folder)
-    pd.testing.assert_frame_equal(found, ablate(**other))
-    assert before.items() < files(folder).items()
-
-
-def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
-    model, tokenizer, text = given("gpt2")
-    variants = [frozenset([head]) for head in families.head_index(model)]
-    groups = list(batching.batches(batching.encode(text, tokenizer, model), model, max_tokens=20))
-    metric = Stopping()
-    metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
-    numbers = groups[1].numbers
-    listed = ", ".join(str(number + 1) for number in sorted(numbers))
-    message = (
-        f"loss of the model without [('dec-self', 0, 2)] is not finite on sentence {listed} of the corpus; look for "
-        f"NaN or infinite weights in GPT2LMHeadModel; finished batches are kept"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        sweep(model, tokenizer, text, variants, metric, max_tokens=20, heads_per_batch=1, folder=tmp_path)
-    assert len(files(tmp_path)) == 1
-
-
-KILLED = """
-import sys
-from pathlib import Path
-import headroles as hr
-from headroles.ablation.effects import ablate
-place = Path(sys.argv[1])
-given = *hr.load(place), hr.read(place / "source.txt", place / "target.txt")
-ablate(*given, unit="layer", max_tokens=80, n_resamples=20, folder=place / "kept")
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_resumes(tmp_path):
-    zoo.tiny("marian").save_pretrained(tmp_path)
-    tokens_of("marian").save_pretrained(tmp_path)
-    for name, side in (("source", corpus(40)), ("target", [one.target for one in corpus(40)])):
-        (tmp_path / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
-    process, folder = Fork(KILLED, tmp_path), tmp_path / "kept"
-    while len(list(folder.glob("*.npy"))) < 3:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    finished = {name: what for name, what in files(folder).items() if name.endswith(".npy")}
-    options = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}
-    given = *hr.load(tmp_path), hr.read(tmp_path / "source.txt", tmp_path / "target.txt")
-    found = ablate(*given, folder=folder, **options)
-    pd.testing.assert_frame_equal(found, ablate(*given, **options))
-    number = len(list(batching.batches(batching.encode(given[2], *given[1::-1]), given[0], max_tokens=10)))
-    assert len(finished) < number == len(list(folder.glob("*.npy")))
-    assert finished.items() <= files(folder).items()
-
-
 # --- what is written ------------------------------------------------------------------------------------------------
-
 
 SCORES = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
 
@@ -594,12 +202,12 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(beams):
     variants = dict.fromkeys(closing("marian", "layer"))
     written = {masked: generated(sources, masking.head_mask(model, masked), beams) for masked in variants}
     intact = generated(sources, masking.head_mask(model, []), beams)
-    for metric, heads_per_batch, max_tokens in ((BLEU, 1, ALL), (ChrF, 4, 160)):
+    for metric, heads_per_batch, max_tokens in ((BLEU(beams), 1, ALL), (ChrF(beams), 4, 160)):
         score = SCORES[metric.name]
         expected = [score(texts, references).score - score(intact, references).score for texts in written.values()]
         assert len(set(expected)) > 3
         options = {
-            "metric": metric(beams),
+            "metric": metric,
             "unit": "layer",
             "heads_per_batch": heads_per_batch,
             "max_tokens": max_tokens,
@@ -626,8 +234,9 @@ def test_no_more_is_written_than_the_model_has_positions():
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 UNKNOWN = {
-    "unit": "unknown unit 'all'; known: head, all_but_one, layer, kind",
-    "replacement": "unknown replacement 'all'; known: zero, mean, resample, uniform, rescale",
+    "unit": "unknown unit 'all'; known: head, all_but_one, group, layer, kind",
+    "replacement": "unknown replacement 'all'; expected one of: zero, mean, resample, uniform, rescale, or a "
+    "pattern of headroles.patterns, such as Offset(-1)",
     "metric": "unknown metric 'all'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
     "pair_accuracy, pair_difference, "
     "top, reference, class, similarity",
@@ -652,7 +261,7 @@ REFUSED = [
     ("marian", "bleu", corpus(3, translated=False), "metric 'bleu' needs references, and corpus 'letters' lacks some"),
     ("marian", "accuracy", corpus(3), "metric 'accuracy' is for classifiers; MarianMTModel has no classes"),
     ("classifier", "accuracy", corpus(3), "corpus 'letters' has no labels; give a table with a "
-     "column of labels (label= names it) that has a label in each row"),
+     "column label that has a label in each row (in Python label= names another column)"),
 ]  # fmt: skip
 
 
@@ -672,3 +281,191 @@ def test_a_model_with_weights_that_are_not_finite():
     )
     with pytest.raises(ValueError, match=whole(message)):
         ablate(model, tokens_of("gpt2"), corpus(6), n_resamples=0)
+
+
+# --- in a study -----------------------------------------------------------------------------------------------------
+
+
+def kept(study, model=None, text=None, name="gpt2", **options):
+    options = {"n_resamples": 20} | options
+    return ablate(model or zoo.tiny(name), tokens_of(name), text or corpus(6), study=study, **options)
+
+
+@contextmanager
+def broken():
+    """No model can be run within the block."""
+
+    def failing(*_, **__):
+        raise AssertionError("the model was run")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeadModel, "forward", failing)
+        patch.setattr(Replay, "__init__", failing)
+        yield
+
+
+def tables(folder):
+    """When each table was written, and what is in it."""
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob("*.parquet")}
+
+
+def values_of(table):
+    bare = table.copy()
+    bare.attrs = {}
+    return bare
+
+
+def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
+    study = Study(tmp_path)
+    table = kept(study)
+    assert study.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]
+    expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), n_resamples=20)
+    pd.testing.assert_frame_equal(values_of(table), values_of(expected))
+    assert table.attrs["signatures"] == expected.attrs["signatures"]
+    model = zoo.tiny("gpt2")
+    found = sweep(model, tokens_of("gpt2"), corpus(6), singles(model), Loss())
+    equal(ExampleStats.of(study.load("examples-loss-single-zero"), Loss()), found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unit", "early"), [("head", False), ("head", True), ("all_but_one", True), ("layer", False), ("kind", True)]
+)
+def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
+    study, options = Study(tmp_path), {"unit": unit, "early": early}
+    kept(study, **options)
+    before = tables(tmp_path)
+    end = f"loss-{on_disk(unit)}-zero{'-early' if early else ''}.parquet"
+    options |= {"n_resamples": 50} if early else {"n_resamples": 50, "seed": 1}  # a seed also says what is run early
+    with broken():
+        told = kept(study, zoo.tiny("gpt2"), **options)
+    expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), **options)
+    pd.testing.assert_frame_equal(values_of(told), values_of(expected))
+    assert told.attrs["signatures"] == expected.attrs["signatures"]
+    assert tables(tmp_path)[f"examples-{end}"] == before[f"examples-{end}"]
+    assert tables(tmp_path)[f"ablation-{end}"] != before[f"ablation-{end}"]
+
+
+def test_a_study_keeps_the_best_heads_of_all_but_one(tmp_path):
+    study, model = Study(tmp_path), zoo.tiny("marian")
+    kept(study, name="marian", unit="all_but_one", metric="agreement", seed=3)
+    names = {f"{name}-agreement-rest-zero" for name in ("ablation", "examples")}
+    assert set(study.names()) == names | {"best-agreement-zero", "best-agreement-zero-halves"}
+    variants = closing("marian", "all_but_one")
+    found = sweep(model, tokens_of("marian"), corpus(6), variants, METRICS["agreement"])
+    for name, halves in (("best-agreement-zero", False), ("best-agreement-zero-halves", True)):
+        expected = best(found, families.head_index(model), halves=halves, n_resamples=20, seed=3)
+        pd.testing.assert_frame_equal(values_of(study.load(name)), values_of(expected))
+        assert study.load(name).attrs["signatures"] == expected.attrs["signatures"]
+
+
+@pytest.mark.parametrize("options", [{"unit": "head"}, {"unit": "layer"}, {"unit": "all_but_one", "early": True}])
+def test_other_units_have_no_best_heads(options, tmp_path):
+    kept(Study(tmp_path), **options)
+    assert not list(tmp_path.glob("best-*"))
+
+
+def test_one_sentence_has_no_halves(tmp_path):
+    kept(Study(tmp_path), text=corpus(1), unit="all_but_one")
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
+
+
+def test_one_sentence_that_is_not_too_long_has_no_halves(tmp_path):
+    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), unit="all_but_one")
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
+
+
+def test_a_head_alone_in_its_layer_is_the_best_of_it(tmp_path):
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
+    kept(Study(tmp_path), model, unit="all_but_one")
+    table = Study(tmp_path).load("best-loss-zero")
+    assert table["head"].tolist() == [0, 0]
+    assert table["effect"].tolist() == [0, 0]
+
+
+def longer(model):
+    model.generation_config.max_new_tokens = 6
+    return model
+
+
+ELSE = {
+    "model": lambda: {"model": terse(seed=1)},
+    "corpus": lambda: {"text": corpus(7)},
+    "generation": lambda: {"model": longer(zoo.tiny("marian"))},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ELSE)
+def test_what_was_made_from_something_else_is_made_again(what, tmp_path, caplog):
+    options = {"metric": "chrf", "unit": "kind", "name": "marian", "text": corpus(3)}
+    kept(Study(tmp_path), terse(), **options)
+    other = {"model": terse()} | ELSE[what]()
+    found = kept(Study(tmp_path, overwrite=True), **options | other)
+    expected = ablate(
+        other["model"], tokens_of("marian"), other.get("text", corpus(3)), metric="chrf", unit="kind", n_resamples=20
+    )
+    pd.testing.assert_frame_equal(values_of(found), values_of(expected))
+    end = ("was made with other options: computed again", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
+    assert all(message.endswith(end) for message in caplog.messages)
+    assert 1 <= len(caplog.messages) <= 2
+
+
+# --- sets of heads --------------------------------------------------------------------------------------------------
+
+NAMED = {
+    "two": [("dec-self", 1, 3), ("dec-self", 0, 1)],
+    "none": [],
+    "a layer": [("dec-self", 1, head) for head in range(4)],
+    "the same two": (("dec-self", 0, 1), ("dec-self", 1, 3)),
+    "one": [["dec-self", 0, 0]],
+}
+
+
+def sets(given=NAMED, **options):
+    return ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), sets=given, **{"n_resamples": 50} | options)
+
+
+@pytest.mark.parametrize("replacement", ["zero", "mean", "uniform", "rescale"])
+def test_sets_have_the_effects_of_plain_loops(replacement):
+    table = sets(replacement=replacement)
+    masked = [frozenset(map(tuple, given)) for given in NAMED.values()]
+    expected = [mean("gpt2", each, replacement) - mean("gpt2", frozenset(), replacement) for each in masked]
+    close(table["ablation[loss]"], expected, size=mean("gpt2", frozenset()), operations=32)
+    assert list(table.index) == list(NAMED)
+    assert table.index.name == "set"
+    assert list(table) == [f"ablation[loss]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
+
+
+def test_a_set_without_heads_changes_nothing():
+    for metric in ("loss", "perplexity", "agreement"):
+        row = sets(metric=metric).loc["none"]
+        assert row[[f"ablation[{metric}]{end}" for end in ("", ".low", ".high")]].tolist() == [0, 0, 0]
+        assert row[f"ablation[{metric}].p"] == 1
+
+
+def test_a_set_that_is_named_twice_is_tested_once():
+    table = sets()
+    assert table.loc["two"].tolist() == table.loc["the same two"].tolist()
+    once = table.drop("the same two")
+    np.testing.assert_allclose(once["ablation[loss].holm"], holm(once["ablation[loss].p"].to_numpy()))
+
+
+def test_single_heads_as_sets_are_those_of_ablate():
+    every = {str(head): [head] for head in families.head_index(zoo.tiny("gpt2"))}
+    table = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), n_resamples=50)
+    close(sets(every), table, size=mean("gpt2", frozenset()))
+
+
+def test_a_table_of_sets_says_what_was_measured():
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(sets(seed=2), "ablation[loss].p").split("|"))
+    expected = {"corpus": "letters", "text": corpus(6).hash, "examples": "6", "fill": "zero", "resamples": "50"}
+    assert expected | {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"} == {
+        name: fields[name] for name in [*expected, "seed", "intact"]
+    }
+
+
+def test_a_set_with_a_head_that_there_is_not():
+    message = "no head ('cross', 0, 0) in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
+    with pytest.raises(ValueError, match=whole(message)):
+        sets({"one": [("dec-self", 0, 0)], "other": [("cross", 0, 0)]})

@@ -1,16 +1,21 @@
-"""Example statistics: the metric in resamples of the examples, some at a time."""
+"""Example statistics add up, come back from files, and say what is in them."""
 
 from __future__ import annotations
 
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.ablations import measured
+from helpers.sweeps import equal
 
 from headroles.ablation import example_stats
+from headroles.ablation.example_stats import ExampleStats, written
+from headroles.ablation.metrics import BLEU, F1, METRICS
 from headroles.ablation.significance import effects
 from headroles.analysis.intervals import bootstrap_counts
+from headroles.tables.io import load_table, save_table
 
 
 def made(examples, heads=3):
@@ -52,3 +57,43 @@ def test_memory_does_not_grow_with_the_resamples_of_all_examples():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 10_000 * 1000  # bytes: a resample of each example alone would be 8 kB
+
+
+SETS = [
+    frozenset([("cross", 1, 11), ("enc-self", 0, 2), ("cross", 1, 3)]),
+    frozenset(),
+    frozenset([("dec-self", 10, 0)]),
+    frozenset([("dec-self", 2, 0)]),
+]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
+    rng = np.random.default_rng(0)
+    values = rng.normal(3, 1, (1 + len(SETS), 7, 10 if isinstance(metric, (BLEU, F1)) else 2))
+    values[2, 3:] = np.nan
+    numbers = [5, 2, 9, 0, 30, 1, 7]
+    masked = dict(zip(SETS, values[1:], strict=True))
+    found = ExampleStats(values[0], masked, numbers, 3, metric, "model:a/b|text:0f|metric:x")
+    again = ExampleStats.of(load_table(save_table(found.table(), tmp_path / "examples.parquet")), metric)
+    equal(again, found)
+    assert again.metric is metric
+    assert all(type(number) is int for number in again.numbers)
+    if metric.name in ("loss", "perplexity", "accuracy"):
+        one, other = (effects(each, n_resamples=30) for each in (found, again))
+        np.testing.assert_array_equal(one.draws, other.draws)
+        pd.testing.assert_frame_equal(pd.DataFrame(one.columns), pd.DataFrame(other.columns), check_exact=True)
+
+
+def test_a_table_of_examples_names_what_is_in_it(tmp_path):
+    found = measured(np.ones(3), np.zeros((2, 3)))
+    table = load_table(save_table(found.table(), tmp_path / "examples.parquet"))
+    assert list(table) == ["closed", "example", "sum", "steps"]
+    assert table["closed"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
+    assert table["example"].tolist() == [0, 1, 2] * 3
+    assert {text.partition("|")[0] for text in table.attrs["signatures"].values()} == {"too_long:0"}
+
+
+def test_sets_of_heads_are_written_in_order():
+    words = ["cross:1:3 cross:1:11 enc-self:0:2", "none", "dec-self:10:0", "dec-self:2:0"]
+    assert [written(each) for each in SETS] == words

@@ -18,7 +18,15 @@ from helpers.objectives import classifier
 from scipy import stats
 
 import headroles as hr
-from headroles.ablation.early_stopping import CHANGED, FIRST_PREDICTED, GROWTH_PREDICTED, crossed, drawn, known, looks
+from headroles.ablation.early_stopping import (
+    CHANGED,
+    FIRST_PREDICTED,
+    GROWTH_PREDICTED,
+    crossed,
+    drawn,
+    known,
+    looks,
+)
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import METRICS, Loss
 from headroles.ablation.prediction_powered import chances, estimate, estimates, sizes

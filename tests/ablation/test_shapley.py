@@ -232,3 +232,20 @@ def test_what_cannot_be_divided_is_refused(options, message):
 def test_no_round_is_refused():
     with pytest.raises(ValueError, match="n_rounds=0; expected 1 or more"):
         hr.shapley_interactions(*given("gpt2"), n_rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("compute", "stem", "count"),
+    [(hr.shapley_values, "shapley", {"n_permutations": 2}), (hr.shapley_interactions, "interactions", {"n_rounds": 2})],
+)
+def test_a_study_keeps_values_and_computes_others_again(compute, stem, count, tmp_path, monkeypatch):
+    options = {"heads": HEADS[:3], "n_resamples": 5, "study": tmp_path, **count}
+    stored = compute(*given("gpt2"), **options)
+    plain = compute(*given("gpt2"), **options | {"study": None})
+    assert stored.equals(plain)
+    assert list(tmp_path.glob("*.parquet")) == [tmp_path / f"{stem}-loss.parquet"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweep, "run", lambda *_, **__: pytest.fail("computed again"))
+        assert compute(*given("gpt2"), **options).equals(stored)
+    other = compute(*given("gpt2"), **options | {"heads": HEADS[1:4]})
+    assert not other.index.equals(stored.index)

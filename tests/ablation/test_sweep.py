@@ -1,25 +1,36 @@
-"""Sweeps: what is kept belongs to what was measured, and no number of it is NaN."""
+"""A sweep keeps finished batches, resumes, and refuses what would be kept under a wrong name."""
 
 from __future__ import annotations
 
+import copy
 import re
+import signal
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers import zoo
-from helpers.ablations import terse
+from helpers.ablations import ALL, Stopping, column, files, given, mean, sweep, terse
+from helpers.close import bound, close
 from helpers.letters import corpus, tokens_of
+from helpers.messages import whole
 from helpers.objectives import classifier, labelled
+from helpers.processes import Fork
+from helpers.sweeps import ablated
 
 import headroles as hr
+from headroles.ablation.effects import ablate
+from headroles.ablation.metrics import ChrF, Loss
 from headroles.data.corpus import Corpus, Tokens
+from headroles.models import batching
+from headroles.models import heads as families
 
 FEW = {"n_resamples": 20, "max_tokens": 80}  # several batches
 
 
-def given(name="gpt2"):
+def setting(name="gpt2"):
     return zoo.tiny(name), tokens_of(name), corpus(6)
 
 
@@ -32,7 +43,7 @@ def alone(*ids, target=None):
 
 @pytest.mark.parametrize("place", ["study", "folder"])
 def test_nothing_is_kept_in_an_open_mask(place, tmp_path):
-    model, *rest = given()
+    model, *rest = setting()
     with (
         hr.mask_heads(model, hr.head_mask(model, [("dec-self", 0, 1)])),
         pytest.raises(ValueError, match=r"cannot be kept: got an open block of headroles"),
@@ -44,7 +55,7 @@ def test_nothing_is_kept_in_an_open_mask(place, tmp_path):
 
 
 def test_nothing_is_kept_beside_a_hook_of_the_user(tmp_path):
-    model, *rest = given()
+    model, *rest = setting()
     hook = model.transformer.h[0].register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match=r"cannot be kept: got the hook .*lambda.* on transformer\.h\.0"):
         hr.ablate(model, *rest, folder=tmp_path, **FEW)
@@ -52,7 +63,7 @@ def test_nothing_is_kept_beside_a_hook_of_the_user(tmp_path):
 
 
 def test_kept_batches_are_of_the_model_as_it_is_now(tmp_path):
-    model, *rest = given("bert")
+    model, *rest = setting("bert")
     before = hr.ablate(model, *rest, folder=tmp_path, **FEW)
     for module in model.modules():
         if hasattr(module, "scaling"):
@@ -73,14 +84,14 @@ def test_kept_batches_are_of_the_code_of_a_metric(tmp_path):
 
         return Mine()
 
-    model, *rest = given()
+    model, *rest = setting()
     one, two = (hr.ablate(model, *rest, metric=doubled(factor), folder=tmp_path, **FEW) for factor in (1, 2))
     np.testing.assert_allclose(two.iloc[:, 0], 2 * one.iloc[:, 0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("made", [np.zeros((3, 1, 2)), np.zeros((9, 2)), np.zeros((9, 6, 2), np.float32)])
 def test_a_kept_array_of_another_shape_is_refused(made, tmp_path):
-    model, *rest = given()
+    model, *rest = setting()
     hr.ablate(model, *rest, folder=tmp_path, n_resamples=0)
     (path,) = tmp_path.iterdir()
     np.save(path, made)
@@ -110,7 +121,7 @@ def test_what_has_nothing_to_measure_is_refused_with_its_examples(name, sentence
 
 
 def test_an_example_that_has_nothing_adds_nothing():
-    model, tokenizer, _ = given()
+    model, tokenizer, _ = setting()
     some = [alone(5, 6, 7), alone(8), alone(6, 7, 9, 10)]
     found = hr.ablate(model, tokenizer, Corpus("x", tuple(some)), n_resamples=0)
     expected = hr.ablate(model, tokenizer, Corpus("x", (some[0], some[2])), n_resamples=0)
@@ -119,12 +130,12 @@ def test_an_example_that_has_nothing_adds_nothing():
 
 @pytest.mark.parametrize("metric", ["loss", "agreement"])
 def test_a_single_example_has_no_interval(metric):
-    model, tokenizer, text = given()
+    model, tokenizer, text = setting()
     table = hr.ablate(model, tokenizer, text[:1], metric=metric, n_resamples=30)
     name = f"ablation[{metric}]"
     assert table[name].notna().all()
     assert table[[f"{name}.low", f"{name}.high"]].isna().all(axis=None)
-    assert (table[f"{name}.p"] == 1).all()
+    assert table[[f"{name}.p", f"{name}.holm", f"{name}.bh"]].isna().all(axis=None)
     assert hr.evaluate(model, tokenizer, text[:1], [metric], n_resamples=30)[["low", "high"]].isna().all(axis=None)
 
 
@@ -134,7 +145,7 @@ def test_a_single_example_has_no_interval(metric):
      ("classifier", "matthews"), ("marian", "bleu"), ("marian", "chrf")],
 )  # fmt: skip
 def test_logits_that_are_no_number_are_no_agreement(name, metric):
-    model = classifier() if name == "classifier" else terse() if name == "marian" else zoo.tiny(name)
+    model = copy.deepcopy(classifier()) if name == "classifier" else terse() if name == "marian" else zoo.tiny(name)
     text = labelled() if name == "classifier" else corpus(6)
     with torch.no_grad():
         if name == "marian":
@@ -144,3 +155,184 @@ def test_logits_that_are_no_number_are_no_agreement(name, metric):
     tokenizer = tokens_of("bert" if name == "classifier" else name)
     with pytest.raises(ValueError, match=rf"^{metric} of the intact model is not finite on sentence \d"):
         hr.ablate(model, tokenizer, text, metric=metric, n_resamples=0)
+
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [("marian", "zero"), ("marian", "resample"), ("classifier", "mean"), ("gpt2", "uniform"), ("gpt2", "rescale")],
+)
+def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
+    expected = ablated(name, replacement=replacement)
+    for heads_per_batch, max_tokens in ((3, ALL), (1, 40)):
+        found = ablated(name, replacement=replacement, heads_per_batch=heads_per_batch, max_tokens=max_tokens)
+        pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-3)  # p are the least exact
+        effects = column("head", replacement=replacement)
+        close(found[effects], expected[effects], size=mean(name, frozenset()), operations=32)
+
+
+class Counting(Loss):
+    """The loss, and how many examples it was read of."""
+
+    seen = 0
+
+    def update(self, observation):
+        self.seen += len(observation.batch.numbers)
+        return super().update(observation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("unit", "variants"), [("head", 24), ("all_but_one", 24), ("layer", 6), ("kind", 3)])
+def test_what_several_heads_share_is_measured_once(unit, variants):
+    metric = Counting()
+    pd.testing.assert_frame_equal(ablated("marian", metric=metric, unit=unit), ablated("marian", unit=unit))
+    assert metric.seen == 6 * (1 + variants)
+
+
+class Large(Loss):
+    """The loss, for which there is no memory of more than `most` rows."""
+
+    def __init__(self, most):
+        self.most = most
+
+    def update(self, observation):
+        if len(observation.batch.numbers) > self.most:
+            raise MemoryError("no room")
+        return super().update(observation)
+
+
+def test_out_of_memory_fewer_go_together(caplog):
+    pd.testing.assert_frame_equal(ablated("gpt2", metric=Large(12)), ablated("gpt2"))
+    start, end = "out of memory (no room): ", " variants at a time from here on"
+    messages = [record.message for record in caplog.records if record.name == "headroles.ablation.sweep"]
+    assert messages == [f"{start}{many}{end}" for many in (4, 2)]
+    with pytest.raises(MemoryError):
+        ablated("gpt2", metric=Large(5))
+
+
+# --- going on -------------------------------------------------------------------------------------------------------
+
+SMALL = {"max_tokens": 160, "unit": "kind", "n_resamples": 20}  # several batches of few sentences
+
+
+def test_a_sweep_resumes_after_its_last_finished_batch(tmp_path):
+    metric, expected = Stopping(), ablated("marian", **SMALL)
+    metric.after = 4 * 2 + 2  # the intact model and three kinds: in the third batch
+    with pytest.raises(InterruptedError):
+        ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
+    finished = files(tmp_path)
+    assert len(finished) == 2
+    metric.after = 10**9
+    found = ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
+    pd.testing.assert_frame_equal(found, expected, rtol=0, atol=bound(5))
+    assert len(files(tmp_path)) > 3
+    assert finished.items() <= files(tmp_path).items()
+
+
+def test_a_finished_sweep_is_read(tmp_path):
+    first = ablated("marian", folder=tmp_path, **SMALL)
+    finished = files(tmp_path)
+    assert len(finished) > 1
+    pd.testing.assert_frame_equal(ablated("marian", metric=Loss(), folder=tmp_path, **SMALL), first)
+    assert files(tmp_path) == finished
+    again = ablated("marian", folder=tmp_path, **SMALL | {"n_resamples": 50, "seed": 1})
+    pd.testing.assert_series_equal(again["ablation[loss kind]"], first["ablation[loss kind]"])
+    assert files(tmp_path) == finished
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 4, 60, -9])
+def test_a_damaged_batch_is_named(left, tmp_path):
+    ablated("marian", folder=tmp_path, **SMALL)
+    path = max(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:left])
+    said = r"\.npy is damaged: .+; remove the file to have it measured again\Z"
+    with pytest.raises(ValueError, match=said) as error:
+        ablated("marian", folder=tmp_path, **SMALL)
+    assert str(error.value).startswith(str(path))
+
+
+ELSE = {  # what differs, of what a translator writes of three sentences
+    "model": lambda: {"model": terse(seed=1)},
+    "generation": lambda: {"model": terse(most=6)},
+    "tokenizer": lambda: {"tokenizer": tokens_of("bert")},
+    "corpus": lambda: {"corpus": corpus(4)},
+    "replacement": lambda: {"replacement": "mean"},
+    "unit": lambda: {"unit": "layer"},
+    "metric": lambda: {"metric": "bleu"},
+    "beams": lambda: {"metric": ChrF(2)},
+    "max_tokens": lambda: {"max_tokens": 160},
+}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    """What a sweep was made from, and the folder with what it kept."""
+    first = {"model": terse(), "tokenizer": tokens_of("marian"), "corpus": corpus(3), "metric": "chrf"}
+    first |= SMALL | {"max_tokens": ALL}
+    folder = tmp_path_factory.mktemp("kept")
+    ablate(**first, folder=folder)
+    return first, folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ELSE)
+def test_what_was_made_from_something_else_is_not_read(what, unfinished):
+    first, folder = unfinished
+    before, other = files(folder), first | ELSE[what]()
+    found = ablate(**other, folder=folder)
+    pd.testing.assert_frame_equal(found, ablate(**other))
+    assert before.items() < files(folder).items()
+
+
+def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
+    model, tokenizer, text = given("gpt2")
+    variants = [frozenset([head]) for head in families.head_index(model)]
+    groups = list(batching.batches(batching.encode(text, tokenizer, model), model, max_tokens=20))
+    metric = Stopping()
+    metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
+    numbers = groups[1].numbers
+    listed = ", ".join(str(number + 1) for number in sorted(numbers))
+    message = (
+        f"loss of the model without [('dec-self', 0, 2)] is not finite on sentence {listed} of the corpus; look for "
+        f"NaN or infinite weights in GPT2LMHeadModel; finished batches are kept"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        sweep(model, tokenizer, text, variants, metric, max_tokens=20, heads_per_batch=1, folder=tmp_path)
+    assert len(files(tmp_path)) == 1
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import headroles as hr
+from headroles.ablation.effects import ablate
+place = Path(sys.argv[1])
+given = *hr.load(place), hr.read(place / "source.txt", place / "target.txt")
+ablate(*given, unit="layer", max_tokens=80, n_resamples=20, folder=place / "kept")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_resumes(tmp_path):
+    zoo.tiny("marian").save_pretrained(tmp_path)
+    tokens_of("marian").save_pretrained(tmp_path)
+    for name, side in (("source", corpus(40)), ("target", [one.target for one in corpus(40)])):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
+    process, folder = Fork(KILLED, tmp_path), tmp_path / "kept"
+    while len(list(folder.glob("*.npy"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    finished = {name: what for name, what in files(folder).items() if name.endswith(".npy")}
+    options = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}
+    given = *hr.load(tmp_path), hr.read(tmp_path / "source.txt", tmp_path / "target.txt")
+    found = ablate(*given, folder=folder, **options)
+    pd.testing.assert_frame_equal(found, ablate(*given, **options))
+    number = len(list(batching.batches(batching.encode(given[2], *given[1::-1]), given[0], max_tokens=10)))
+    assert len(finished) < number == len(list(folder.glob("*.npy")))
+    assert finished.items() <= files(folder).items()

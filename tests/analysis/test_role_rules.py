@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.messages import whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,10 +21,6 @@ from headroles.tables.io import load_table, save_table
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 SYNTAX = "syntax[nsubj dep>head]"
 nan = float("nan")
-
-
-def whole(message):
-    return f"^{re.escape(message)}$"
 
 
 def table(columns, draws=None, *, index=None):
@@ -58,6 +54,7 @@ def shares(**bounds):
         ("retrieval", 0.1 + 1e-6, "retrieval", True),
         ("retrieval-norm", 0.1 + 1e-6, "retrieval-norm", True),
         ("position-norm[-1]", 0.9 - 1e-6, "positional-norm[-1]", False),
+        ("position-nosink[+1]", 0.9, "positional-nosink[+1]", True),
         ("alignment[monotone]", 0.5, "alignment[monotone]", True),
         ("alignment[monotone]", 0.5 - 1e-6, "alignment[monotone]", False),
     ],
@@ -78,6 +75,24 @@ def test_a_margin_of_ten_points_is_enough(accuracy, baseline, held):
     assert told["syntactic[nsubj dep>head]"].tolist() == [held]
     assert told["syntactic[nsubj dep>head].value"].tolist() == [accuracy]
     assert told["syntactic[nsubj dep>head].margin"].tolist() == [accuracy - baseline - 0.1]
+
+
+def test_roles_without_the_sink_stand_in_for_those_with_it():
+    values = {
+        "position[-1]": [0.95, 0.1, 0.1],
+        "position-nosink[-1]": [0.96, 0.92, 0.1],
+        "sink[first]": [0.2, 0.9, 0.9],
+    }
+    told = roles(table(values | {"rarity": [0.6, 0.1, 0.1]}))
+    assert role_rules.names(told) == ["positional[-1]", "positional-nosink[-1]", "rare", "sink[first]"]
+    shown = role_rules.behind_sink(told)
+    assert role_rules.names(shown) == ["positional[-1]", "rare", "sink[first]"]  # of rare there is no other
+    assert shown["positional[-1]"].tolist() == [True, True, False]
+    assert shown["positional[-1].value"].tolist() == [0.96, 0.92, 0.1]
+    assert told["positional[-1]"].tolist() == [True, False, False]
+    assert set(shown.attrs["signatures"]) == {*shown}
+    usual = roles(table({"rarity": [0.6]}))
+    pd.testing.assert_frame_equal(role_rules.behind_sink(usual), usual)
 
 
 def test_only_columns_of_scores_make_roles():
@@ -246,8 +261,8 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
 def test_errors():
     made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
     message = (
-        "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, successor, "
-        "syntactic"
+        "unknown role 'rarity'; did you mean 'rare'; known: alignment, duplicate, induction, positional, rare, "
+        "retrieval, sink, successor, syntactic"
     )
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})

@@ -76,12 +76,10 @@ def test_unrelated_heads_match_as_by_chance():
 def test_noise_lies_in_between():
     first, noise = drawn(0), np.random.default_rng(9).normal(size=(len(INDEX), len(NAMES)))
     second, _ = shuffled_in_layers(first)
-    rows = [
-        value(hr.stability([table(first), table(second + size * noise)], **FAST), "similarity")
-        for size in (0, 0.1, 0.5, 5)
-    ]
+    others = [second, second + 0.1 * noise, second + 0.5 * noise, drawn(77)]
+    rows = [value(hr.stability([table(first), table(other)], **FAST), "similarity") for other in others]
     similar = [row["value"] for row in rows]
-    assert similar == sorted(similar, reverse=True)
+    assert similar[:3] == sorted(similar[:3], reverse=True)
     assert similar[0] > rows[0]["chance.high"]
     assert rows[-1]["chance.low"] < similar[-1] < rows[-1]["chance.high"]
 
@@ -120,11 +118,11 @@ def test_heads_that_changed_their_layer_are_found_in_the_model_and_not_in_the_la
     assert matches.loc["enc-self"]["match.layer"].tolist() == [1] * 4 + [0] * 4 + [2] * 4
     result = hr.stability([table(first), table(second)], match="model", roles=RARE, **FAST)
     assert value(result, "same layer")["value"] == 0.5
-    assert value(result, "similarity")[["chance", "p"]].isna().all()
+    assert value(result, "similarity")["p"] == 0.01
     assert value(result, "similarity")["value"] == pytest.approx(1)
     inside = hr.stability([table(first), table(second)], roles=RARE, **FAST)
     assert value(inside, "similarity")["value"] < 1
-    assert value(inside, "similarity")["p"] > 0.05
+    assert value(inside, "similarity", "enc-self:0")["p"] > 0.25 > value(inside, "similarity", "enc-self:2")["p"]
 
 
 def test_checkpoints_are_compared_head_by_head_and_in_order():

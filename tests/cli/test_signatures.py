@@ -64,12 +64,12 @@ def test_an_option_has_the_default_of_its_parameter(name):
 
 
 def test_a_literal_alias_is_followed_to_where_it_stands():
-    from headroles.ablation.effects import Replacement, Unit
+    from headroles.ablation.units import Unit, Word
     from headroles.pruning.removal import Groups
 
     read = {name: signature(name).parameters for name in ("ablate", "remove_heads", "relate")}
     assert read["ablate"]["unit"].choices == get_args(Unit)
-    assert read["ablate"]["replacement"].choices == get_args(Replacement)
+    assert read["ablate"]["replacement"].choices == get_args(Word)
     assert read["remove_heads"]["groups"].choices == get_args(Groups)
     assert read["relate"]["kinds"].types == ("Sequence[Literal('enc-self', 'dec-self', 'cross')]", "None")
     with pytest.raises(LookupError, match=r"^no 'nothing' in headroles$"):

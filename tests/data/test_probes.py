@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
-import numpy as np
 import pytest
-import torch
-from helpers import zoo
-from helpers.close import close
-from helpers.letters import corpus, looking, observation, tokens_of, value
+from helpers.letters import corpus, tokens_of, with_needles
 from helpers.messages import whole
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data import synthetic_lexicon
-from headroles.data.probes import CLASSES, Needle
-from headroles.models import heads as families
-from headroles.models.batching import TokenView
-from headroles.scores.base import Observation
-from headroles.scores.patterns.previous import Previous
-from headroles.scores.patterns.retrieval import NO_NEEDLE, Retrieval
+from headroles.data.probes import CLASSES
 
 
 @cache
@@ -37,17 +29,12 @@ def words(*, digits: bool = True) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
-def small(name="gpt2", **options):
-    model = zoo.tiny(name)
-    return model, tokens_of(name), hr.needles(tokens_of(name), 6, length=12, size=4, **options)
-
-
 # --- needles ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("haystack", [None, corpus(8)])
 def test_a_needle_is_in_the_haystack_and_at_the_end_and_nowhere_else(haystack):
-    _, tokenizer, hidden = small(haystack=haystack)
+    _, tokenizer, hidden = with_needles(haystack=haystack)
     special = {*tokenizer.all_special_ids}
     for sentence in hidden:
         start, ids = int(tokenizer.bos_token_id is not None), sentence.ids
@@ -60,8 +47,8 @@ def test_a_needle_is_in_the_haystack_and_at_the_end_and_nowhere_else(haystack):
         assert len({*needle}) == 4
         assert not {*ids[start:]} & special
     assert [sentence.needle - start for sentence in hidden] == [0, 2, 4, 7, 9, 12]
-    assert small(haystack=haystack)[2] == hidden
-    assert small(haystack=haystack, seed=1)[2].hash != hidden.hash
+    assert with_needles(haystack=haystack)[2] == hidden
+    assert with_needles(haystack=haystack, seed=1)[2].hash != hidden.hash
     if haystack:
         told = {tuple(tokenizer(one.text, add_special_tokens=False)["input_ids"]) for one in haystack}
         assert any(hidden[5].ids[start : start + len(one)] == one for one in told)
@@ -84,76 +71,6 @@ def test_needles_that_cannot_be():
         )
         with pytest.raises(ValueError, match=whole(message)):
             hr.needles(tokenizer, **options)
-
-
-# --- retrieval -------------------------------------------------------------------------------------------------------
-
-
-def planted(sentence: Needle, places) -> Observation:
-    ids = torch.tensor([sentence.ids])
-    yes = torch.ones_like(ids, dtype=torch.bool)
-    side = TokenView(ids, yes, yes, torch.full_like(ids, -1), (sentence,))
-    return Observation("dec-self", looking(places)[None, None], side, side, torch.ones(99), torch.arange(99))
-
-
-def test_a_head_that_looks_at_the_next_token_of_the_needle_retrieves_and_no_other():
-    sentence = Needle("", ids=(9, 4, 5, 6, 9, 9, 4, 5, 6), needle=1, answer=6, size=3)
-    still = list(range(9))
-    copying = [*still[:6], 2, 3, 8]
-    assert value(Retrieval(), planted(sentence, copying)) == {"retrieval": 1}
-    assert value(Retrieval(), planted(sentence, [*still[:6], 2, 0, 8])) == {"retrieval": 1 / 2}
-    assert value(Retrieval(), planted(sentence, [*still[:6], 1, 2, 3])) == {"retrieval": 0}  # a duplicate-token head
-    assert value(Retrieval(), planted(sentence, still)) == {"retrieval": 0}
-    nothing = planted(sentence, copying)
-    nothing.weights.zero_()
-    assert value(Retrieval(), nothing) == {"retrieval": 0}
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama-grouped", "mistral"])
-def test_retrieval_and_previous_are_those_of_slow_loops(name, monkeypatch):
-    model, tokenizer, hidden = small(name)
-    found = hr.score(model, tokenizer, hidden, ["retrieval", "previous"], n_resamples=20)
-    own = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    hits, count, weight, follow = 0, 0, 0, 0
-    for sentence in hidden:
-        with torch.no_grad():
-            layers = model(torch.tensor([sentence.ids]), output_attentions=True).attentions
-        attention = torch.cat([layer[0] for layer in layers]).double().numpy()  # [heads of all layers, query, key]
-        for step in range(3):
-            row = attention[:, sentence.answer + step]
-            hits = hits + (row.argmax(-1) == sentence.needle + step + 1)
-            count += 1
-        for i in range(1, len(sentence.ids)):
-            if not {sentence.ids[i], sentence.ids[i - 1]} & {*tokenizer.all_special_ids}:
-                weight = weight + attention[:, i, i - 1]
-                follow += 1
-    model.set_attn_implementation(own)
-    close(found["retrieval"], hits / count)
-    close(found["previous"], weight / follow)
-    assert (found["retrieval.low"] <= found["retrieval"]).all()
-    assert (found["retrieval"] <= found["retrieval.high"]).all()
-    if name == "mistral":  # its window of four tokens ends before the needle
-        far = hr.score(model, tokenizer, hidden[:5], "retrieval", n_resamples=0)
-        assert (far["retrieval"].to_numpy() == 0).all()
-    else:
-        assert found["retrieval"].to_numpy().max() > 0
-    monkeypatch.setattr(families, "CELLS", 60)
-    parts = hr.score(model, tokenizer, hidden, ["retrieval", "previous"], n_resamples=0)
-    np.testing.assert_allclose(parts["retrieval"], found["retrieval"])
-    np.testing.assert_allclose(parts["previous"], found["previous"], rtol=1e-5)
-
-
-def test_without_needles_retrieval_is_nan_and_the_log_says_why(caplog):
-    model, tokenizer, _ = small()
-    assert hr.score(model, tokenizer, corpus(3), "retrieval", n_resamples=0)["retrieval"].isna().all()
-    assert caplog.messages[0].endswith(f"is NaN: {NO_NEEDLE}")
-
-
-def test_numbers_of_the_token_before():
-    assert value(Previous(), observation(looking([0, 0, 1, 2]))) == {"previous": 1}
-    assert value(Previous(), observation(torch.eye(4))) == {"previous": 0}
-    assert value(Previous(), observation(torch.full((4, 4), 1 / 4), special=(1,))) == {"previous": 1 / 4}
 
 
 # --- choices ---------------------------------------------------------------------------------------------------------
@@ -202,3 +119,33 @@ def test_a_tokenizer_without_digits_has_the_other_classes_and_one_without_words_
     message = f"no ordered words: got count=1, classes=planets; expected count >= 1 and some of {', '.join(CLASSES)}"
     with pytest.raises(ValueError, match=whole(message)):
         hr.ordered_words(words(), 1, classes=["planets"])
+
+
+# --- hidden facts -----------------------------------------------------------------------------------------------------
+
+
+def test_facts_are_hidden_at_all_depths_and_asked_for():
+    haystack = corpus(20)
+    tokenizer = tokens_of("gpt2")
+    hidden = hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack)
+    sizes = []
+    for text in hidden:
+        code = text.ids[text.answer :]
+        assert len(code) == text.size > 0
+        assert text.ids[text.needle : text.needle + text.size] == code
+        sizes.append((text.needle, text.answer))
+    assert [needle for needle, _ in sizes] != sorted({needle for needle, _ in sizes})  # lengths take turns
+    shares = [needle / answer for needle, answer in sizes]
+    assert shares[0] < 0.2
+    assert shares[-1] > 0.4
+    assert hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack).hash == hidden.hash
+    assert hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack, seed=1).hash != hidden.hash
+
+
+def test_facts_that_cannot_be():
+    tokenizer = tokens_of("gpt2")
+    for options in ({"count": 0}, {"facts": 0}, {"facts": 10_000}, {"length": 0}, {"length": ()}):
+        given = {"count": 2, "facts": 4, "length": 1000} | options
+        message = f"facts out of range: got {', '.join(f'{name}={value}' for name, value in given.items())}; expected"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            hr.hidden_facts(tokenizer, **given)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.messages import whole
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read
@@ -18,11 +19,6 @@ from headroles.data.stanza_parser import parse
 
 module = import_module("headroles.data.stanza_parser")  # `headroles.parse` itself is the function
 LINES = ["The old dog chased a cat.", "I can't go. It's late!", "", "The old dog chased a cat."]
-
-
-def whole(message: str) -> str:
-    """The pattern that matches this message and no longer or shorter one."""
-    return rf"\A{re.escape(message)}\Z"
 
 
 @pytest.fixture
@@ -150,8 +146,8 @@ def test_trees_that_cannot_be_read_are_made_again(shared, text, caplog):
     assert parse(text, models=models) == corpus
     assert kept.read_text(encoding="utf-8") == good
     fault = (
-        "found 1 column: 'broken'; expected the 10 tab-separated columns of CoNLL-U; a text without trees is read with "
-        "form='text', or given trees by headroles.parse"
+        "found 1 column: 'broken'; expected the 10 tab-separated columns of CoNLL-U; name a text without trees .txt "
+        "(in Python form='text'), or parse it (headroles.parse)"
     )
     assert caplog.messages == [f"parsing again, because the stored trees cannot be read: {kept}, line 1: {fault}"]
     kept.unlink()

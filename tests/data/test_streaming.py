@@ -56,6 +56,15 @@ def test_what_is_streamed_is_what_is_read_at_once(files, names):
     assert tuple(one for part in parts for one in part) == read.sentences
 
 
+def test_a_streamed_chat_is_a_chat_that_is_read_and_another_corpus(files):
+    paths = files / "trees.conllu", files / "target.txt"
+    stream = StreamingCorpus(*paths, chat=True)
+    assert tuple(stream) == hr.read(*paths, chat=True).sentences
+    assert stream.chat
+    assert all(part.chat for part in stream.parts())
+    assert stream.hash != StreamingCorpus(*paths).hash
+
+
 def test_its_hash_is_of_the_files(files, tmp_path):
     copy = tmp_path / "other.txt"
     copy.write_bytes((files / "source.txt").read_bytes())
@@ -180,7 +189,8 @@ def test_what_must_be_known_beforehand_is_left_out_or_refused(files):
     assert "rarity" not in hr.score(model, tokens_of(model), stream, n_resamples=0)
     faults = {
         "rarity": "score 'rarity' needs to know how frequent each token is, and 'text' is a stream; give reference=",
-        "importance": "score 'importance' is of gradients, and 'text' is a stream; read a corpus whole: headroles.read",
+        "importance": "score 'importance' is of gradients, and 'text' is a stream; read it whole: headroles.read, no "
+        "--stream",
     }
     for name, said in faults.items():
         with pytest.raises(ValueError, match=whole(said)):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 
 import pytest
+from helpers.letters import with_repeats
+from helpers.synthetic import children, words
 
+import headroles as hr
 from headroles.data import synthetic_lexicon
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.synthetic import LENGTHS, synthetic_corpus
@@ -17,10 +21,6 @@ CORPUS = synthetic_corpus(2000, translated=True)
 BOTH = [(s, s.target) for s in CORPUS if s.target is not None]
 TARGETS = [target for _, target in BOTH]
 SENTENCES = [*CORPUS, *TARGETS]
-
-
-def words(sentence: Sentence) -> list[str]:
-    return [sentence.text[slice(*span)] for span in sentence.spans if span]
 
 
 def share_of_best_offset(sentences: list[Sentence] | Corpus, relation: str) -> tuple[float, float]:
@@ -35,11 +35,6 @@ def share_of_best_offset(sentences: list[Sentence] | Corpus, relation: str) -> t
         heads += len(offsets)
         down.update(offset for found in offsets.values() for offset in found)
     return max(up.values()) / up.total(), max(down.values()) / heads
-
-
-def children(sentence: Sentence, head: int, relation: str) -> list[int]:
-    pairs = enumerate(zip(sentence.heads, sentence.relations, strict=True))
-    return [i for i, pair in pairs if pair == (head, relation)]
 
 
 def test_every_sentence_is_translated():
@@ -163,78 +158,6 @@ def test_words_are_zipfian_with_a_long_tail():
         assert sum(not common.issuperset(words(sentence)) for sentence in CORPUS[:size]) > rare * size
 
 
-@pytest.mark.slow
-def test_no_english_verb_shows_its_subjects_number():
-    """Each form of each verb and auxiliary stands with singular and plural subjects alike."""
-    plurals = {synthetic_lexicon.plural(noun) for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS)}
-    shares = defaultdict(Counter)
-    for sentence in synthetic_corpus(4000, seed=5):
-        said = words(sentence)
-        for i, name in enumerate(sentence.relations):
-            if name == "nsubj" and said[i] != "that":
-                verb = sentence.heads[i]
-                for word in [verb, *children(sentence, verb, "aux")]:
-                    shares[said[word]][said[i] in plurals] += 1
-    frequent = {form: counts for form, counts in shares.items() if counts.total() >= 50}
-    assert len(frequent) > 20
-    assert all(0.15 < counts[True] / counts.total() < 0.5 for counts in frequent.values())
-    assert not {"is", "are", "was", "were", "has", "have", "does", "do"} & set(shares)
-
-
-def test_an_english_form_belongs_to_one_word():
-    """So that every English sentence has one translation."""
-    verbs = (
-        *synthetic_lexicon.VERBS,
-        *synthetic_lexicon.THING_VERBS,
-        *synthetic_lexicon.INTRANSITIVE,
-        *synthetic_lexicon.SAYING,
-    )
-    nouns = (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS, *synthetic_lexicon.PLACES)
-    others = (
-        *synthetic_lexicon.NAMES,
-        *synthetic_lexicon.ADJECTIVES,
-        *synthetic_lexicon.ADVERBS,
-        *synthetic_lexicon.DEGREES,
-        *synthetic_lexicon.AUXILIARIES,
-    )
-    entries = [*others, *synthetic_lexicon.MARKS, *{*synthetic_lexicon.SINGULAR, *synthetic_lexicon.PLURAL}, "that"]
-    entries += [form for verb in verbs for form in set(synthetic_lexicon.forms(verb))]
-    entries += [form for noun in nouns for form in (noun, synthetic_lexicon.plural(noun))]
-    entries += [
-        word for kinds in synthetic_lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions
-    ]
-    assert [form for form, count in Counter(entries).items() if count > 1] == []
-
-
-def test_made_up_stems_differ():
-    verbs = (
-        *synthetic_lexicon.VERBS,
-        *synthetic_lexicon.THING_VERBS,
-        *synthetic_lexicon.INTRANSITIVE,
-        *synthetic_lexicon.SAYING,
-    )
-    lemmas = [
-        *synthetic_lexicon.PEOPLE,
-        *synthetic_lexicon.THINGS,
-        *synthetic_lexicon.PLACES,
-        *synthetic_lexicon.ADJECTIVES,
-        *synthetic_lexicon.ADVERBS,
-    ]
-    lemmas += [
-        *synthetic_lexicon.DEGREES,
-        *synthetic_lexicon.AUXILIARIES,
-        *synthetic_lexicon.MARKS,
-        *{*synthetic_lexicon.SINGULAR, *synthetic_lexicon.PLURAL},
-        "that",
-    ]
-    lemmas += [synthetic_lexicon.forms(verb)[0] for verb in verbs]
-    lemmas += [
-        word for kinds in synthetic_lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions
-    ]
-    stems = Counter(map(synthetic_lexicon.stem, lemmas))
-    assert [stem for stem, count in stems.items() if count > 1] == []
-
-
 def test_english_sentences_translate_one_way():
     seen: dict[str, str] = {}
     for sentence, target in BOTH:
@@ -323,22 +246,22 @@ def test_some_made_up_words_come_in_two_pieces():
     assert all({"Maria", "John"} & set(words(target)) for target in named)
 
 
-@pytest.mark.parametrize(
-    ("noun", "plural"), [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]
-)
-def test_plurals(noun: str, plural: str):
-    assert synthetic_lexicon.plural(noun) == plural
+def test_each_half_is_drawn_without_repeats_and_comes_twice():
+    _, tokenizer, twice = with_repeats()
+    for sentence in twice:
+        start, ids = len(sentence.ids) % 6, sentence.ids
+        assert ids[:start] == ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ())
+        assert ids[start : start + 6] == ids[start + 6 :]
+        assert len(set(ids[start:])) == 6
+        assert not set(ids[start:]) & set(tokenizer.all_special_ids)
+    assert len({sentence.ids for sentence in twice}) == 4
+    assert hr.repeated_tokens(tokenizer, 4, length=6) == twice
+    assert hr.repeated_tokens(tokenizer, 4, length=6, seed=1).hash != twice.hash
 
 
-@pytest.mark.parametrize(
-    ("entry", "forms"),
-    [
-        ("see/saw/seen", ("see", "saw", "seen")),
-        ("open", ("open", "opened", "opened")),
-        ("close", ("close", "closed", "closed")),
-        ("carry", ("carry", "carried", "carried")),
-        ("destroy", ("destroy", "destroyed", "destroyed")),
-    ],
-)
-def test_verb_forms(entry: str, forms: tuple[str, str, str]):
-    assert synthetic_lexicon.forms(entry) == forms
+def test_more_tokens_than_the_vocabulary_has():
+    _, tokenizer, _ = with_repeats()
+    plain = len({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
+    said = f"length is too large: got 10000; expected at most {plain}, the tokens that are not special"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        hr.repeated_tokens(tokenizer, length=10_000)

@@ -36,8 +36,9 @@ def test_a_planted_effect_is_found_and_no_other():
     found = pooled(models(6, effect=2.0))
     assert found.loc["positional", "r"] > 0.5
     assert found.loc["positional", "r.low"] > 0.2
-    assert found.loc["positional", "holm"] < 0.01
-    assert found.loc["positional", "p.within"] == 1 / 100
+    assert found.loc["positional", "holm"] == 2 / 100
+    assert found.loc["positional", "p"] == 1 / 100
+    assert found.loc["positional", "population.low"] > 0.2
     assert found.loc["positional", "agree"] == 1
     assert found.loc["syntactic", "r.low"] < 0 < found.loc["syntactic", "r.high"]
 
@@ -56,10 +57,49 @@ def test_what_a_layer_or_a_covariate_does_is_not_the_roles(effects):
 @pytest.mark.slow
 def test_p_is_uniform_where_there_is_nothing():
     drawn = [pooled(models(4, start=100 * number), predictors=["positional"]) for number in range(30)]
-    for name, least in (("p", 0.01), ("p.within", 0.01)):
+    for name, least in (("p", 0.01), ("population.p", 0.01)):
         values = [table[name].iloc[0] for table in drawn]
         assert np.mean(np.array(values) < 0.05) <= 0.17  # 5 of 30, of which there are more with probability .003
         assert stats.kstest(values, "uniform", alternative="greater").pvalue > least  # p is not too small
+
+
+def test_an_interval_excludes_zero_exactly_where_p_is_small_and_power_grows_with_models():
+    rows = [pooled(models(count, start=10 * seed, effect=0.4)) for count in (3, 8) for seed in range(4)]
+    for table in rows:
+        assert (((table["r.low"] > 0) | (table["r.high"] < 0)) == (table["p"] < 0.05)).all()
+    few, many = (pd.concat(rows[start : start + 4]) for start in (0, 4))
+    assert (few["power"].max(), many["detectable"].max()) < (many["power"].min(), few["detectable"].min())
+
+
+def of_one_encoder(seed, count):
+    """Models of which the heads and their survival are those of an encoder, but for a little."""
+    random, first, tables = np.random.default_rng(seed), model(seed), {}
+    scores = ["positional", "syntactic", "confidence", "sink"]
+    drawn = random.normal(size=len(first))
+    for name in range(count):
+        table = first.copy()
+        table[scores] += 0.1 * random.normal(size=(len(table), len(scores)))
+        kept = drawn + 0.3 * random.normal(size=len(table))
+        tables[f"seed {name}"] = table.assign(survival=(kept > np.median(kept)).astype(float))
+    return tables
+
+
+def test_models_of_one_encoder_are_permuted_alike(monkeypatch):
+    monkeypatch.setattr("pooling.ALIKE", 2)
+    encoders = {"alike": dict.fromkeys(of_one_encoder(0, 6), "MiniLM"), "apart": None}
+    rejected = dict.fromkeys(encoders, 0)
+    for seed in range(40):
+        for name, encoder in encoders.items():
+            found = pooled(of_one_encoder(seed, 6), encoders=encoder, predictors=["positional"], covariates=())
+            rejected[name] += found["p"].iloc[0] < 0.05
+    assert rejected["alike"] <= 6  # more with probability .003
+    assert rejected["apart"] >= 9  # as if each were a model of its own
+
+
+def test_models_that_agree_head_by_head_are_refused():
+    with pytest.raises(ValueError, match="models 'seed 0' and 'seed 1' agree head by head: got a rank correlation of"):
+        pooled(of_one_encoder(0, 2))
+    assert pooled(of_one_encoder(0, 2), encoders={"seed 0": "MiniLM", "seed 1": "MiniLM"})["models"].tolist() == [2, 2]
 
 
 def test_pooled_by_hand():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
@@ -136,6 +137,7 @@ def mean(name, *masked, **options):
 MASKS = {  # unit: whether it masks a head for another
     "head": lambda head, other: head == other,
     "all_but_one": lambda head, other: head[:2] == other[:2] and head != other,
+    "group": lambda head, other: head == other,  # no keys are shared in these models
     "layer": lambda head, other: head[:2] == other[:2],
     "kind": lambda head, other: head[0] == other[0],
 }
@@ -161,10 +163,20 @@ def measured(counts, changes, metric=None, seed=0):
 
 
 class Stopping(Loss):
-    """The loss, which fails, or is not a number, once it was read `after` times."""
+    """The loss, which fails, or is not a number, once it was read `after` times: a number in no cache key."""
 
-    after = 10**9
     fails = True
+
+    @property
+    def after(self):
+        return int(os.environ.get("STOPPING_AFTER", 10**9))
+
+    @after.setter
+    def after(self, number):
+        os.environ["STOPPING_AFTER"] = str(number)
+
+    def __init__(self):
+        self.after = 10**9
 
     def update(self, observation):
         self.after -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -71,3 +72,16 @@ def saved(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def own(model: Path, tmp_path: Path) -> Path:
+    """A checkpoint of one's own, to spoil."""
+    return Path(shutil.copytree(model, tmp_path / "own"))
+
+
+INDEX = {("enc-self", 0): 2, ("enc-self", 1): 2}
+
+
+def files(place: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}

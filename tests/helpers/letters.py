@@ -183,3 +183,18 @@ def writing(name):
     model = zoo.tiny(name)
     model.generation_config.max_new_tokens = 12
     return model
+
+
+def bare(size=40):
+    """Without trees and without targets."""
+    return Corpus("bare", tuple(replace(one, target=None) for one in corpus(size, trees=False)))
+
+
+def with_repeats():
+    model = zoo.tiny("gpt2")
+    return model, tokens_of(model), hr.repeated_tokens(tokens_of(model), 4, length=6)
+
+
+def with_needles(name="gpt2", **options):
+    model = zoo.tiny(name)
+    return model, tokens_of(name), hr.needles(tokens_of(name), 6, length=12, size=4, **options)

@@ -129,14 +129,16 @@ def full_disk(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def together(code: str, *arguments: object) -> Run:
-    """Two processes that work together, as a launcher starts them; if one fails, the other ends too."""
+def together(code: str, *arguments: object, processes: int = 2) -> Run:
+    """Processes that work together, as a launcher starts them; if one fails, the others end too."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = WITHOUT_GPU | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = WITHOUT_GPU | {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared |= {"ACCELERATE_USE_CPU": "false", "ACCELERATE_MIXED_PRECISION": "no"}
-    forks = [Fork(code, *arguments, env=shared | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
+    forks = [
+        Fork(code, *arguments, env=shared | {"RANK": rank, "LOCAL_RANK": rank}) for rank in map(str, range(processes))
+    ]
     while None in (codes := [fork.poll() for fork in forks]):
         if any(codes):
             for fork in forks:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import pandas as pd
+import pytest
 import torch
-from helpers.trainings import untrained
+from helpers.trainings import films, tokenizer, untrained
+
+from headroles.models.heads import heads_of_kinds
+from headroles.pruning.rankings import RankingContext
 
 
 @cache
@@ -25,3 +29,15 @@ def wide():
     """Six values with intervals, a name as long as a line."""
     columns = {f"held_out metric {n}{end}": [n + 0.125, -n] for n in range(6) for end in ("", ".low", ".high")}
     return pd.DataFrame(columns, index=pd.Index(["a", "b" * 80], name="choice"))
+
+
+def setting(seed=0, kinds=None, size=24):
+    return RankingContext(learnt(), tokenizer(), films(size), heads_of_kinds(learnt(), kinds), seed)
+
+
+def grid(layers, per_layer, *kinds):
+    return [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(per_layer)]
+
+
+def no_training(monkeypatch):
+    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))

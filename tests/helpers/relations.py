@@ -25,3 +25,7 @@ def told(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
 def effects(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
     named = {f"ablation[{name}]": values for name, values in columns.items()}
     return frame.table(named, where, "weights:a1")
+
+
+NOBODY, EVERYBODY = "no head has the role", "all heads have the role: there is no comparison group"
+NOWHERE, CONSTANT = "the role does not apply to the heads with this outcome", "the outcome is the same for all heads"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
+import torch
+from helpers import zoo
 from helpers.gates import outputs
+from helpers.traces import _traces
 
 import headroles as hr
 from headroles.models import masking
+from headroles.models import sites as site
 from headroles.models.pruned import resized
 from headroles.pruning import removal
 
@@ -46,3 +53,40 @@ def refuse(monkeypatch, error):
         raise error("on purpose")
 
     monkeypatch.setattr(removal, "_check_same", check)
+
+
+@cache
+def unpruned(name):
+    """The model of a family with all its heads: not to be changed."""
+    return zoo.tiny(name)
+
+
+def mixed(model):
+    """Head 1 of every layer, and head 0 of the first of each kind unless all layers are one module."""
+    found = hr.attention_sites(model)
+    first = [one for one in found if one.layer == 0 and not shares(model)]
+    return [(*one.key, 1) for one in found] + [(*one.key, 0) for one in first]
+
+
+def numbered(model, head):
+    """The head of this number in every layer."""
+    return [(*one.key, head) for one in hr.attention_sites(model)]
+
+
+def snapshot(model):
+    """All that a cut changes."""
+    sizes = [{name: value for name, value in vars(each).items() if isinstance(value, int)} for each in model.modules()]
+    configs = [id(each.config) for each in model.modules() if hasattr(each, "config")]
+    record = copy.deepcopy(site.recorded(model.config))
+    return {name: value.clone() for name, value in model.state_dict().items()}, sizes, configs, _traces(model), record
+
+
+def unchanged(model, before):
+    weights, *rest = snapshot(model)
+    same = weights.keys() == before[0].keys() and all(torch.equal(weights[name], before[0][name]) for name in weights)
+    return same and rest == list(before[1:])
+
+
+def rows(*owners, size=8):
+    """Runs of equal length, each of some heads."""
+    return [(frozenset(heads), size * i, size * (i + 1)) for i, heads in enumerate(owners)]

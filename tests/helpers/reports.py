@@ -130,3 +130,17 @@ def told(html: str) -> dict[str, Any]:
     (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
     found: dict[str, Any] = json.loads(block, parse_constant=refuse)
     return found
+
+
+def same(found: Any, expected: Any) -> None:
+    numbers = [np.nan if one is None else one for one in found]
+    np.testing.assert_allclose(numbers, np.asarray(expected, float), rtol=1e-6, atol=0)
+
+
+def flat(metric: str, folder: Path) -> Path:
+    """A report of a model in which 7 of 8 heads have no effect, and one costs 6.89: harm alone."""
+    index, name = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4}), f"ablation[{metric}]"
+    effect = np.where(np.arange(8) == 5, 6.89 if metric == "loss" else -6.89, 0.0)
+    tests = {f"{name}.{test}": np.ones(8) for test in ("p", "holm", "bh")}
+    save_table(frame.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
+    return hr.report(folder, folder / "report.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -72,3 +73,18 @@ def contents(folder):
 
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@cache
+def pairs(size=24):
+    """Two of these sentences each, labelled by whether they say the same."""
+    both = zip(films(size), films(size, 1), strict=True)
+    rows = [replace(one, second=two.text, label="pos" if one.label == two.label else "neg") for one, two in both]
+    return Corpus("pairs", tuple(rows))
+
+
+def tokenised(tokens, text, numbers):
+    """What a tokenizer makes of some sentences of a corpus."""
+    seconds = [text[number].second for number in numbers]
+    both = {"text_pair": seconds} if all(seconds) else {}
+    return tokens([text[number].text for number in numbers], **both, padding=True, return_tensors="pt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,8 @@ from torch.overrides import _get_current_function_mode_stack
 import headroles as hr
 from headroles.models import attention_hooks, batching, masking
 from headroles.models.dummy_inputs import examples
-from headroles.models.heads import capture_attention, capture_attention_in_parts
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import capture_attention
 from headroles.pruning.learned_gates import L0, frozen, train_gates
 from headroles.scores import Attribution
 
@@ -50,7 +52,7 @@ class Threads:
 def traces(model):
     """The state that a block changes and has to restore."""
     hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in model.modules()]
-    names = [config._attn_implementation for config in attention_hooks.configs_of(model)]
+    names = [config._attn_implementation for config in attention_hooks.configs_of(model.modules())]
     grads = [parameter.requires_grad for parameter in model.parameters()]
     return hooks, names, grads, [m.training for m in model.modules()], [*dict(model.named_modules())]
 
@@ -66,84 +68,65 @@ def blocks(model):
         "gated": lambda: masking.mask_heads(model, ones),
         "uniform": lambda: masking.mask_heads(model, ones, replacement="uniform"),
         "watched": lambda: capture_attention(model, lambda *_: None),
-        "in parts": lambda: capture_attention_in_parts(model, lambda *_: None, cells=1),
+        "in parts": lambda: HeadModel(model).capture(lambda *_: None, cells=1),
         "ruled": lambda: hr.lrp_rules(model, "cp"),
         "learning": lambda: train_gates(model, given),
         "frozen": lambda: frozen(model, "all"),
     }
 
 
-@pytest.mark.parametrize("name", [*blocks(zoo.tiny("bert"))])
-def test_a_block_waits_until_that_of_another_thread_ends(name):
-    """The second thread begins while the first is inside, and enters only when it has left."""
-    model, inside, leave, order = zoo.tiny("bert"), threading.Event(), threading.Event(), []
-    own, before = blocks(model)[name], traces(model)
+def assert_waits(first, second, seconds=0.05):
+    """The function `second` of another thread ends only after the block that `first` makes."""
+    inside, leave, order, threads = threading.Event(), threading.Event(), [], Threads()
 
-    def first():
-        with own():
+    def block():
+        with first():
             inside.set()
             assert leave.wait(WAIT)
-            order.append("first leaves")
+            order.append("first")
 
-    def second():
-        with own():
-            order.append("second enters")
+    def other():
+        second()
+        order.append("second")
 
-    threads = Threads()
-    threads.start("first", first)
+    threads.start("first", block)
     assert inside.wait(WAIT)
-    waiting = threads.start("second", second)
-    waiting.join(0.05)
+    threads.start("second", other).join(seconds)
     assert order == []
     leave.set()
     assert threads.join() == {"first": None, "second": None}
-    assert order == ["first leaves", "second enters"]
+    assert order == ["first", "second"]
+
+
+def entered(block):
+    with block:
+        pass
+
+
+@pytest.mark.parametrize("name", [*blocks(zoo.tiny("bert"))])
+def test_a_block_waits_until_that_of_another_thread_ends(name):
+    model = zoo.tiny("bert")
+    own, before = blocks(model)[name], traces(model)
+    assert_waits(own, lambda: entered(own()))
     assert traces(model) == before
 
 
 def test_a_block_waits_for_a_block_of_a_part_of_the_model():
-    model, inside, leave, entered = zoo.tiny("marian"), threading.Event(), threading.Event(), threading.Event()
+    model = zoo.tiny("marian")
 
+    @contextmanager
     def first():
         with attention_hooks.evaluating(model.get_encoder()), attention_hooks.evaluating(model):
-            inside.set()
-            assert leave.wait(WAIT)
+            yield
 
-    def second():
-        with attention_hooks.evaluating(model.get_decoder()):
-            entered.set()
-
-    threads = Threads()
-    threads.start("first", first)
-    assert inside.wait(WAIT)
-    threads.start("second", second)
-    assert not entered.wait(0.05)
-    leave.set()
-    assert threads.join() == {"first": None, "second": None}
+    assert_waits(first, lambda: entered(attention_hooks.evaluating(model.get_decoder())))
 
 
 def test_means_of_heads_wait_until_a_block_of_another_thread_ends():
-    model, inside, leave, order = zoo.tiny("bert"), threading.Event(), threading.Event(), []
+    model = zoo.tiny("bert")
     batches = [*batching.batches(batching.encode(corpus(3), tokens_of("bert"), model), model)]
     hr.attention_sites(model)  # looked for once, which waits, too
-
-    def first():
-        with attention_hooks.evaluating(model):
-            inside.set()
-            assert leave.wait(WAIT)
-            order.append("first leaves")
-
-    def second():
-        masking.mean(model, batches)
-        order.append("second has means")
-
-    threads = Threads()
-    threads.start("first", first)
-    assert inside.wait(WAIT)
-    threads.start("second", second).join(0.5)
-    leave.set()
-    assert threads.join() == {"first": None, "second": None}
-    assert order == ["first leaves", "second has means"]
+    assert_waits(lambda: attention_hooks.evaluating(model), lambda: masking.mean(model, batches), 0.5)
 
 
 def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
@@ -276,7 +259,7 @@ def test_capture_assigns_layers_after_a_failed_forward(failing, cells):
         if first == 0:
             seen.append((site.layer, weights[:, :, :1]))
 
-    block = capture_attention(model, look) if cells is None else capture_attention_in_parts(model, look, cells=cells)
+    block = capture_attention(model, look) if cells is None else HeadModel(model).capture(look, cells=cells)
     expected = own_attentions(model, inputs)
     with torch.no_grad(), block:
         fail()

@@ -7,9 +7,10 @@ import weakref
 from collections import Counter
 from functools import cache
 
+import pandas as pd
 import pytest
 import torch
-from helpers import zoo
+from helpers import planted, zoo
 from helpers.attentions import forward
 from helpers.close import bound
 from helpers.traces import NAMES, _traces
@@ -17,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import headroles as hr
 from headroles.models import attention_hooks, heads
-from headroles.models.heads import capture_attention_in_parts, divisible
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import divisible
 from headroles.models.sites import outside
+from headroles.tables import frame
 from headroles.testing import checks
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
@@ -249,7 +252,7 @@ LONG = 300  # tokens
 def in_parts(model, given, cells):
     """(site, first, weights) of every part of one forward."""
     found = []
-    with capture_attention_in_parts(model, lambda *seen: found.append(seen), cells=cells):
+    with HeadModel(model).capture(lambda *seen: found.append(seen), cells=cells):
         forward(model, given)
     return found
 
@@ -293,9 +296,35 @@ def test_memory_in_parts_is_not_quadratic(name):
     room = {"max_position_embeddings": LONG}
     model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
     ids = torch.arange(LONG)[None] % 40 + 4
-    with Largest() as most, capture_attention_in_parts(model, lambda *_: None, cells=4000):
+    with Largest() as most, HeadModel(model).capture(lambda *_: None, cells=4000):
         forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert most.numbers <= LONG * zoo.VOCABULARY < LONG**2
     with Largest() as most, hr.capture_attention(model, lambda *_: None):
         forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert most.numbers >= LONG**2
+
+
+def test_heads_in_writing_are_understood_wherever_a_head_is_asked_for():
+    model, tokenizer, corpus = planted.model(), planted.tokenizer(), planted.corpus()[:4]
+    heads = [("enc-self", 0, 2), ("enc-self", 1, 3)]
+    expected = hr.head_mask(model, heads)
+    for written in (["L0H2", "enc-self:1:3"], "L0H2,L1H3", [heads[0], "L1H3"]):
+        assert torch.equal(hr.head_mask(model, written), expected)
+    matrix = hr.attention_matrix(model, tokenizer, corpus[0], "L0H2")
+    pd.testing.assert_frame_equal(matrix, hr.attention_matrix(model, tokenizer, corpus[0], heads[0]))
+    sets = [
+        hr.ablate(model, tokenizer, corpus, sets={"both": both}, metric="agreement") for both in (heads, "L0H2,L1H3")
+    ]
+    pd.testing.assert_frame_equal(*map(frame.bare, sets))
+    curves = [
+        hr.ablation_curve(model, tokenizer, corpus, {"a": order}, steps=1, n_resamples=0)
+        for order in (heads, "L0H2,L1H3")
+    ]
+    pd.testing.assert_frame_equal(*map(frame.bare, curves))
+    smaller = hr.remove_heads(zoo.tiny("bert"), "L0H1")
+    assert ("enc-self", 0, 1) not in hr.models.head_index(smaller)
+
+
+def test_a_head_without_a_kind_is_refused_where_there_are_several():
+    with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
+        hr.head_mask(zoo.tiny("marian"), "L0H1")

@@ -220,6 +220,22 @@ def test_gates_carry_gradients():
     assert (ones.grad != 0).all()
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["gates", "gates of each example"])
+def test_gates_and_replacements_by_means_have_right_gradients(each):
+    model = zoo.tiny("bert").double()
+    given, sites = zoo.inputs(model), heads.attention_sites(model)
+    draw = torch.Generator().manual_seed(0)
+    size = (len(given["input_ids"]), 8) if each else (8,)
+    gates = torch.rand(size, generator=draw, dtype=torch.float64, requires_grad=True)
+    means = [torch.rand(s.heads, s.size, generator=draw, dtype=torch.float64, requires_grad=True) for s in sites]
+
+    def total(gates, *means):
+        with hr.mask_heads(model, gates, replacement={s.key: mean for s, mean in zip(sites, means, strict=True)}):
+            return model(**given)[0].square().sum()
+
+    assert torch.autograd.gradcheck(total, (gates, *means), fast_mode=True)
+
+
 def test_gates_carry_gradients_in_a_block_that_began_without():
     model, ones = zoo.tiny("bert"), torch.ones(8, requires_grad=True)
     with hr.mask_heads(model, ones):
@@ -273,8 +289,8 @@ def test_errors():
     for given, replacement, message in [
         (torch.ones(7), None, "wrong number of gates: got shape [7]; expected [8] or [batch, 8] for BertForMaskedLM, "
          "which has enc-self 2 layers of 4 heads"),
-        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, resample, uniform, or a mapping "
-         "(kind, layer) -> [heads, size]"),
+        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, resample, uniform, a pattern such "
+         "as headroles.patterns.Offset(-1), or a mapping (kind, layer) -> [heads, size]"),
     ]:  # fmt: skip
         with (
             pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
@@ -290,12 +306,12 @@ def test_errors():
     with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="resample"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (
-        "replacement 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' "
-        "attention interface"
+        "no other attention can be imposed on transformer.h.0.self_attention in BloomForCausalLM: its values are "
+        "outside transformers' attention interface; try replacement='mean'"
     )
     with (
         pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
-        hr.mask_heads(zoo.tiny("bloom"), torch.ones(8), replacement="uniform"),
+        hr.mask_heads(zoo.tiny("bloom"), torch.zeros(8), replacement="uniform"),
     ):
         pass
 

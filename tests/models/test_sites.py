@@ -7,44 +7,9 @@ import re
 import pytest
 import torch
 from helpers import zoo
-from helpers.traces import NAMES, _traces
 
 import headroles as hr
 from headroles.models import attention_hooks, heads
-
-
-@pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_sites_are_those_the_config_says(name):
-    found = hr.attention_sites(zoo.tiny(name))
-    assert sorted((site.kind, site.layer, site.heads, site.kv_heads, site.size) for site in found) == zoo.EXPECTED[name]
-    assert all(site.out is not None for site in found)
-
-
-@pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_discovery_leaves_no_trace(name):
-    model = zoo.tiny(name).train()
-    before = _traces(model)
-    hr.attention_sites(model)
-    assert _traces(model) == before
-
-
-def test_a_shared_module_is_one_site_per_call():
-    first, second = hr.attention_sites(zoo.tiny("albert"))
-    assert first.module is second.module
-    assert (first.turn, first.layer, second.turn, second.layer) == (0, 0, 1, 1)
-
-
-@pytest.mark.parametrize("name", ["mamba", "fnet"])
-def test_a_model_without_attention_raises(name):
-    model = zoo.tiny(name)
-    with pytest.raises(ValueError, match=f"^no attention found in {type(model).__name__} \\('{name}'\\): .*OUTSIDE"):
-        hr.attention_sites(model)
-
-
-def test_not_a_transformers_model_raises():
-    message = "expected a transformers model, got Linear; load one with headroles.load(name)"
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        hr.attention_sites(torch.nn.Linear(2, 2))
 
 
 def test_check_head_out_of_range_raises():

@@ -5,16 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from helpers.commands import forked, run
 from helpers.messages import line, whole
+from helpers.replicating import HALVES, pairs
 
 import headroles as hr
-from headroles.data import synthetic
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.readers import write
 from headroles.models import heads as families
 from headroles.models import identity, loading
 from headroles.models.batching import encode
@@ -34,48 +33,12 @@ OPTIONS = (
     *("--encoder-keep", 0.5, "--keep", 0.5, "--resamples", 20),
 )
 DRAWN = {"heads", "stages", "sizes-l0", "sizes-l0-enc-self", "gates-l0-3", *MAKES.values()}
-HALVES = {"held_out": 8, "trees": 10, "pieces": 300}
-
-
-@cache
-def pairs():
-    """Toy sentences with trees and translations."""
-    return synthetic.synthetic_corpus(100, translated=True)
-
-
-def given(*texts):
-    """Pairs of these texts, each "source = target"."""
-    sides = [text.split(" = ") for text in texts]
-    return Corpus("given", tuple(Sentence(one, target=Sentence(other)) for one, other in sides))
-
-
-def numbered(size):
-    """Pairs that have nothing to do with one another."""
-    words = ["".join(chr(97 + int(digit)) for digit in f"{number:03}") for number in range(size)]
-    return [f"{word} {word} = {word} {word} {word}" for word in words]
 
 
 def contents(folder):
     """What is in each file, and when it was written."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-
-
-def texts(part):
-    return [(one.text, one.target.text) for one in part]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A prepared folder of toy pairs."""
-    place = tmp_path_factory.mktemp("prepared") / "toy"
-    prepare(place, [pairs()], **HALVES)
-    return place
-
-
-@pytest.fixture(scope="module")
-def data(folder):
-    return prepared(folder)
 
 
 @pytest.fixture(scope="module")
@@ -106,71 +69,18 @@ def replicated(data, killed):
 # --- preparing -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_out_is_counted(tmp_path):
-    again = [line.upper().replace(" = ", "! = other ") for line in numbered(40)]  # the same source but for its case
-    faulty = ["12 345 = a", "a b c = 1 2 3", "x\x07y = a b", "w " * 51 + "= a", "aaa   aaa = aaa aaa\taaa"]
-    counts = prepare(tmp_path / "made", [given(*numbered(40), *faulty), given(*again)], parsed=pairs()[:5], held_out=4)
-    assert counts["pairs"].to_dict() == {
-        "left out: not text": 3,
-        "left out: too long": 1,
-        "left out: twice": 1,
-        "left out: also held out": 8,
-        "train": 64,
-        "dev": 4,
-        "test": 4,
-        "parsed": 5,
-    }
-    assert load_table(tmp_path / "made/counts.parquet").equals(counts)
-
-
-@pytest.mark.parametrize("other", [None, given("Good news = Gute Nachricht", "aaa! = x")])
-def test_parts_have_nothing_in_common(other, tmp_path):
-    table = prepare(tmp_path / "made", [pairs()], other, **HALVES)
-    found = prepared(tmp_path / "made")
-    held = [found.dev, found.test, found.parsed]
-    sources = [one.text for part in (*held, found.train) for one in part]
-    assert len(sources) == len(set(sources))
-    assert [len(part) for part in held] == [8, 8, 10] == table.loc[["dev", "test", "parsed"], "pairs"].tolist()
-    known = {one.text: one for one in pairs()}
-    assert all(known[source].target.text == to for part in (found.train, *held) for source, to in texts(part))
-    assert table["pairs"].sum() == 100 + (0 if other is None else 2)
-    assert all((one.heads, one.spans) == (known[one.text].heads, known[one.text].spans) for one in found.parsed)
-    assert not any(one.has_tree for part in (found.train, found.dev, found.test) for one in part)
-    assert found.other is None if other is None else texts(found.other) == texts(other)
-
-
-def test_the_seed_says_what_is_held_out(folder, data, tmp_path):
-    for seed in (0, 1):
-        prepare(tmp_path / str(seed), [pairs()], **HALVES, seed=seed)
-    first, second = (prepared(tmp_path / str(seed)) for seed in (0, 1))
-    for part in ("train", "dev", "test", "parsed"):
-        assert texts(getattr(first, part)) == texts(getattr(data, part)) != texts(getattr(second, part))
-    assert {path.name for path in folder.rglob("*")} == {path.name for path in (tmp_path / "1").rglob("*")}
-
-
-def test_at_most_as_many_pairs_to_train_on_as_asked(tmp_path):
-    assert prepare(tmp_path / "made", [pairs()], **HALVES, limit=20).loc["train", "pairs"] == 20
-
-
 def test_the_tokenizer_cuts_words_and_gives_them_back(data):
     tokenizer = loading.tokenizer_of(data.tokenizer)
     assert len(tokenizer) <= HALVES["pieces"]
     for one in data.train:
         assert tokenizer.decode(tokenizer(one.text)["input_ids"], skip_special_tokens=True) == one.text
     model = TINY.model(tokenizer)
-    assert encode(data.parsed, tokenizer, model).unaligned == 0  # each word has a piece of its own, which syntax needs
+    assert (
+        encode(data.parsed, tokenizer, model).alignment["unaligned"] == 0
+    )  # each word has a piece of its own, which syntax needs
     encoded = encode(data.train, tokenizer, model)
     assert not any(tokenizer.unk_token_id in one.ids for one in (*encoded.source, *encoded.target))
     assert all(one.ids[-1] == tokenizer.convert_tokens_to_ids(END) for one in encoded.source)
-
-
-def test_punctuation_is_never_part_of_a_word():
-    tokenizer = pieced(['"Well," said Tom. "Don\'t (ever) go!"'] * 9, 400)
-    found = tokenizer.tokenize('"Well," said Tom.')
-    assert [one for one in found if not one.strip("▁").isalpha()] == ["▁", '"', ",", '"', "."]
-    assert (
-        tokenizer.decode(tokenizer('"Well," said Tom.')["input_ids"], skip_special_tokens=True) == '"Well," said Tom.'
-    )
 
 
 def test_the_untrained_model_is_of_the_size_that_was_asked(data):
@@ -191,18 +101,6 @@ def test_a_corpus_is_tokenised_once(data):
     assert handle.tokenised(data.dev) is first
     small = marian(other, width=16, layers=1, heads=2, inner=16)
     assert HeadModel(small, other).tokenised(data.dev).source[0].ids != first.source[0].ids
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_sentences_without_trees_are_parsed(shared, tmp_path):
-    plain = given(*(f"{one.text} = {one.target.text}" for one in pairs()))
-    counts = prepare(tmp_path / "made", [plain], **HALVES, models=shared / "stanza")
-    found = prepared(tmp_path / "made").parsed
-    assert counts.loc["parsed", "pairs"] == len(found) == 10
-    assert all(one.has_tree and "nsubj" in one.relations for one in found)
-    known = dict(texts(plain))
-    assert all(known[source] == target for source, target in texts(found))
 
 
 # --- replicating -----------------------------------------------------------------------------------------------------
@@ -323,13 +221,39 @@ def test_the_command_reads_what_is_finished_and_draws(replicated, folder, tmp_pa
     assert done.out.count("kept\n") == 7
     assert {path.suffix for path in study.rglob("*")} == {".parquet", ".png"}
     drawn = {path.stem for path in study.glob("*.png")}
-    assert {"heatmap-confidence", "relevance-cp-enc-self", "sizes-l0", "sizes-l0-enc-self", "gates-l0-3"} <= drawn
+    assert {"heatmap-confidence", "relevance-cp-enc-self", "gates-l0-3"} <= drawn
+    assert not {name for name in drawn if name.startswith("sizes")}  # of one size: no line
     assert "8 of 8, draw: done in" in done.out
     kept = contents(study)
     again = run("replicate", folder, "--study", study, *OPTIONS)
     assert again.code == 0
     assert again.out.count("kept\n") == 8
     assert contents(study) == kept
+
+
+def test_the_command_prepares_pairs_beside_the_study_once(folder, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{one.text}\t{one.target.text}\n" for one in pairs()))
+    write(pairs()[:10], tmp_path / "trees.conllu")
+    (tmp_path / "trees.txt").write_text("".join(f"{one.target.text}\n" for one in pairs()[:10]))
+    trees = ["--parsed", tmp_path / "trees.conllu", "--parsed-target", tmp_path / "trees.txt"]
+    command = ["replicate", tmp_path / "pairs.tsv", "--study", tmp_path / "study", "--only", "relate", "--held-out", 8]
+    done = run(*command, "--pieces", 300, *trees)
+    assert "relate' needs score" in done.err
+    made = tmp_path / "study-data"
+    assert f"pairs are in {made}\n" in done.out
+    corpora = [hr.read(tmp_path / "pairs.tsv")], None
+    parsed = hr.read(tmp_path / "trees.conllu", tmp_path / "trees.txt")
+    counts = prepare(tmp_path / "expected", *corpora, parsed=parsed, held_out=8, pieces=300)
+    assert load_table(made / "counts.parquet").equals(counts)
+    assert prepared(made).train.hash == prepared(tmp_path / "expected").train.hash
+    before = contents(made)
+    assert "relate' needs score" in run(*command, "--pieces", 300, *trees).err
+    assert contents(made) == before
+    there = f"{made} exists and is not empty; name another folder, or remove it"
+    assert run(*command, "--pieces", 200, *trees) == line(there)
+    assert contents(made) == before
+    message = f"--pieces is of pairs: got {folder}, a folder of prepared ones; expected files of pairs"
+    assert run("replicate", folder, "--study", tmp_path / "other", "--pieces", 200) == line(message)
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -346,11 +270,6 @@ def test_a_recipe_that_cannot_be(name):
     options, message = RECIPES[name]
     with pytest.raises(ValueError, match=whole(message)):
         Recipe(**options)
-
-
-def test_heads_that_do_not_divide_the_width_of_a_model():
-    with pytest.raises(ValueError, match=whole("4 heads do not share a width of 30 equally; give a multiple of 4")):
-        marian(pieced(["a"], 100), width=30, layers=1, heads=4, inner=8)
 
 
 def test_stages_that_cannot_be_run(data, tmp_path):
@@ -381,35 +300,9 @@ def test_a_folder_that_was_not_prepared(tmp_path, folder):
     missing = (
         "counts.parquet, tokenizer, parsed.conllu.gz, parsed-translations.txt.gz, train.tsv.gz, dev.tsv.gz, test.tsv.gz"
     )
-    message = f"{tmp_path} lacks {missing}; make such a folder with headroles prepare"
+    message = f"{tmp_path} lacks {missing}; make such a folder with hr.papers.prepare in Python"
     assert run("replicate", tmp_path, "--study", tmp_path / "study") == line(message)
     heads_of = ("--width", 30, "--heads", 4)
     message = "4 heads do not share a width of 30 equally; give a multiple of 4"
     assert run("replicate", folder, "--study", tmp_path / "study", *heads_of) == line(message)
     assert not list(tmp_path.iterdir())
-
-
-def test_pairs_that_cannot_be_prepared(tmp_path, folder):
-    source, target, out = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "out"
-    source.write_text("One.\nTwo.\n")
-    target.write_text("Eins.\n")
-    short = (
-        f"{source} has 2 sentences, {target} has 1; parallel files need the same number, the n-th of one translating "
-        "the n-th of the other"
-    )
-    assert run("prepare", f"{source},{target}", "--output", out) == line(short)
-    alone = "'One.' has no translation; give pairs: a table of two columns, or SOURCE,TARGET"
-    assert run("prepare", source, "--output", out) == line(alone)
-    target.write_text("Eins.\nZwei.\n")
-    few = "2 different source sentences are too few to hold out 3000; hold out at most half"
-    assert run("prepare", f"{source},{target}", "--output", out) == line(few)
-    there = f"{folder} exists and is not empty; name another folder, or remove it"
-    assert run("prepare", f"{source},{target}", "--output", folder) == line(there)
-    assert not out.exists()
-
-
-def test_a_part_of_which_nothing_is_left(tmp_path):
-    message = "no pair is left for other; left out were: 1 not text"
-    with pytest.raises(ValueError, match=whole(message)):
-        prepare(tmp_path / "out", [pairs()], given("1 2 = 3 4"), **HALVES)
-    assert not (tmp_path / "out").exists()

@@ -16,7 +16,6 @@ from matplotlib.colors import to_rgb
 import headroles as hr
 from headroles import plots
 from headroles.plots import effects as outcomes
-from headroles.plots.labels import label_of
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -46,7 +45,7 @@ def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
     assert [text.get_text() for text in ax.texts if text.get_text()] == texts
     sure = f"p < 0.01 for {(marks > 0).sum()} of {len(own)} heads, {(marks > 1).sum()} by Holm"
     assert ax.get_title().splitlines()[-1] == sure
-    assert ax.figure.axes[-1].get_ylabel() == "change in loss\n(nats; red: worse)"
+    assert ax.figure.axes[-1].get_ylabel().split() == ["change", "in", "loss", "(nats;", "red:", "worse)"]
     far = table["ablation[loss]"].abs().max()
     assert ax.collections[0].get_clim() == (-far, far)  # of all kinds
 
@@ -150,7 +149,7 @@ def swept(tmp_path_factory):
 @pytest.mark.slow
 def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
-    assert "the largest of 16 effects" in done.out
+    assert "the largest of 16 effects on agreement: below 0 is harm" in done.out
     assert re.search(r"^\d+ of 16 heads with p after Holm < 0\.01$", done.out, flags=re.MULTILINE)
     table = load_table(folder / "s" / "ablation-agreement-single-zero.parquet")
     assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
@@ -180,33 +179,24 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
 
 # --- words and colours -----------------------------------------------------------------------------------------------
 
-LABELS = {
-    "relevance[cp].size": "size of relevance (cp)",
-    "relevance[cp logit].size": "size of relevance (cp), of the whole",
-    "-importance": "−importance",
-    "importance, again": "importance, recomputed",
-    "cross by importance": "cross-attention, by importance",
-    "survival[l0 36]": "survival at 36 heads (L0)",
-    "survival[l0 24 enc-self]": "survival at 24 heads (L0, encoder)",
-    "survival[6]": "survival at 6 heads",
-    "syntax[obj dep>head]": "object → its head",
-    "l0": "L0",
-    "random per layer": "random per layer",
-}
 
-
-def test_columns_and_rankings_are_in_words():
-    assert {name: label_of(name) for name in LABELS} == LABELS
-
-
-def test_twelve_rankings_have_at_most_eight_colours_and_no_two_look_alike():
+def test_of_twelve_rankings_four_and_the_worst_have_a_colour_and_no_two_look_alike():
     orders = ["confidence", "importance", "attribution[FeatureAblation].size", "random 0"]
     orders += [f"relevance[{rules}{of}].size" for rules in ("cp", "attn", "voita", "gradient") for of in ("", " logit")]
-    rows = [{"order": name, "share": x, "value": 1 - x} for name in orders for x in (0.0, 0.5, 1.0)]
+    rows = [
+        {"order": name, "share": x, "value": 1 - x * place / 12}
+        for place, name in enumerate(orders)
+        for x in (0.0, 0.5, 1.0)
+    ]
     ax = plots.curves(pd.DataFrame(rows).assign(low=0.0, high=1.0))
     looks = [(to_rgb(line.get_color()), line.get_linestyle(), line.get_marker()) for line in ax.lines]
-    assert len(looks) == len(set(looks)) == 12
-    assert len({colour for colour, _, _ in looks}) == 8
+    assert len(looks) == 12  # every ranking is drawn
+    chance, *others, a, b, c, d, worst = looks
+    assert {colour for colour, _, _ in others} == {(0.7, 0.7, 0.7)}
+    assert len({chance, *others, a, b, c, d, worst}) == 7
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[:3] == ["random", "6 other rankings", "confidence"]
+    assert labels[-1] == "size of relevance (gradient), of the whole"  # the worst
 
 
 def test_sizes_of_two_strategies_share_colours_and_differ_in_marks():
@@ -214,6 +204,8 @@ def test_sizes_of_two_strategies_share_colours_and_differ_in_marks():
     rows = [{"score": "confidence", "outcome": name, "auc": 0.7, "spearman": 0.5, "p": 0.01} for name in outcomes]
     ax = plots.predictors(pd.DataFrame(rows).assign(**{"auc.low": 0.6, "auc.high": 0.8}))
     marks = [(to_rgb(line.get_color()), line.get_marker()) for line in ax.lines if line.get_marker() in ("o", "s")]
-    assert len(marks) == len(set(marks)) == 6
-    assert len({colour for colour, _ in marks}) == 3
-    assert ax.get_legend().get_texts()[3].get_text() == "survival at 36 heads (L0, encoder)"
+    assert len(marks) == len(set(marks)) == 4  # of six the largest and the smallest of each strategy
+    assert len({colour for colour, _ in marks}) == 2
+    names = ["36 heads (L0)", "12 heads (L0)", "36 heads (L0, encoder)", "12 heads (L0, encoder)"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()[:4]] == [f"survival at {name}" for name in names]
+    assert ax.get_xlabel().endswith("(2 outcomes between these are in the table)")

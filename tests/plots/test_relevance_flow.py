@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 from typing import Any
 
 import matplotlib
+from helpers.messages import whole
 
 matplotlib.use("Agg")
 
@@ -27,10 +27,6 @@ SIZE = "relevance[cp].size"
 WAYS = ["leaves", "source", "biases", "residue"]
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
-
-
-def whole(message: str) -> str:
-    return f"^{re.escape(message)}$"
 
 
 def words(labels: Any) -> list[str]:
@@ -88,7 +84,7 @@ def test_relevance_sorts_the_heads_of_each_layer_and_names_them() -> None:
     assert cells(ax) == {(row, place): numbers[4 * row + place] for row in range(2) for place in range(4)}
     assert ax.get_ylim() == (0, 2)  # layer 0 is the lowest
     assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (
-        "encoder self-attention",
+        "size of relevance (cp)\nencoder self-attention",
         "rank in the layer",
         "layer",
     )
@@ -111,7 +107,7 @@ def test_relevance_draws_the_kind_asked_for(kind: Any, title: str) -> None:
     values = column(kinds=frame.KINDS)
     ax = relevance_flow.relevance(values, kind=kind)
     assert np.array_equal(mesh(ax), -np.sort(-values.loc[kind].to_numpy().reshape(2, 4), axis=1))
-    assert ax.get_title() == title
+    assert ax.get_title() == f"size of relevance (cp)\n{title}"
 
 
 def test_relevance_of_both_signs_is_drawn_around_zero_and_has_no_uniform_share() -> None:
@@ -396,8 +392,5 @@ def test_conservation_errors() -> None:
 
 
 def test_both_are_among_the_plots() -> None:
-    assert (plots.relevance, plots.conservation) == (
-        relevance_flow.relevance,
-        relevance_flow.conservation,
-    )
+    assert (plots.relevance, plots.conservation) == (relevance_flow.relevance, relevance_flow.conservation)
     assert {"relevance", "conservation"} <= {*plots.__all__}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 
 import headroles as hr
+from headroles import plots
 from headroles.tables import frame
 
 WHERE = frame.index({("enc-self", 0): 3})
@@ -74,3 +77,45 @@ def test_headings_and_names_of_rows_are_no_html():
         html = hr.style_table(table).to_html()
         assert "<script>" not in html
         assert html.count("&lt;script&gt;") >= 3
+
+
+matplotlib.use("Agg")
+
+
+pytestmark = pytest.mark.usefixtures("nothing_shown")
+
+
+def _luminance(colour):
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["confidence", "ablation[loss]", "ablation[bleu]"])
+def test_numbers_are_readable_on_every_colour(name):
+    values = pd.Series(np.linspace(-1, 1, 96), frame.index({("enc-self", layer): 12 for layer in range(8)}), name=name)
+    ax = plots.heatmap(values.abs() if name == "confidence" else values, annotate=True)
+    ax.figure.canvas.draw()
+    faces = ax.collections[0].get_facecolor()
+    assert len(ax.texts) == 96
+    for note in ax.texts:
+        column, row = map(int, note.get_position())
+        light, dark = sorted((_luminance(faces[12 * row + column]), _luminance(to_rgb(note.get_color()))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 3.8
+
+
+def test_columns_of_one_unit_have_one_scale():
+    """Half is one colour as a share of the weight and as an accuracy; nats and words have scales of their own."""
+    shares = {"confidence": [0.0, 0.5, 0.9], "rarity": [0.5, 0.1, 0.2], "entropy": [0.0, 0.5, 3.0]}
+    effects = {"ablation[loss]": [0.5, 0, 2.0], "ablation[loss rest]": [0.1, 0, 0.5]}
+    html = hr.style_table(pd.DataFrame(shares | effects)).to_html()
+    rules = re.findall(r"((?:#T_\w+_row\d_col\d(?:, )?)+) \{[^}]*background-color: (#\w+)", html)
+    colours = {cell[-9:]: colour for cells, colour in rules for cell in cells.split(", ")}
+    assert colours["row1_col0"] == colours["row0_col1"]  # 0.5 of both
+    assert colours["row1_col0"] != colours["row1_col2"]
+    assert colours["row0_col3"] == colours["row2_col4"]  # 0.5 nats
+
+
+def test_a_column_of_zeros_has_a_scale():
+    values = pd.Series(0.0, WHERE, name="sink[special]")
+    assert plots.heatmap(values).collections[0].get_clim() == (0, 1)

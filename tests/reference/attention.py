@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
     ids: list[int]
     real: list[int]  # the indices of the tokens that are not special
     special: set[int]  # and of those that are
-    words: list[list[int]]  # the pieces of each word; none where there is no tree or some word has no piece of its own
+    words: list[list[int]]  # the pieces of each word; none of a word that shares its piece or has none
     asked: dict[str, list[Query]]  # column -> its queries
 
 
@@ -53,7 +53,7 @@ def scores(
     for name, value in _baselines(encoded).items():
         table[f"{name}.baseline"] = value
     rare = sum(_rarest(e, counts, common) is not None for e in encoded)
-    left_out = sum(e.sentence.has_tree and not e.words for e in encoded)
+    left_out = sum(e.sentence.has_tree and not all(e.words) for e in encoded)
     table.attrs = {"rarity.sentences": rare, "syntax.left_out": left_out}
     return table
 
@@ -70,9 +70,13 @@ def encode(sentence: Sentence, tokenizer: PreTrainedTokenizerFast, relations: Se
         word = _word_at(sentence, *made["offset_mapping"][token])
         if word is not None:
             words[word].append(token)
-    if not sentence.has_tree or not all(words):
-        return Encoded(sentence, ids, real, special, [], {})
-    return Encoded(sentence, ids, real, special, words, _asked(sentence, relations))
+    missing = {word for word, own in enumerate(words) if not own}
+    for token in real:
+        held = _words_in(sentence, *made["offset_mapping"][token])
+        if held & missing:
+            for word in held:
+                words[word] = []
+    return Encoded(sentence, ids, real, special, words, _asked(sentence, words, relations))
 
 
 def _most_frequent(counts: Counter[int], number: int) -> set[int]:
@@ -89,10 +93,17 @@ def _word_at(sentence: Sentence, start: int, end: int) -> int | None:
     return None
 
 
-def _asked(sentence: Sentence, relations: Sequence[str]) -> dict[str, list[Query]]:
+def _words_in(sentence: Sentence, start: int, end: int) -> set[int]:
+    """The words that have a character in a piece."""
+    spans = enumerate(sentence.spans)
+    return {word for word, span in spans if span is not None and max(start, span[0]) < min(end, span[1])}
+
+
+def _asked(sentence: Sentence, words: list[list[int]], relations: Sequence[str]) -> dict[str, list[Query]]:
     found = {}
     for relation in relations:
         pairs = [(h, d) for d, h in enumerate(sentence.heads) if sentence.relations[d] == relation and h >= 0]
+        pairs = [(h, d) for h, d in pairs if words[h] and words[d]]
         found[f"syntax[{relation} dep>head]"] = [(d, {h}) for h, d in pairs]
         governors = sorted({h for h, _ in pairs})
         found[f"syntax[{relation} head>dep]"] = [(g, {d for h, d in pairs if h == g}) for g in governors]
@@ -142,7 +153,7 @@ def _rarest(one: Encoded, counts: Counter[int], common: set[int]) -> int | None:
 def _between_words(weights: Matrix, words: list[list[int]]) -> Matrix:
     """Sum over the pieces of the key word, mean over those of the query word."""
     return [
-        [sum([weights[q][k] for q in query for k in key]) / len(query) for key in words]
+        [sum([weights[q][k] for q in query for k in key]) / max(1, len(query)) for key in words]
         for query in words
     ]  # fmt: skip
 

@@ -319,9 +319,9 @@ def refused(model, name, given, objective, message):
 def test_a_vocabulary_is_needed(name):
     start = f"objective {name!r} needs logits over a vocabulary: "
     end = ", or load the model with its head"
-    states = f"{start}BertModel has none; try 'similarity'{end}"
+    states = f"{start}BertModel has none; try the objective 'similarity' (objective=){end}"
     refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, states)
-    classes = f"{start}BertForSequenceClassification has none; try 'class'{end}"
+    classes = f"{start}BertForSequenceClassification has none; try the objective 'class' (objective=){end}"
     refused(classifier(), "bert", labelled(), name, classes)
 
 
@@ -329,7 +329,7 @@ def test_a_vocabulary_is_needed(name):
 def test_classes_are_needed(name):
     message = (
         f"objective {name!r} needs a model that classifies or predicts tokens: BertModel has hidden states only; try "
-        f"'similarity', or load the model with its head"
+        f"the objective 'similarity' (objective=), or load the model with its head"
     )
     refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, message)
 
@@ -362,8 +362,8 @@ def test_labels_are_needed(label, given):
     message = f"label {label!r} is not a class of BertForSequenceClassification; known: {known}"
     if label is None:
         message = (
-            "a sentence has no label; give a table with a column of labels (label= names it) that has a label in each "
-            "row"
+            "a sentence has no label; give a table with a column label that has a label in each row (in "
+            "Python label= names another column)"
         )
     refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
 

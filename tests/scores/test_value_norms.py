@@ -95,7 +95,7 @@ def test_every_number_by_norm_is_that_of_the_slow_loops(monkeypatch):
     shares = list(norms_of_bert(model, [slow.encode(sentence, tokenizer) for sentence in sentences]))
     monkeypatch.setattr(slow, "attentions", lambda *_: shares)  # the loops are the same, the weights are not
     expected = slow.scores(model, tokenizer, sentences)
-    expected.columns = [columns.by_norm(name) for name in expected]
+    expected.columns = [columns.of_variant(name, "norm") for name in expected]
     assert set(expected) <= set(found)
     numbers = pd.DataFrame(found[list(expected)].astype(float)).sort_index()
     pd.testing.assert_frame_equal(numbers, expected, rtol=0, atol=bound(1), check_index_type=False)
@@ -159,7 +159,7 @@ def test_both_ways_in_one_pass_are_those_of_two():
     plain = hr.score(model, tokenizer, corpus(8), scores, **options)
     by_norm = hr.score(model, tokenizer, corpus(8), scores, weights="norm", **options)
     pd.testing.assert_frame_equal(both, hr.join(plain, by_norm))
-    assert list(by_norm) == [columns.by_norm(name) for name in plain]
+    assert list(by_norm) == [columns.of_variant(name, "norm") for name in plain]
     assert not np.allclose(plain["confidence"], by_norm["confidence-norm"], atol=0.01)
     assert frame.provenance(both, "confidence").endswith("|score:Confidence()")
     assert frame.provenance(both, "confidence-norm.low").endswith("|score:Confidence(weights='norm')")
@@ -203,7 +203,7 @@ def test_a_study_keeps_both(tmp_path):
     study = hr.Study(tmp_path)
     plain = hr.score(model, tokenizer, corpus(4), n_resamples=0, study=study)
     by_norm = hr.score(model, tokenizer, corpus(4), weights="norm", n_resamples=0, study=study)
-    assert list(by_norm) == [columns.by_norm(name) for name in plain]
+    assert list(by_norm) == [columns.of_variant(name, "norm") for name in plain]
     assert {"induction-norm", "duplicate-norm"} <= {*by_norm}
 
 
@@ -256,9 +256,10 @@ def test_models_with_attention_of_their_own_are_measured(kind):
 
 def test_weights_that_do_not_exist_or_that_no_score_has():
     model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
-    with pytest.raises(ValueError, match=whole("unknown weights: got 'values'; expected 'attention' or 'norm'")):
+    unknown = whole("unknown weights: got 'values'; expected 'attention', 'norm' or 'nosink'")
+    with pytest.raises(ValueError, match=unknown):
         hr.score(model, tokenizer, corpus(2), "confidence", weights="values")
-    with pytest.raises(ValueError, match=whole("unknown weights: got 'values'; expected 'attention' or 'norm'")):
+    with pytest.raises(ValueError, match=unknown):
         Position(weights="values")
     message = (
         "no score has weights: got weights='norm' with importance; expected an attention score such as 'confidence'"

@@ -72,7 +72,7 @@ def test_what_a_column_is():
     ]
     assert Column.parse("ablation[loss rest]").metric == "loss"
     assert [Column.parse(name).metric for name in ("ablation", "shapley[loss]")] == [None, None]
-    assert columns.by_norm("position[-1].low") == "position-norm[-1].low"
+    assert columns.of_variant("position[-1].low", "norm") == "position-norm[-1].low"
     assert str(Column.parse("position-norm[-1]").plain) == "position[-1]"
     assert columns.without_ends(["a", "a.low", "a[b].high", "high"]) == ["a", "high"]
     assert columns.with_suffix(["a", "a.holm", "b[c].holm"], "holm") == ["a", "b[c]"]

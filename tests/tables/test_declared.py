@@ -6,9 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -24,6 +21,8 @@ from headroles.plots.labels import label_of, words
 from headroles.pruning.rankings import Ranking
 from headroles.tables import columns, declared
 from headroles.tables.study import Study
+
+matplotlib.use("Agg")
 
 
 class Surprise(Mean):
@@ -189,3 +188,15 @@ def test_declarations_survive_joining_and_saving(study):
     }  # fmt: skip
     assert declared.carried(joined[["confidence"]].pipe(lambda part: hr.tables.frame.only(joined, [*part]))) == ""
     assert columns.table_of("survival-odd").part == "prunings"
+
+
+matplotlib.use("Agg")
+
+
+pytestmark = pytest.mark.usefixtures("nothing_shown")
+
+
+def test_harm_of_an_effect_and_of_other_columns() -> None:
+    from headroles.tables.declared import harm
+
+    assert [harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]

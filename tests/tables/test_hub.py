@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -186,3 +187,23 @@ def test_names_in_a_card_are_no_html(tmp_path):
     assert "# Attention heads of &lt;script&gt;alert(1)&lt;/script&gt;\n" in text
     assert "- `heads`: 1 rows; a&lt;img src=x&gt;\n" in text
     assert f"- heads: `{signature.replace('`', chr(39))}`" in text  # within backticks, which it does not end
+
+
+def test_whether_the_hub_can_be_reached_is_known_in_seconds(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and answers nothing
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        monkeypatch.setattr(hub, "WAIT", 0.5)
+        assert hub.unreachable() in (f"no answer from {endpoint} in 0.5 s", f"ReadTimeout at {endpoint}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert hub.unreachable() == "HF_HUB_OFFLINE is set"
+
+
+def test_an_answer_of_any_kind_is_a_hub(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # it answers 501
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    assert hub.unreachable() == ""
+    server.shutdown()
+    server.server_close()

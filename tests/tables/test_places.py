@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 
 import pandas as pd
 import pytest
+from helpers.messages import whole
+from helpers.prunings import learnt
 
 import headroles as hr
+from headroles.models import heads as families
 from headroles.tables import frame
-from headroles.tables.io import save_table
+from headroles.tables.io import load_table, save_table
 from headroles.tables.places import kept_heads, table_at, tables_at
 
 INDEX = frame.index({("enc-self", 0): 4})
@@ -87,3 +91,17 @@ def test_roles_of_a_study_are_kept_and_of_a_table_or_a_file_are_not(study):
     assert not study.has("roles")
     pd.testing.assert_frame_equal(hr.roles(study.folder), assigned)
     pd.testing.assert_frame_equal(study.load("roles"), assigned)
+
+
+def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
+    index = families.head_index(learnt())
+    gone = {"survival[a]": [0.0, *[1.0] * 7], "survival[a].open": [0.5] * 8, "survival[b]": [1.0, 0.0, *[1.0] * 6]}
+    path = save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
+    message = f"2 columns of pruned heads in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
+    with pytest.raises(ValueError, match=whole(message)):
+        kept_heads(str(path))
+    assert kept_heads(f"{path}:survival[b]").tolist() == gone["survival[b]"]
+    one = save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
+    assert kept_heads(str(one)).tolist() == gone["survival[a]"]
+    with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has the value 0.5; expected 1 "):
+        hr.remove_heads(deepcopy(learnt()), load_table(path)["survival[a].open"])

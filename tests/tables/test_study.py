@@ -1,4 +1,4 @@
-"""A study computes each table once, and again when what it follows from is another; what is finished stays."""
+"""Studies keep tables by what they were made from, with several writers, and replace none of another model."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ import sys
 import threading
 import time
 from functools import partial, wraps
+from pathlib import Path
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from helpers import planted
+from helpers.messages import whole
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
+from headroles.models.head_model import HeadModel
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
+matplotlib.use("Agg")
+
+
 INDEX = frame.index({("enc-self", 0): 4})
 OPTIONS = {"n_resamples": 20, "scores": ["confidence", "position", "syntax", "rarity"]}
-
-
-def whole(message):
-    return f"^{re.escape(message)}$"
 
 
 def table(value):
@@ -212,7 +211,9 @@ def test_a_tilde_and_a_colon_in_the_path_of_a_study(name, tmp_path, monkeypatch)
 def test_a_table_that_is_not_there(study):
     with pytest.raises(
         FileNotFoundError,
-        match=whole(f"no table 'roles' in {study.folder}; there are: none; make it with headroles roles"),
+        match=whole(
+            f"no table 'roles' in {study.folder}; there are: none; make it with headroles roles {study.folder}"
+        ),
     ):
         study.load("roles")
     for name in ("heads", "a"):
@@ -347,19 +348,22 @@ class Watching:
         self.study, self.calls = study, 0
 
     def __enter__(self):
-        kind = type(planted.model())
-        self.forward = kind.forward
-
-        @wraps(self.forward)
-        def counted(*args, **options):
-            self.calls += 1
-            return self.forward(*args, **options)
-
-        kind.forward = counted  # a hook would change the identity of the model
+        self.before = {name: getattr(HeadModel, name) for name in ("forward", "forward_body")}
+        for name, forward in self.before.items():
+            setattr(HeadModel, name, self.counted(forward))  # in the model it would change the identity
         return self
 
+    def counted(self, forward):
+        @wraps(forward)
+        def count(*args, **options):
+            self.calls += 1
+            return forward(*args, **options)
+
+        return count
+
     def __exit__(self, *_):
-        type(planted.model()).forward = self.forward
+        for name, forward in self.before.items():
+            setattr(HeadModel, name, forward)
 
     def measure(self, corpus, **options):
         """Measure, and say how many calls of the model that took."""
@@ -503,3 +507,123 @@ def test_a_study_of_one_model_refuses_every_table_of_another(study, name):
     with pytest.raises(FileExistsError, match="holds another model: got bbb; expected aaa"):
         study.keep(name, "weights:bbb|text:t", Counted(2))
     study.keep(f"roles-{name}", "weights:bbb|text:t", Counted(2))  # of a pruned model
+
+
+COMMITTED = sorted({path.parent for path in (Path(__file__).parents[2] / "figures").rglob("*.parquet")})
+
+
+def made_from(weights="one", text="A", **options):
+    return frame.sign(model=f"model {weights}", weights=weights, corpus=f"corpus {text}", text=text, **options)
+
+
+def kept(filled, name, recipe):
+    """The table is kept by the recipe; returns whether it was computed."""
+    times = []
+
+    def compute():
+        times.append(1)
+        return frame.table({"a": [1.0] * 4}, INDEX, recipe)
+
+    filled.keep(name, recipe, compute)
+    return bool(times)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """Scores, roles and effects of one model on two corpora, and relations of them."""
+    made = Study(tmp_path)
+    for name, text in (("heads", "A"), ("roles", "A"), ("ablation-loss-single-zero", "B"), ("history", "C")):
+        kept(made, name, made_from(text=text))
+    return made
+
+
+def fails(filled, name, recipe):
+    before = {path.name: path.read_bytes() for path in filled.folder.iterdir()}
+    with pytest.raises(FileExistsError) as error:
+        filled.keep(name, recipe, lambda: pytest.fail("computed before it was refused"))
+    assert {path.name: path.read_bytes() for path in filled.folder.iterdir()} == before
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["heads", "attention", "ablation-bleu-rest-mean", "curves-loss", "sizes-l0"])
+def test_another_model_is_refused(name, filled):
+    assert fails(filled, name, made_from("two")) == (
+        f"study {filled.folder} holds another model: got two; expected one (model one), from which its tables "
+        "ablation-loss-single-zero, heads, roles were made; name another study, or give --overwrite, which removes "
+        "ablation-loss-single-zero, heads, history, roles"
+    )
+
+
+def test_another_corpus_in_the_place_of_a_table_is_refused(filled):
+    assert fails(filled, "heads", made_from(text="D")) == (
+        f"study {filled.folder} holds another corpus: got D; expected A (corpus A), from which its tables heads "
+        "were made; name another study, or give --overwrite, which removes heads, roles"
+    )
+
+
+def test_the_same_command_and_other_options_go_on(filled, caplog):
+    assert not kept(filled, "heads", made_from())
+    assert kept(filled, "heads", made_from(seed=1))
+    assert caplog.messages == [f"{filled.path('heads')} was made with other options: computed again"]
+    assert kept(filled, "ablation-bleu-single-zero", made_from(text="D"))  # another table may be of another corpus
+    assert kept(filled, "gates-l0-36", made_from("gated"))  # of what became of the model
+
+
+def test_overwriting_replaces_and_removes_what_is_of_another_model(filled, caplog):
+    over = Study(filled.folder, overwrite=True)
+    assert kept(over, "heads", made_from("two"))
+    assert filled.names() == ["heads"]
+    assert caplog.messages[-1] == (
+        f"{filled.folder}: replacing and removing tables of another model: "
+        "ablation-loss-single-zero, heads, history, roles"
+    )
+
+
+def test_overwriting_replaces_a_corpus_and_removes_what_was_derived_from_it(filled):
+    kept(filled, "drift-l0", frame.holding(drift="of", roles=made_from()))
+    assert kept(Study(filled.folder, overwrite=True), "heads", made_from(text="D"))
+    assert filled.names() == ["ablation-loss-single-zero", "heads", "history"]
+
+
+def test_what_is_overwritten_stays_until_the_new_is_there(filled):
+    def fail():
+        raise KeyboardInterrupt
+
+    before = sorted(os.listdir(filled.folder))
+    for recipe in (made_from("two"), made_from(text="D")):
+        with pytest.raises(KeyboardInterrupt):
+            Study(filled.folder, overwrite=True).keep("heads", recipe, fail)
+        assert sorted(os.listdir(filled.folder)) == before
+
+
+def test_a_table_computed_on_the_way_to_another_stays(filled):
+    """As `ablate` keeps the statistics of the examples before the effects that it computes from them."""
+    over = Study(filled.folder, overwrite=True)
+
+    def compute():
+        kept(over, "examples-loss-single-zero", made_from("two"))
+        return frame.table({"a": [1.0] * 4}, INDEX, made_from("two"))
+
+    over.keep("ablation-loss-single-zero", made_from("two"), compute)
+    assert filled.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]
+
+
+def test_what_is_not_ours_is_neither_read_nor_removed(filled):
+    import pandas as pd
+
+    pd.DataFrame({"a": [1]}).to_parquet(filled.path("mine"))
+    filled.path("damaged").write_bytes(b"PAR1")
+    kept(Study(filled.folder, overwrite=True), "heads", made_from("two"))
+    assert filled.names() == ["heads"]
+    assert {path.stem for path in filled.folder.glob("*.parquet")} == {"damaged", "heads", "mine"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: "/".join(folder.parts[-2:]))
+def test_no_study_in_the_repository_would_be_refused(folder, monkeypatch):
+    """Every table of ours could be made again where it is, by what made it."""
+    filled = Study(folder)
+    recipes = filled._made_from()
+    monkeypatch.setattr(filled, "_made_from", lambda: dict(recipes))  # read once for all
+    for name, recipe in recipes.items():
+        assert filled.claim(name, recipe) == {}

@@ -113,3 +113,24 @@ def test_a_damaged_list_of_digests_is_damage(tmp_path):
     damage = f"{tmp_path / DIGESTS} is damaged: got '0123  model.safetensors'; expected a SHA-256 and a name; -"
     with pytest.raises(ValueError, match=whole(damage)):
         check_digests(tmp_path, "-")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_truncated_file_without_a_digest_is_named(file, stopped):
+    last = stopped / "checkpoint-4"
+    (last / DIGESTS).unlink()
+    truncated(last / file)
+    advice = f"remove {last} to go on from the checkpoint before it"
+    message = rf"^{re.escape(str(last / file))} cannot be read: [^\n]+; {advice}$"
+    with pytest.raises(ValueError, match=message):
+        learn(stopped)
+
+
+@pytest.mark.parametrize("damage", [truncated, removed])
+def test_weights_of_a_finished_training_without_a_digest_are_named(damage, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / DIGESTS).unlink()
+    damage(tmp_path / "model.safetensors")
+    advice = "give another folder to train again"
+    with pytest.raises(ValueError, match=rf"^{tmp_path}[\w./]* cannot be read: [^\n]+; {advice}$"):
+        learn(tmp_path)

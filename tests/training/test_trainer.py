@@ -10,53 +10,29 @@ import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 
-import numpy as np
 import pandas as pd
 import pytest
-import sacrebleu
 import torch
 import transformers
 from helpers import zoo
 from helpers.close import bound, close
 from helpers.commands import run
 from helpers.letters import corpus as letters
-from helpers.letters import tokens_of, writing
+from helpers.letters import tokens_of
 from helpers.messages import line, whole
 from helpers.processes import Fork, full_disk
-from helpers.trainings import (
-    DRY,
-    contents,
-    films,
-    same_weights,
-    tokenizer,
-    translator,
-    untrained,
-)
+from helpers.trainings import DRY, contents, films, pairs, same_weights, tokenised, tokenizer, translator, untrained
 
 import headroles as hr
 from headroles.ablation.evaluation import evaluate
-from headroles.analysis.intervals import bootstrap_counts
-from headroles.cli.options import SAMPLING
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models.head_model import HeadModel
 from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 from headroles.tables.io import load_table
-from headroles.training.hf_trainer import ORDER, Trainer
 from headroles.training.trainer import load_classifier, train
-
-RANDOM = {"train_sampling_strategy": "random"}
-
-
-@cache
-def pairs(size=24):
-    """Two of these sentences each, labelled by whether they say the same."""
-    both = zip(films(size), films(size, 1), strict=True)
-    rows = [replace(one, second=two.text, label="pos" if one.label == two.label else "neg") for one, two in both]
-    return Corpus("pairs", tuple(rows))
 
 
 def given(name):
@@ -261,6 +237,8 @@ class Interrupt(transformers.TrainerCallback):
 
 
 IN_PARTS = {"corpus": films(32), "epochs": 3, "batch": 8, "rate": 1e-2, "held_out": films(8, 1)}
+
+
 IN_PARTS |= {"save_strategy": "steps", "save_steps": 2}
 
 
@@ -354,13 +332,17 @@ def test_training_does_not_change_what_a_tokenizer_is(tmp_path):
 # --- what cannot be trained -----------------------------------------------------------------------------------------
 
 NEITHER = (
-    " is neither a classifier nor an encoder-decoder that generates text; try headroles.load_classifier(name, corpus), "
-    "which adds a classification head for the labels of a corpus"
+    " is neither a classifier nor a language model nor an encoder-decoder that generates text; try headroles train, or "
+    "headroles.load_classifier(name, corpus) in Python, which adds a classification head for the labels of a corpus, "
+    "or a class that predicts tokens, such as "
 )
 LABEL = " is not a class of BertForSequenceClassification; known: neg, pos, 0, 1"
 UNTRAINABLE = [
-    (lambda: transformers.BertModel(untrained().config), films(8), f"BertModel{NEITHER}"),
-    (lambda: zoo.tiny("gpt2"), films(8), f"GPT2LMHeadModel{NEITHER}"),
+    (
+        lambda: transformers.BertModel(untrained().config),
+        films(8),
+        f"BertModel{NEITHER}cls='AutoModelForMaskedLM' (--cls)",
+    ),
     (translator, films(8), "corpus 'films' lacks translations to learn; give a target, or a classifier"),
     (untrained, Corpus("odd", (Sentence("good", label="fair"),)), f"label 'fair'{LABEL}"),
     (untrained, letters(8), f"corpus 'letters' has no labels; {LABELLED}"),
@@ -461,13 +443,6 @@ def in_batches(text, tokens, **options):
     return list(batching.batches(encoded, untrained(), max_tokens=100))
 
 
-def tokenised(tokens, text, numbers):
-    """What a tokenizer makes of some sentences of a corpus."""
-    seconds = [text[number].second for number in numbers]
-    both = {"text_pair": seconds} if all(seconds) else {}
-    return tokens([text[number].text for number in numbers], **both, padding=True, return_tensors="pt")
-
-
 @pytest.mark.parametrize("words", [True, False])
 def test_pairs_are_read_as_the_tokenizer_has_them(words):
     spans = tuple(replace(one, spans=((0, one.text.index(" ")),)) for one in pairs())
@@ -507,135 +482,6 @@ def test_logits_of_pairs_are_those_of_each_alone():
         close(model(**batch.inputs).logits, torch.stack(alone))
         untyped = {name: value for name, value in batch.inputs.items() if name != "token_type_ids"}
         assert not torch.allclose(model(**untyped).logits, torch.stack(alone), atol=1e-2)
-
-
-# --- evaluation -----------------------------------------------------------------------------------------------------
-
-
-@cache
-@torch.no_grad()
-def looped(name):
-    """Of each sentence: its loss, how many tokens or labels that is the mean of, and whether the choice is right."""
-    model, tokens, text = measured(name)
-    rows = []
-    for number, one in enumerate(text):
-        inputs = {"input_ids": tokens(one.text, return_tensors="pt")["input_ids"]}
-        if name == "translations":
-            labels = tokens(one.target.text, return_tensors="pt")["input_ids"]
-        else:
-            inputs, labels = tokenised(tokens, text, [number]), torch.tensor([model.config.label2id[one.label]])
-        found = model(**inputs, labels=labels)
-        right = found.logits.argmax(-1)[0] == labels[0] if labels.ndim == 1 else False
-        rows.append((float(found.loss), labels.numel(), float(right)))
-    return np.array(rows).T
-
-
-def measured(name):
-    if name == "translations":
-        return writing("marian"), tokens_of("marian"), letters(12)
-    return untrained(2, initializer_range=0.3), tokenizer(), films(40, 1) if name == "sentences" else pairs()
-
-
-KINDS = {"sentences": ["accuracy", "loss"], "pairs": ["loss", "accuracy"], "translations": ["loss"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("max_tokens", [60, 4096])
-@pytest.mark.parametrize("name", KINDS)
-def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
-    losses, counts, right = looped(name)
-    table = evaluate(*measured(name), KINDS[name], max_tokens=max_tokens, n_resamples=200, seed=3)
-    assert list(table.index) == KINDS[name]
-    assert (table.index.name, list(table)) == ("metric", ["value", "low", "high"])
-    weights = bootstrap_counts(range(len(losses)), 200, 3)
-    sums = {"loss": (losses * counts, counts), "accuracy": (right, np.ones(len(right)))}
-    for metric, row in table.iterrows():
-        one, many = sums[metric]
-        draws = weights @ one / (weights @ many)
-        expected = [draws[0], *np.quantile(draws[1:], [0.025, 0.975])]
-        close(row, expected)
-        assert 0 < row["low"] < row["value"] < row["high"]
-
-
-@pytest.mark.slow
-def test_what_is_written_is_worth_what_sacrebleu_says():
-    model, tokens, text = measured("translations")
-    hypotheses = []
-    for one in text:
-        inputs = tokens(one.text, return_tensors="pt", return_token_type_ids=False)
-        ids = model.generate(**inputs, num_beams=1, do_sample=False)
-        hypotheses += tokens.batch_decode(ids, skip_special_tokens=True)
-    references = [[one.target.text for one in text]]
-    expected = [score(hypotheses, references).score for score in (sacrebleu.corpus_chrf, sacrebleu.corpus_bleu)]
-    table = evaluate(model, tokens, text, ["chrf", "bleu"], n_resamples=50)
-    assert table["value"].tolist() == pytest.approx(expected, abs=1e-9)
-    assert expected[0] > 0
-    assert (table["low"] <= table["value"]).all()
-    assert (table["value"] <= table["high"]).all()
-
-
-CHOOSING = ["accuracy", "f1", "matthews", "loss", "perplexity", "agreement", "class"]
-
-
-def test_rows_are_named_after_the_metrics_and_lie_within_their_intervals():
-    table = evaluate(*measured("sentences"), CHOOSING)
-    assert list(table.index) == CHOOSING
-    assert (table["low"] <= table["value"]).all()
-    assert (table["value"] <= table["high"]).all()
-    fields = {"corpus:films", f"text:{films(40, 1).hash}", "resamples:1000", "seed:0"}
-    for column in table:
-        assert fields <= set(frame.provenance(table, column).split("|"))
-
-
-def test_without_resamples_there_are_no_intervals():
-    asked = *measured("sentences"), ["loss", "accuracy"]
-    found = evaluate(*asked, n_resamples=0)
-    assert found[["low", "high"]].isna().all(axis=None)
-    assert found["value"].tolist() == evaluate(*asked)["value"].tolist()
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_evaluation_is_without_dropout_and_leaves_the_model_as_it_was(training):
-    model, tokens, text = measured("sentences")
-    expected = evaluate(model, tokens, text, ["loss"])
-    model.train(training)
-    pd.testing.assert_frame_equal(evaluate(model, tokens, text, ["loss"]), expected)
-    assert all(module.training == training for module in model.modules())
-
-
-KNOWN = (
-    "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
-    "pair_accuracy, pair_difference, top, reference, class, similarity"
-)
-REFUSED = [
-    ("sentences", "bleu", films(4), "metric 'bleu' needs a translation model; BertForSequenceClassification writes "
-     "none"),
-    ("translations", "accuracy", letters(4), "metric 'accuracy' is for classifiers; MarianMTModel has no classes"),
-    ("translations", "chrf", letters(4, translated=False), "metric 'chrf' needs references, and corpus 'letters' lacks "
-     "some"),
-    ("sentences", "accuracy", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
-    ("sentences", "f1", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
-    ("sentences", "rouge", films(4), f"unknown metric 'rouge'; known: {KNOWN}"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "metric", "text", "message"), REFUSED)
-def test_metrics_that_are_not_to_be_had(name, metric, text, message):
-    model, tokens, _ = measured(name)
-    with pytest.raises(ValueError, match=whole(message)):
-        evaluate(model, tokens, text, ["loss", metric] if metric not in ("accuracy", "f1") else [metric])
-
-
-def test_a_model_with_weights_that_are_not_finite():
-    model, tokens, text = measured("sentences")
-    model.classifier.bias.data[0] = torch.nan
-    message = (
-        "loss of the intact model is not finite on sentence 1, 2, 3, 4, 5, ... of the corpus; look for NaN or infinite "
-        f"weights in {type(model).__name__}: 1 of {model.classifier.bias.numel()} in classifier.bias; finished "
-        "batches are kept"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        evaluate(model, tokens, text, ["loss"])
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -690,39 +536,6 @@ def test_the_command_trains_a_translator(tmp_path):
     found = load_table(tmp_path / "new" / "history.parquet")["held_out loss"]
     assert len(found) == 2
     assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
-
-
-@pytest.mark.parametrize(
-    ("options", "alike", "falls"),
-    [({}, True, 0.5), ({"train_sampling_strategy": "group_by_length"}, True, 1), (RANDOM, False, 0.5)],
-)
-def test_steps_have_similar_lengths_in_a_random_order_by_default(options, alike, falls, tmp_path):
-    torch.manual_seed(0)
-    rows = [
-        {"input_ids": [zoo.FIRST_WORD] * n, "labels": [zoo.FIRST_WORD]} for n in torch.randint(1, 60, (803,)).tolist()
-    ]
-    sampler = Trainer(translator(), tokens_of("marian"), rows, tmp_path, batch=4, **options)._get_train_sampler()
-    order = list(sampler)
-    assert sorted(order) == list(range(len(sampler))) == list(range(len(rows)))
-    lengths = torch.tensor([len(rows[place]["input_ids"]) for place in order[:800]]).unflatten(0, (-1, 4))
-    assert ((lengths.amax(1) - lengths.amin(1)).float().mean() < 3) == alike  # of 59
-    assert (lengths.sum(1).diff() <= 0).float().mean() == pytest.approx(falls, abs=0.15)
-    assert ORDER == SAMPLING
-
-
-@pytest.mark.parametrize("options", [{}, {"train_sampling_strategy": "group_by_length"}])
-def test_the_order_depends_on_the_seed_and_the_epoch_alone(options, tmp_path):
-    """So all processes have the same, whatever dropout has drawn in each."""
-    rows = [{"input_ids": [zoo.FIRST_WORD] * (1 + n % 9), "labels": [zoo.FIRST_WORD]} for n in range(100)]
-    parts = translator(), tokens_of("marian"), rows, tmp_path
-    orders = []
-    for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0)):
-        sampler = Trainer(*parts, batch=4, seed=seed, **options)._get_train_sampler()
-        sampler.set_epoch(epoch)
-        torch.rand(len(orders))
-        orders.append(list(sampler))
-    assert orders[0] == orders[1]
-    assert len({*map(tuple, orders)}) == 3
 
 
 def test_sinusoids_are_not_trained(tmp_path):

@@ -5,6 +5,7 @@ from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
 from headroles.scores import objectives
+from headroles.tables.names import unknown
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -21,7 +22,13 @@ def list_metrics() -> dict[str, Metric]:
 
 
 def metric(given: str | Metric | objectives.Objective) -> Metric:
-    """Return the metric of a name (of a metric, or of an objective: its mean) or of an objective; a metric as it is."""
+    """Return the metric of a name (of a metric, or of an objective: its mean) or of an objective; a metric as it is.
+
+    `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
+
+    Raises:
+        ValueError: The name is that of no metric, objective or tokenisation.
+    """
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):
@@ -29,10 +36,11 @@ def metric(given: str | Metric | objectives.Objective) -> Metric:
         return METRICS[given.name] if same else Of(given)
     if given in METRICS:
         return METRICS[given]
+    if given.startswith("bleu-"):
+        return BLEU(tokenize=given.removeprefix("bleu-"))
     if given in objectives.OBJECTIVES:
         return Of(objectives.OBJECTIVES[given]())
-    known = dict.fromkeys([*METRICS, *objectives.OBJECTIVES])
-    raise ValueError(f"unknown metric {given!r}; known: {', '.join(known)}")
+    raise ValueError(unknown("metric", given, dict.fromkeys([*METRICS, *objectives.OBJECTIVES])))
 
 
 __all__ = [

@@ -22,7 +22,7 @@ from headroles.tables.declared import METRICS, declaration
 
 @dataclass(frozen=True)
 class Observation:
-    """What a metric reads of one batch."""
+    """The output of a model for one batch, from which a metric computes its statistics."""
 
     model: HeadModel
     corpus: Corpus
@@ -45,7 +45,8 @@ class Metric(ABC):
         better: 1 if larger values are better, -1 if smaller ones are.
         title: Name in figures and on the page, by default `name`.
         unit: Unit, such as nats.
-        generates: Whether the metric reads generated text rather than a forward pass.
+        generates: Whether the metric is of generated text rather than of a forward pass.
+        is_share: Whether the metric is the share of examples that are right.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
         objective: The objective of the targets of an observation, if any.
     """
@@ -55,6 +56,7 @@ class Metric(ABC):
     title: ClassVar[str] = ""
     unit: ClassVar[str] = ""
     generates: ClassVar[bool] = False
+    is_share: ClassVar[bool] = False
     sentences: ClassVar[int] = 1
     objective: objectives.Name | objectives.Objective | None = None
 
@@ -62,7 +64,7 @@ class Metric(ABC):
         return f"{type(self).__name__}()"
 
     def declaration(self) -> dict[str, object]:
-        """Return what provenance carries for figures and tables, of a metric that they do not know."""
+        """Return the provenance fields by which figures and tables interpret a metric of the user's own."""
         return {} if self.name in METRICS else declaration("metric", self.name, self)
 
     def check(self, _model: HeadModel, _corpus: Corpus, _batches: Sequence[Batch], /) -> None:  # noqa: B027
@@ -187,7 +189,7 @@ class Of(Mean):
 
 def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explained:
     """Compute the probabilities of chosen tokens [batch, token] or classes [batch]."""
-    values = outputs.picked(observation.output.logits.float().softmax(-1), chosen)
+    values = outputs.picked(outputs.logits(observation.model, observation.output).float().softmax(-1), chosen)
     if outputs.has_vocabulary(observation.model):
         return objectives.Explained(values, outputs.steps(observation.model, observation.batch))
     return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
@@ -195,10 +197,11 @@ def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explai
 
 def without_nan(statistics: Array, observation: Observation) -> Array:
     """Set the statistics of examples to NaN of which a logit is NaN: the largest of such logits is no choice."""
-    logits = getattr(observation.output, "logits", None)
-    if logits is None:
+    model = observation.model
+    if not (outputs.has_vocabulary(model) or outputs.has_classes(model)):
         return statistics
+    logits = outputs.logits(model, observation.output)
     is_nan = logits.detach().amax(-1).isnan()  # [example] or [example, token]
-    if outputs.has_vocabulary(observation.model):
-        is_nan = (is_nan & outputs.steps(observation.model, observation.batch)).any(-1)
+    if outputs.has_vocabulary(model):
+        is_nan = (is_nan & outputs.steps(model, observation.batch)).any(-1)
     return np.where(is_nan.cpu().numpy()[:, None], np.nan, statistics)

@@ -55,6 +55,7 @@ class Accuracy(Choosing, Mean):
     """Share of examples of which the label is chosen."""
 
     name = "accuracy"
+    is_share = True
 
     def targets(self, observation: Observation, /) -> objectives.Explained:
         """Compute the probabilities of the labels."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +17,16 @@ from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
+from headroles.models.tokens import languages
+
+WORDS = "13a"  # tokenisation of the metric `bleu`
+BY_SPACES = (WORDS, "intl", "none")  # tokenisations that split at spaces and punctuation
+LONGEST_WORD = 6.0  # characters between spaces, on average, of scripts without spaces between words
+UNSPACED = re.compile(  # characters of Thai, Lao, Tibetan, Burmese, Khmer, of Japanese and Chinese
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,18 +38,20 @@ class Written(Metric):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError unless the model translates and the corpus has references."""
-        if not model.config.is_encoder_decoder:
+        if not (model.config.is_encoder_decoder and model.model.can_generate()):
             raise ValueError(f"metric {self.name!r} needs a translation model; {model.name} writes none")
         if any(sentence.target is None for sentence in corpus):
             raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")
 
     def update(self, observation: Observation, /) -> Array:
         """Compute sacrebleu's statistics of generated sentences and their references."""
-        texts = observation.model.tokenizer.batch_decode(observation.output, skip_special_tokens=True)
+        texts = languages.decoded(observation.model.tokenizer, observation.output)
         targets = [observation.corpus.sentences[number].target for number in observation.batch.numbers]
-        references = [target.text for target in targets if target is not None]
-        statistics = self._scorer._extract_corpus_statistics(texts, [references])
-        return np.asarray(statistics, dtype=float)
+        return self.statistics(texts, [target.text for target in targets if target is not None])
+
+    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Array:
+        """Compute sacrebleu's statistics of texts, each with one reference: [text, statistic]."""
+        return np.asarray(self._scorer._extract_corpus_statistics(texts, [references]), dtype=float)
 
     def compute(self, sums: Array, /) -> Array:
         """Compute sacrebleu's score of each sum of statistics."""
@@ -50,17 +64,62 @@ class Written(Metric):
     def _scorer(self) -> Any: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BLEU(Written):
-    """Corpus BLEU (sacrebleu, 13a)."""
+    """Corpus BLEU (sacrebleu) of the words into which `tokenize` splits a text: "13a" for languages with spaces.
 
-    name: ClassVar[str] = "bleu"
+    Other tokenisations of sacrebleu: "zh" for Chinese, "ja-mecab" for Japanese, "flores200" for all languages, "char".
+    The metric is named after it, `bleu-zh`; some need a package or a file, which sacrebleu's error message names.
+    """
+
+    tokenize: str = WORDS
+
+    def __post_init__(self) -> None:
+        if self.tokenize != WORDS:
+            from sacrebleu.metrics.bleu import BLEU as Scorer
+
+            if self.tokenize not in Scorer.TOKENIZERS:
+                known = ", ".join(Scorer.TOKENIZERS)
+                raise ValueError(f"no tokenisation of sacrebleu: got {self.tokenize!r}; expected one of {known}")
+
+    def __repr__(self) -> str:
+        tokenize = "" if self.tokenize == WORDS else f", tokenize={self.tokenize!r}"
+        return f"BLEU(beams={self.beams}{tokenize})"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Name with the tokenisation: two of them are two metrics."""
+        return "bleu" if self.tokenize == WORDS else f"bleu-{self.tokenize}"
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """Name in figures."""
+        return "BLEU" if self.tokenize == WORDS else f"BLEU ({self.tokenize})"
+
+    def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
+        """Raise the error of sacrebleu if it lacks the tokenisation; warn if there are no spaces to split at."""
+        super().check(model, corpus, batches)
+        _ = self._scorer
+        references = [sentence.target.text for sentence in corpus if sentence.target is not None]
+        if self.tokenize in BY_SPACES and without_spaces(references):
+            log.warning(
+                "the references of %s have no spaces, by which BLEU (%s) finds words: it is about 0 whatever a model "
+                "writes; try bleu-zh for Chinese, bleu-ja-mecab for Japanese, bleu-flores200 or bleu-char for others",
+                *(corpus.name, self.tokenize),
+            )
 
     @cached_property
     def _scorer(self) -> Any:
         from sacrebleu.metrics.bleu import BLEU as Scorer
+        from sacrebleu.utils import SACREBLEU_DIR
 
-        return Scorer(effective_order=False)
+        try:
+            return Scorer(effective_order=False, tokenize=self.tokenize)
+        except OSError as error:  # of the network, which names neither
+            raise OSError(
+                f"{self.name} needs a file that sacrebleu fetches once: got {error}; expected it in {SACREBLEU_DIR}; "
+                f"try again with a network, or bleu-char"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -74,3 +133,8 @@ class ChrF(Written):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF()
+
+
+def without_spaces(texts: Sequence[str]) -> bool:
+    """Return whether texts are of a script without spaces between words, and no spaces were added."""
+    return sum(len(UNSPACED.findall(text)) for text in texts) > LONGEST_WORD * sum(len(text.split()) for text in texts)

@@ -1,4 +1,4 @@
-"""Metrics of minimal pairs: does a model find the grammatical sentence of two more probable, and by how much?"""
+"""Metrics of minimal pairs: is the grammatical sentence of two more probable to a model, and by how much?"""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class PairAccuracy(PairDifference):
     """Share of pairs of which the grammatical sentence has the larger log-likelihood (BLiMP, arXiv 1912.00582)."""
 
     name = "pair_accuracy"
+    is_share = True
 
     def merged(self, statistics: Array) -> Array:
         """Compare the log-likelihoods of the two sentences: [pair, 2]."""
@@ -69,7 +70,7 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
         raise ValueError(
             f"metric {name!r} needs minimal pairs: got corpus {corpus.name!r} with the labels "
             f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
-            f"turn; try hr.minimal_pairs, or a file with sentence_good and sentence_bad and an even limit"
+            f"turn; try a file with sentence_good and sentence_bad and an even limit"
         )
     if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
         raise ValueError(

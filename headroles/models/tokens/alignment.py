@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import Sentence, Span, Tokens
+from headroles.data.corpus import Chat, Sentence, Span, Tokens
+from headroles.models.tokens import chat, languages
 
 NO_WORD = -1  # the word of a token that belongs to none
 MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark word boundaries in tokens
@@ -26,19 +26,32 @@ class TokenizedSentence:
     words: list[int]
     sentence: Sentence
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
+    of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
+    read: int | None = None  # number of tokens after which the model has written the rest itself; None: it wrote none
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def aligned(self) -> bool:
-        """Whether each word of the sentence is aligned to at least one token."""
-        return aligned(self.sentence, self.words)
+    def in_text(self) -> list[bool]:
+        """Which tokens are not of a chat template."""
+        return [True] * len(self) if self.of_text is None else self.of_text
+
+    @property
+    def counted(self) -> list[bool] | None:
+        """Which tokens count as queries and next tokens; None for all."""
+        if self.of_text is None and self.read is None:
+            return None
+        return [is_in and place >= (self.read or 0) for place, is_in in enumerate(self.in_text)]
 
 
-def aligned(sentence: Sentence, words: Sequence[int]) -> bool:
-    """Return whether each word of `sentence` is among `words`, the word indices of its tokens."""
-    return set(range(len(sentence.spans))) <= set(words)
+def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:
+    """Yield dependent, head and relation of each dependency of `sentence` between two of `words`."""
+    known = {*words} - {NO_WORD}
+    if sentence is not None:
+        for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+            if word in known and head in known:
+                yield word, head, relation
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,12 @@ class TokenView:
     words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
     sentences: tuple[Sentence | None, ...]
     kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def without_first(self) -> TokenView:
+        """The same tokens; the first of any sort is not content. It is one view, so that what it keeps is kept."""
+        first = self.attention_mask.int().argmax(-1, keepdim=True)
+        return replace(self, content=self.content.scatter(1, first, value=False), kept={})
 
     def take(self, rows: Tensor) -> TokenView:
         """Return the examples at `rows`, in this order; a row may be repeated."""
@@ -75,12 +94,11 @@ class TokenView:
             self.kept[key] = make()
         return self.kept[key]
 
-    @cached_property
-    def parsed(self) -> Tensor:
-        """Mask of the sentences with a dependency tree and a token for each word: bool [batch]."""
-        rows = zip(self.sentences, self.words.tolist(), strict=True)
-        flags = [sentence is not None and sentence.has_tree and aligned(sentence, row) for sentence, row in rows]
-        return torch.tensor(flags, device=self.ids.device)
+    def dependencies(self) -> Iterator[tuple[int, int, int, str]]:
+        """Yield row, dependent, head and relation of each dependency between two words with tokens of their own."""
+        for row, (sentence, words) in enumerate(zip(self.sentences, self.words.tolist(), strict=True)):
+            for dependent, head, relation in dependencies(sentence, words):
+                yield row, dependent, head, relation
 
 
 def pieces(
@@ -88,10 +106,13 @@ def pieces(
 ) -> list[TokenizedSentence]:
     """Return the tokens of sentences, special ones included, and the word of each, `NO_WORD` without `words`.
 
-    Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are searched for in the
-    text, where an unknown token stands for the text between its neighbours. Sentences with a `second` text are read as
-    pairs if all have one; those of a `target` as the decoder's.
+    Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are the bytes of the text,
+    or they are searched for in it, where an unknown token stands for the text between its neighbours. Sentences with a
+    `second` text are read as pairs if all have one; those of a `target` as the decoder's. Chats are read in the
+    tokenizer's chat template.
     """
+    if not target and (chats := [sentence for sentence in sentences if isinstance(sentence, Chat)]):
+        return _of_chats(tokenizer, chats, len(sentences))
     texts = [sentence.text for sentence in sentences]
     seconds = [sentence.second for sentence in sentences]
     in_pairs = all(seconds) and not target
@@ -126,10 +147,45 @@ def pieces(
     return rows
 
 
+def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], count: int) -> list[TokenizedSentence]:
+    """The tokens of chats. Those with a character of a text are of the text; words are those of the user's turn."""
+    if len(sentences) < count:
+        raise ValueError(f"some texts are chats: got {len(sentences)} of {count} sentences; expected all or none")
+    chats = chat.rendered(tokenizer, sentences)
+    encoding = tokenizer(
+        [written.text for written in chats],
+        add_special_tokens=False,  # the template has them
+        return_offsets_mapping=tokenizer.is_fast,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    rows = []
+    for i, (sentence, written, ids) in enumerate(zip(sentences, chats, encoding["input_ids"], strict=True)):
+        known = encoding["offset_mapping"][i] if tokenizer.is_fast else _offsets(tokenizer, written.text, ids)
+        offsets = [span or (0, 0) for span in known]
+        inside = [[max(span[0], start) < min(span[1], end) for start, end in written.places] for span in offsets]
+        in_sentence = [
+            (max(span[0] - written.shift, 0), span[1] - written.shift) if turns[0] else None
+            for span, turns in zip(offsets, inside, strict=True)
+        ]
+        rows.append(TokenizedSentence(list(ids), word_of(sentence, in_sentence), sentence, of_text=[*map(any, inside)]))
+    return rows
+
+
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
-    """Return for each token the word that holds its first character that is not a space, NO_WORD for none."""
+    """Return for each token the word that holds its first character that is not a space, NO_WORD for none.
+
+    A word in which no token starts shares the token that it is in with another word (`."` of byte-level BPE). Then all
+    tokens of both are of no word, as are those of words that do not spell the text (French "du" = "de" + "le").
+    """
     owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}
-    return [_owner(sentence.text, span, owner) for span in offsets]
+    words = [_owner(sentence.text, span, owner) for span in offsets]
+    lost = {*owner.values()} - {*words}
+    if not lost:
+        return words
+    pairs = zip(words, offsets, strict=True)
+    sharing = {word for word, span in pairs if span and any(owner.get(c) in lost for c in range(*span))}
+    return [NO_WORD if word in sharing else word for word in words]
 
 
 def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
@@ -141,29 +197,43 @@ def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
 
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
     """Find the tokens of a slow tokenizer one after the other in the text."""
+    if (in_bytes := _offsets_of_bytes(tokenizer, text, ids)) is not None:
+        return in_bytes
     folded, origin = _folded(text)
     places: list[Span | None] = []  # in the folded text
     unknown: list[int] = []  # the unknown tokens since the last one that was found
     at = 0
+    special = {*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(sorted(languages.ids(tokenizer)))}
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
         piece, _ = _folded(_unmarked(token))
         places.append(None)
         if token == tokenizer.unk_token:
             unknown.append(len(places) - 1)
-        elif token not in tokenizer.all_special_tokens and piece:
+        elif token not in special and piece:
             start = folded.find(piece, at + len(unknown))  # an unknown token is a character or more
             between = _stretches(folded, at, start)
             if start < 0 or len(between) > len(unknown):
                 raise ValueError(
                     f"{type(tokenizer).__name__} gives no character offsets, and its piece {token!r} was not found in "
                     f"{text!r} from character {[*origin, len(text)][at]} on; "
-                    "load a fast tokenizer (use_fast=True) to align words with tokens"
+                    "expected tokens that spell the text; try scores that need no words: all but syntax"
                 )
             _share(between, unknown, places)
             at, unknown = start + len(piece), []
             places[-1] = start, at
     _share(_stretches(folded, at, len(folded)), unknown, places)
     return [place and (origin[place[0]], origin[place[1] - 1] + 1) for place in places]
+
+
+def _offsets_of_bytes(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None] | None:
+    """The character of each token if the tokens are the bytes of the text (ByT5, Perceiver); None if they are not."""
+    special = {*tokenizer.all_special_tokens}
+    tokens = [None if token in special else token for token in tokenizer.convert_ids_to_tokens(list(ids))]
+    if [token for token in tokens if token is not None] != [chr(byte) for byte in text.encode(errors="surrogatepass")]:
+        return None
+    characters = (number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass"))
+    places = [None if token is None else next(characters) for token in tokens]
+    return [None if place is None else (place, place + 1) for place in places]
 
 
 def _folded(text: str) -> tuple[str, list[int]]:

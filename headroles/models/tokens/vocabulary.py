@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.models.pruned import known_config
-from headroles.models.sites import hint
+from headroles.models.sites import has_non_token_head, hint
+from headroles.models.tokens import languages
 
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
 FEW = 0.05  # share of tokens that may differ: special tokens do, between versions of a tokenizer
 ROLES = ("bos", "eos", "cls", "sep", "pad")
-_known: dict[str, tuple[int, dict[str, int] | None]] = {}  # checkpoint -> time, words of its tokenizer
+
+
+class _Known(NamedTuple):
+    """When the tokenizer of a checkpoint was written, its words as it was loaded, and itself."""
+
+    written: int
+    words: dict[str, int] | None
+    tokenizer: PreTrainedTokenizerBase | None
+
+
+_known: dict[str, _Known] = {}  # by the name of the checkpoint
 
 
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
@@ -48,18 +60,24 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
         raise ValueError(f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint")
 
 
-def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
-    """The vocabulary that the model was loaded with, or that of its folder; None if neither is known."""
+def own_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer that a model was loaded with, or that of its folder; None without either."""
     name, written = _written(model)
-    if name not in _known or (Path(name).is_dir() and _known[name][0] != written):
+    if name not in _known or (Path(name).is_dir() and _known[name].written != written):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 name, local_files_only=True, trust_remote_code=False, **known_config(model)
             )
             remember(tokenizer, model)
         except Exception:  # noqa: BLE001 - besides transformers', those of safetensors and of tokenizers, which are bare
-            _known[name] = written, None
-    return _known[name][1]
+            _known[name] = _Known(written, None, None)
+    return _known[name].tokenizer
+
+
+def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
+    """The vocabulary of that tokenizer as it was loaded."""
+    own_tokenizer(model)
+    return _known[_written(model)[0]].words
 
 
 def _written(model: PreTrainedModel) -> tuple[str, int]:
@@ -96,7 +114,8 @@ def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None
     if len(_known) > 16:  # of many models in one process
         _known.clear()
     if name:
-        _known[name] = written, words if set(words) - set(tokenizer.all_special_tokens) else None
+        has_words = bool(set(words) - set(tokenizer.all_special_tokens))
+        _known[name] = _Known(written, words, tokenizer) if has_words else _Known(written, None, None)
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:
@@ -121,32 +140,42 @@ def vocabulary(model: PreTrainedModel) -> int:
 
 
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
+    """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding, start and codes of languages.
 
     A model may pad or start with the token of unknown words. That token counts as a word; the attention mask marks
     padding.
     """
     ends: set[int | None] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
     ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}
-    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends
+    ids = ({*tokenizer.all_special_ids} | languages.ids(tokenizer)) - {tokenizer.unk_token_id} | ends
     return frozenset(number for number in ids if number is not None)
 
 
-def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    """Return the number of positions of the model; a very large number if nothing limits it."""
-    config = model.config
-    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
-    offset = getattr(model.base_model, "embeddings", None)
+def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, target: bool = False) -> int:
+    """Return the number of positions for a source, or a target; a very large number if nothing limits it."""
+    reader = _reader(model, target)
+    config, side = reader.config.get_text_config(), "decoder" if target else "encoder"
+    names = ("max_position_embeddings", f"max_{side}_position_embeddings")
+    limit: int = min([10**9, *filter(None, (getattr(config, name, None) for name in names))])
+    offset = getattr(reader.base_model, "embeddings", None)
     padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
     if padding is not None:  # RoBERTa counts positions from padding_idx + 1
-        limits[1] -= padding + 1
-    return int(min(limits))
+        limit -= padding + 1
+    return int(min(tokenizer.model_max_length, limit))
+
+
+def _reader(model: PreTrainedModel, target: bool) -> PreTrainedModel:
+    """The part that reads a source, or a target: an encoder-decoder may be of two models."""
+    if not model.config.is_encoder_decoder:
+        return model
+    part = model.get_decoder() if target else model.get_encoder()
+    return part if isinstance(part, PreTrainedModel) else model
 
 
 def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     """Return the id that pads a batch: the model's own, then the tokenizer's, then that of the end token.
 
-    A decoder's classifier reads the last token that has another id than that of its config, whatever the mask says.
+    A decoder's classifier reads the last token that has another id than that of its config, whatever the mask.
     """
     candidates = (own_padding(model), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))
@@ -164,5 +193,4 @@ def pools_blindly(model: PreTrainedModel) -> bool:
 
     GPT-2's classifier, for one, refuses a batch of several examples then.
     """
-    has_head = model.base_model is not model and model.get_output_embeddings() is None
-    return has_head and not model.config.is_encoder_decoder and own_padding(model) is None
+    return has_non_token_head(model) and not model.config.is_encoder_decoder and own_padding(model) is None

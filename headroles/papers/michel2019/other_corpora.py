@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from headroles.papers.artefact import (
     provided,
     sourced,
 )
-from headroles.papers.bench import Bench, at_stake, field, metric_of, stake
+from headroles.papers.bench import Bench, at_stake, field, metric_of, reached, stake
 from headroles.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.papers.needs import Missing
 from headroles.plots.axes import new_axes
@@ -33,20 +34,35 @@ if TYPE_CHECKING:
 def fig2(bench: Bench) -> Reproduced:
     """Show the effects of the same heads on two corpora against each other: a panel for each other corpus."""
     first, *others = _of_other_texts(bench.tables("single"))
-    name = effect_of(first)
-    names = [field(table, "corpus", name).partition("+")[0] for table in (first, *others)]
-    parts = []
-    for other, corpus in zip(others, names[1:], strict=True):
-        part = correlations(first[name], other[name]).reset_index().assign(corpus=corpus)
-        part["pearson.rest"] = _without_largest(first[name], other[name])
-        parts.append(part if len(part) > 1 else part.replace({"heads of": {"all": "enc-self"}}))
+    names = [field(table, "corpus", effect_of(first)).partition("+")[0] for table in (first, *others)]
+    rows = _correlated(first, others, names)
     theirs = printed("michel2019-fig2")
     paper = theirs.set_index("model")["paper"]["translation" if is_translation(first) else "encoder"]
-    rows = pd.concat(parts, ignore_index=True)
+    rows["untrained"] = _of_untrained(bench)
     rows["paper"] = float(paper)
     rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
     rows = sourced(rows.assign(**stake(bench, metric_of(first))), rows, theirs)
     return judged(fig2_claim, rows, lambda: _agreements(first, others, names))
+
+
+def _correlated(first: pd.DataFrame, others: list[pd.DataFrame], names: list[str]) -> pd.DataFrame:
+    """Correlate the effects on the first corpus with those on each other: a row for all heads and for each kind."""
+    name, parts = effect_of(first), []
+    for other, corpus in zip(others, names[1:], strict=True):
+        part = correlations(first[name], other[name]).reset_index().assign(corpus=corpus)
+        part["pearson.rest"] = _without_largest(first[name], other[name])
+        parts.append(part if len(part) > 1 else part.replace({"heads of": {"all": "enc-self"}}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _of_untrained(bench: Bench) -> float:
+    """Return the largest rank correlation of the encoder's heads of an untrained model; NaN without its tables."""
+    try:
+        first, *others = _of_other_texts(bench.untrained.tables("single")) if bench.untrained else []
+    except (Missing, ValueError):
+        return math.nan
+    rows = _correlated(first, others, [""] * (1 + len(others)))
+    return float(rows.loc[rows["heads of"] == "enc-self", "spearman"].max())
 
 
 def _permute_within_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
@@ -60,18 +76,21 @@ def _permute_within_kinds(table: pd.DataFrame, random: np.random.Generator) -> p
 @claim(
     "Heads that matter on one corpus matter on another: Pearson's correlation 0.56 and 0.68.",
     """Holds if the rank correlation over the encoder's heads, which does not depend on a few large effects, is
-    above 0 with its interval on every other corpus, and ablating all heads costs more than 3 % of the score.""",
+    above 0 with its interval on every other corpus, and above the largest of an untrained model of the same shape; and
+    ablating all heads costs more than 3 % of the score.""",
     shuffles={"single": _permute_within_kinds},
 )
 def fig2_claim(table: pd.DataFrame) -> Verdict:
     rows = [row for _, row in table[table["heads of"] == "enc-self"].iterrows()]
-    holds = every(Interval.of(row, "spearman").above(0) for row in rows)
+    ranks = [Interval.of(row, "spearman") for row in rows]
+    chance = table["untrained"].iloc[0]
+    holds = provided(every(rank.above(0) for rank in ranks), every(rank.above(chance) for rank in ranks))
     text = ", ".join(
         f"{row['corpus']} rank correlation {Interval.of(row, 'spearman')}, Pearson's {Interval(row['pearson'])}, "
         f"{Interval(row['pearson.rest'])} without the two largest effects"
         for row in rows
     )
-    return Verdict(provided(holds, at_stake(table)), f"{text}; {cost_of_all(table)}")
+    return Verdict(provided(holds, at_stake(table)), f"{text}; {reached(chance)}; {cost_of_all(table)}")
 
 
 def _of_other_texts(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:

@@ -89,17 +89,20 @@ def fig1a(bench: Bench) -> Reproduced:
 
 @claim(
     "A few heads of a layer have clearly more than an equal share of its relevance.",
-    """Holds if the interval of the largest share of any layer is above 1.5 equal shares, and above the bound that
-    the largest share of an untrained model of the same shape exceeds with p = 0.01 (Student's prediction interval
-    over several of them).""",
+    """Holds if in more than half of the layers the interval of the largest share is above 1.5 equal shares, and above
+    the bound that the largest share of any layer of an untrained model of the same shape exceeds with p = 0.01
+    (Student's prediction interval over several of them); fails if in half of the layers it is below one of the two.""",
 )
 def fig1a_claim(table: pd.DataFrame) -> Verdict:
     times = table[bounded("share")].div(table["equal"], axis=0)
-    row = times["share"].argmax()
-    most, chance = Interval.of(times.iloc[row], "share"), table["untrained"].iloc[0]
-    parts = [most.above(bound) for bound in (MUCH, chance)]
+    row, chance = times["share"].argmax(), table["untrained"].iloc[0]
+    most = [Interval.of(layer, "share") for _, layer in times.iterrows()]
+    layers = [every(share.above(bound) for bound in (MUCH, chance)) for share in most]
+    yes, no, half = layers.count(True), layers.count(False), len(layers) / 2
+    holds = True if yes > half else False if no >= half else None
     head = "layer {layer:.0f} head {head:.0f}".format(**table.iloc[row])
-    return Verdict(every(parts), f"{head} has {most} equal shares, the most of any head; {reached(chance)}")
+    text = f"in {yes} of {len(layers)} layers a head has clearly more; the most of any head has {head}, {most[row]}"
+    return Verdict(holds, f"{text} equal shares; {reached(chance)}")
 
 
 def fig1b(bench: Bench) -> Reproduced:

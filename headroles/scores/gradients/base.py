@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headroles import _distributed
 from headroles.analysis.resampling import Bools
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
@@ -28,6 +27,7 @@ from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
 Steps = Literal["all", "sum"] | int
+Unit = Literal["head", "group"]  # what has one mask: a head, or the heads that share a key-value head
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,19 @@ class HeadGradients:
     def steps(self) -> Tensor:
         """Number of steps that count in each example: [batch, 1]."""
         return self.counted.sum(-1, keepdim=True)
+
+
+def check_unit(unit: object) -> None:
+    """Raise ValueError for an unknown unit of a mask."""
+    if unit not in ("head", "group"):
+        raise ValueError(f"unknown unit of a mask: got unit={unit!r}; expected 'head' or 'group'")
+
+
+def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
+    """Return for every head the sum over the heads that share its key-value head: that of their common mask."""
+    numbers = model.group_numbers  # [heads]
+    sums = torch.zeros_like(gradients[..., : int(numbers.max()) + 1]).index_add_(-1, numbers, gradients)
+    return sums[..., numbers]
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,10 @@ def head_gradients(
     vocabulary.sparse = False
     hot = F.one_hot(places, begin.shape[1] + 1)[..., :-1].transpose(0, 1).to(back)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
-    parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
+    if model.is_sharded:  # no collective runs in a batch of backward passes
+        parts = [_grad(root, gates, back * step)[None] for step in hot]
+    else:
+        parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
     return HeadGradients(None, torch.cat(parts).transpose(0, 1), values, counted)
 
 
@@ -221,10 +237,10 @@ class GradientPass:
 
     def provenance(self) -> dict[str, object]:
         """Return the provenance fields; raise ValueError if there was no target or every gradient was zero."""
-        notes = _distributed.gathered(self.notes)
+        notes = self.model.axis.gathered(self.notes)
         if not notes:
             raise ValueError(NOTHING)
-        if not any(_distributed.gathered([self.any_nonzero])):
+        if not any(self.model.axis.gathered([self.any_nonzero])):
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {self.model.name} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"

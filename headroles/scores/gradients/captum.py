@@ -7,7 +7,8 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Fill, renamed
-from headroles.scores.gradients.base import GradientScore, HeadGradients
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, check_unit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
 
+BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # methods with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 
 
@@ -38,14 +40,18 @@ class Attribution(GradientScore):
             "FeatureAblation" (each head masked alone) or "DeepLift".
         options: (name, value) pairs for its `attribute`.
         replacement: replacement of a masked head's output, "zero" or "uniform".
+        unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value.
+            The columns are then `attribution[method group]`.
         objective: name or instance of the target; default: the model's own.
     """
 
     method: str = "IntegratedGradients"
     options: tuple[tuple[str, object], ...] = ()
     replacement: Fill = "zero"
+    unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
 
     def __post_init__(self) -> None:
+        check_unit(self.unit)
         known = methods()
         if self.method not in known:
             raise ValueError(f"unknown captum method {self.method!r}; known: {', '.join(known)}")
@@ -55,10 +61,17 @@ class Attribution(GradientScore):
                 "'zero' or 'uniform'; try hr.ablate(replacement='resample')"
             )
 
+    def __str__(self) -> str:
+        return repr(self) if self.unit == "head" else f"{repr(self)[:-1]}, unit='{self.unit}')"
+
     @property
     def label(self) -> str:
         """Column name, which includes the method: several methods can be measured in one call."""
-        return f"attribution[{self.method}]"
+        return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
+
+    def needs_whole_weights(self, *, even: bool = False) -> bool:
+        """Return False for methods that need only a function: processes add up the gradients of their heads."""
+        return even or self.method in BY_MODULES
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and, if the method has one, captum's convergence delta on the first batch."""
@@ -76,6 +89,7 @@ class Attribution(GradientScore):
         with _captum(model, batch):
             run = _Run(self, model, target, batch)
             attributions = run.method.attribute(run.masks, **run.arguments).detach()
+        attributions = run.target.of_heads(attributions)
         counted = run.target.counted[:, None]
         return HeadGradients(None, attributions[:, None], counted.float(), counted)
 
@@ -102,9 +116,11 @@ class _Run:
     def __init__(self, score: Attribution, model: HeadModel, target: Targets, batch: Batch) -> None:
         import captum.attr
 
-        self.target = _Target(model, target, held(model, target, batch), score.replacement)
+        numbers = None if score.unit == "head" else model.group_numbers
+        self.target = _Target(model, target, held(model, target, batch), score.replacement, numbers)
         self.method = getattr(captum.attr, score.method)(self.target)
-        self.masks = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
+        masks = len(model.index) if numbers is None else int(numbers.max()) + 1
+        self.masks = torch.ones(len(batch.numbers), masks, device=model.device, requires_grad=True)
         self.rows = torch.arange(len(self.masks), device=model.device)
         parameters = inspect.signature(self.method.attribute).parameters
         self.arguments: dict[str, object] = {"additional_forward_args": (self.rows,)}
@@ -116,24 +132,31 @@ class _Run:
 
 
 class _Target(nn.Module):
-    """The mean target of the examples at `rows`, as a function of their masks."""
+    """The mean target of the examples at `rows`, as a function of the masks of their heads, or of their groups."""
 
-    def __init__(self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill) -> None:
+    def __init__(
+        self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill, numbers: Tensor | None
+    ) -> None:
         super().__init__()
+        self.numbers = numbers  # of the mask of each head
         self.model, self.target, self.batch, self.replacement = model, target, batch, replacement
-        self.module = model.model  # a submodule: DeepLift looks for non-linear ones
+        self.module = model.model  # a submodule: DeepLift searches for non-linear ones
         self.counted = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # has a step that counts
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
-        """Return the targets, [example], for masks [example, heads] and rows [example]."""
+        """Return the targets, [example], for masks [example, masks] and rows [example]."""
         if self.model.alone and len(rows) > 1:
             return torch.cat([self(mask, row) for mask, row in zip(masks.split(1), rows.split(1), strict=True)])
         batch = self.batch.take(rows)
-        with self.model.mask(masks, replacement=self.replacement):
+        with self.model.mask(self.of_heads(masks), replacement=self.replacement):
             explained = self.target.targets(self.model.forward(batch), batch)
         self.counted[rows] = explained.counted.any(-1).to(rows.device)  # masks do not change which steps count
         values = torch.where(explained.counted, explained.values, 0.0)
         return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
+
+    def of_heads(self, values: Tensor) -> Tensor:
+        """Return the values of all heads, [example, heads], of those of the masks."""
+        return values if self.numbers is None else values[:, self.numbers]
 
 
 _drawing = threading.RLock()  # all threads share the states of the random generators, and the warnings
@@ -142,13 +165,10 @@ _drawing = threading.RLock()  # all threads share the states of the random gener
 @contextmanager
 def _captum(model: HeadModel, batch: Batch) -> Iterator[None]:
     """Gradients to the masks alone; random numbers depend on the batch; captum's warning about hooks is ignored."""
-    with exclusive(model.model), _drawing:
-        before = np.random.get_state()  # captum draws from NumPy's state as well as from torch's
+    with exclusive(model.model) as changes, _drawing:
+        changes.add(partial(np.random.set_state, np.random.get_state()))  # captum draws from NumPy's and from torch's
         with torch.random.fork_rng(), torch.enable_grad(), lrp_rules(model, "gradient"), warnings.catch_warnings():
             torch.manual_seed(batch.numbers[0])
             np.random.seed(batch.numbers[0])
             warnings.filterwarnings("ignore", "Setting forward, backward hooks")
-            try:
-                yield
-            finally:
-                np.random.set_state(before)
+            yield

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from headroles._restoration import Changes, block
 from headroles.data.probes import Choice
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import layers
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
+from headroles.scores import outputs
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.context import inside
 from headroles.scores.objectives import Explained, Name, Objective, Targets
-from headroles.scores.outputs import Output, has_vocabulary
+from headroles.scores.outputs import Output
 from headroles.tables.frame import Kind
 
 
@@ -48,11 +49,12 @@ class Difference(Objective):
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the differences; texts without a choice have none."""
-        values = torch.zeros_like(output.logits[..., 0])  # [batch, token]
+        logits = outputs.logits(self.model, output)
+        values = torch.zeros_like(logits[..., 0])  # [batch, token]
         counted = torch.zeros_like(values, dtype=torch.bool)
         for row, sentence in enumerate(batch.source.sentences):
             if isinstance(sentence, Choice):
-                last = output.logits[row, len(sentence.ids) - 1]
+                last = logits[row, len(sentence.ids) - 1]
                 counted[row, len(sentence.ids) - 1] = True
                 change = last[sentence.right] - last[list(sentence.wrong)].mean()
                 this_row = torch.arange(len(counted), device=counted.device) == row
@@ -114,14 +116,14 @@ class Direct(GradientScore):
         return HeadGradients(None, torch.cat(parts, -1), values.detach().float(), counted)
 
 
-@contextmanager
-def direct_paths(model: HeadModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
+@block
+def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], Tensor]:
     """Let gradients reach the heads by the direct path alone.
 
     Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
     (`lrp_rules`) gradients flow from the logits to a head by the residual stream only.
 
-    Yields:
+    Returns:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
     """
     sites = model.sites
@@ -131,16 +133,15 @@ def direct_paths(model: HeadModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
         outputs[site.key] = z.detach().requires_grad_()
         return outputs[site.key]
 
-    with ExitStack() as stack:
-        for module in _maps(model, sites):
-            stack.callback(module.register_forward_hook(_stop).remove)
-        read_heads(stack, model.model, sites, start)
-        yield outputs
+    for module in _maps(model, sites):
+        changes.hook(module, _stop, after=True)
+    read_heads(changes, model.model, sites, start)
+    return outputs
 
 
 def _maps(model: HeadModel, sites: list[Site]) -> list[nn.Module]:
     """The linear maps, experts and convolutions inside the layers, without the output projections of heads."""
-    kept = {site.out for site in sites}
+    kept = {part for site in sites if site.out for part in site.out.modules()}  # of one with an adapter, too
     modules = dict.fromkeys(module for layer in layers(model.model) for module in layer.modules() if module not in kept)
     return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
 
@@ -152,7 +153,7 @@ def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tens
 
 
 def _check_vocabulary(model: HeadModel, name: str) -> None:
-    if not has_vocabulary(model):
+    if not outputs.has_vocabulary(model):
         raise ValueError(
             f"{name!r} needs logits over a vocabulary: {model.name} has no unembedding; try the model with "
             f"its language-model head"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +11,14 @@ from torch import Tensor
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients
+from headroles.scores.gradients.base import (
+    GradientScore,
+    HeadGradients,
+    Unit,
+    check_unit,
+    head_gradients,
+    over_groups,
+)
 from headroles.scores.objectives import Explained, Name, Targets
 from headroles.scores.outputs import Output
 
@@ -20,36 +27,55 @@ from headroles.scores.outputs import Output
 class Importance(GradientScore):
     """Mean of |d L / d mask|, L the loss (Michel et al. 2019, section 4.1).
 
-    The column is `importance`.
+    The column is `importance`, or `importance[group]`.
 
     Args:
         per: "example" for the absolute gradient of each example's mean loss over its tokens, "token" for that of each
             token's loss, "batch" for that of each batch's mean loss, as in the released code. The last depends on the
             batches and has no interval.
         norm: "layer" divides by the l2 norm over the heads of the layer; None does not normalise.
+        unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value.
         objective: name or instance of the loss; default: "loss".
     """
 
     per: Literal["example", "token", "batch"] = "example"
     norm: Literal["layer"] | None = None
+    unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
     ordinary: ClassVar[Name] = "loss"
 
     def __post_init__(self) -> None:
+        check_unit(self.unit)
         if self.per not in ("example", "token", "batch") or self.norm not in ("layer", None):
             raise ValueError(
                 f"unknown importance: got per={self.per!r}, norm={self.norm!r}; expected per 'example', 'token' or "
                 f"'batch' and norm 'layer' or None"
             )
 
+    def __str__(self) -> str:
+        return repr(self) if self.unit == "head" else f"{repr(self)[:-1]}, unit='{self.unit}')"
+
+    @property
+    def label(self) -> str:
+        """Column name, with the unit."""
+        return "importance" if self.unit == "head" else f"importance[{self.unit}]"
+
     def sampled(self, column: str) -> bool:
         """Return False per batch: its sentences share one value, which cannot be resampled."""
         return self.per != "batch" and super().sampled(column)
 
+    def needs_whole_weights(self, *, even: bool = False) -> bool:
+        """Return whether a batch takes a pass for each of its tokens: processes add up the gradients of their heads."""
+        return even and self.per == "token"
+
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the gradient of each example's mean loss, or of each token's loss."""
         if self.per == "token":
-            return head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
-        return head_gradients(model, _Averaged(target), batch, steps="sum")
+            gradients = head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
+        else:
+            gradients = head_gradients(model, _Averaged(target), batch, steps="sum")
+        if self.unit == "head":
+            return gradients
+        return replace(gradients, gradients=over_groups(gradients.gradients, model))
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the absolute gradients: [batch, heads]."""
@@ -62,9 +88,9 @@ class Importance(GradientScore):
         """Compute `importance`."""
         mean = sums["size"] / sums["steps"]
         if self.norm is None:
-            return {"importance": mean}
+            return {self.label: mean}
         length = mean.norm(dim=-1, keepdim=True)
-        return {"importance": torch.where(length == 0, 0.0, mean / torch.where(length == 0, 1.0, length))}
+        return {self.label: torch.where(length == 0, 0.0, mean / torch.where(length == 0, 1.0, length))}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from headroles._restoration import Changes
 from headroles.data.corpus import partners
 from headroles.models.attention_hooks import Call, attending, eager, exclusive
 from headroles.models.batching import Batch
@@ -18,6 +18,7 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
 from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
+from headroles.models.weights.sharded import joined
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explained, Targets
@@ -71,6 +72,10 @@ class AttributionPatching(GradientScore):
         words = [f"AtP{'*' * self.drop}", self.node * (self.node != "output"), self.replacement.replace("zero", "")]
         return f"attribution[{' '.join(filter(None, words))}]"
 
+    def needs_whole_weights(self, *, even: bool = False) -> bool:
+        """Return whether batches take different numbers of passes: processes add up the gradients of their heads."""
+        return even
+
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return what computes the targets, with the partners of all examples."""
         sites, name = model.sites, model.name
@@ -92,14 +97,14 @@ class AttributionPatching(GradientScore):
         others = [(rows, other, _states(model, other, self.node)) for rows, other in target.others(batch)]
         patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
         gates = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
-        with ExitStack() as stack:
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(lrp_rules(model, "gradient"))
-            stack.enter_context(drops.on(model) if self.drop else exclusive(model.model))
+        with exclusive(model.model) as changes, torch.enable_grad():
+            changes.enter(lrp_rules(model, "gradient"))
+            if self.drop:
+                drops.on(changes, model)
             if self.node != "output":
-                stack.enter_context(attending(model.model, patch.attended))
+                changes.enter(attending(model.model, patch.attended))
             plain = self.node == "output" and self.replacement == "zero"
-            stack.enter_context(model.mask(gates, replacement=None if plain else patch))
+            changes.enter(model.mask(gates, replacement=None if plain else patch))
             explained = target.targets(model.forward(batch), batch)
             values = torch.where(explained.counted, explained.values, 0.0).sum(-1)
             values = values / explained.counted.sum(-1).clamp(min=1)
@@ -151,12 +156,11 @@ def _states(model: HeadModel, batch: Batch, node: Node) -> list[Tensor]:
     def keep(call: Call) -> None:
         states.append((call.query if node == "query" else call.key).transpose(1, 2))
 
-    with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(exclusive(model.model))
+    with exclusive(model.model) as changes, torch.no_grad():
         if node == "output":
-            read_heads(stack, model.model, model.sites, lambda _, z: states.append(z))
+            read_heads(changes, model.model, model.sites, lambda _, z: states.append(z))
         else:
-            stack.enter_context(attending(model.model, keep))
+            changes.enter(attending(model.model, keep))
         model.forward(batch)
     return states
 
@@ -172,7 +176,7 @@ class _Patching:
         replacement: str,
     ) -> None:
         self.node, self.others, self.replacement = node, others, replacement
-        self.kinds: dict[nn.Module, Kind] = {site.module: site.kind for site in model.sites}
+        self.sites: dict[nn.Module, Site] = {site.module: site for site in model.sites}
         self.outputs: dict[nn.Module, Tensor] = {}
         self.calls = 0
 
@@ -184,10 +188,11 @@ class _Patching:
         """Attend again with patched queries or keys."""
         vectors = (call.query if self.node == "query" else call.key).transpose(1, 2)
         with torch.no_grad():
-            patched = self._filled(vectors, self.kinds.get(call.module, "enc-self")).transpose(1, 2)
+            site = self.sites.get(call.module)
+            patched = self._filled(vectors, site.kind if site else "enc-self").transpose(1, 2)
             query, key = (patched, call.key) if self.node == "query" else (call.query, patched)
-            attend = eager(call.module)
-            self.outputs[call.module] = attend(call.module, query, key, call.value, call.mask, **call.options)[0]
+            outputs = eager(call.module)(call.module, query, key, call.value, call.mask, **call.options)[0]
+            self.outputs[call.module] = joined(outputs, site.group if site else None, 2)
 
     def _filled(self, vectors: Tensor, kind: Kind) -> Tensor:
         """Replace states [batch, token, heads, size] by zero or by those of the partners, where they have the token."""
@@ -210,13 +215,10 @@ class _Drops:
         self.calls = 0  # of layers in the forward pass
         self.dropped: int | None = None  # the call that is dropped
 
-    @contextmanager
-    def on(self, model: HeadModel) -> Iterator[None]:
-        """Make the layers of a model droppable within the block, for one forward pass."""
-        with exclusive(model.model), ExitStack() as stack:
-            for layer in layers(model.model):
-                stack.callback(layer.register_forward_hook(self._hook, with_kwargs=True).remove)
-            yield
+    def on(self, changes: Changes, model: HeadModel) -> None:
+        """Make the layers of a model droppable, for one forward pass."""
+        for layer in layers(model.model):
+            changes.hook(layer, self._hook, after=True, with_kwargs=True)
 
     def _hook(
         self, _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor, ...]
@@ -250,5 +252,5 @@ class _Residual(Function):
 
     @staticmethod
     def backward(ctx: _ResidualContext, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Pass the gradient to the layer's input or to its output."""
-        return (gradient, None, None) if ctx.is_dropped() else (None, gradient, None)
+        """Pass the gradient to the layer's input or to its output; zeros, since a layer in parts needs a tensor."""
+        return (gradient, torch.zeros_like(gradient), None) if ctx.is_dropped() else (None, gradient, None)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from headroles._restoration import Changes, block
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Context
+from headroles.models.weights.sharded import is_elsewhere
 
 
 class Projection:
@@ -32,7 +32,7 @@ class Projection:
         if not (args and isinstance(args[0], Tensor) and args[0].requires_grad):
             return None
         self.inputs.append(args[0])
-        if not self.sparse or type(module) is not nn.Linear or module.weight.is_meta:
+        if not self.sparse or type(module) is not nn.Linear or is_elsewhere(module.weight):
             return None
         replaced: Tensor = FewLogits.apply(args[0], logits.detach(), module.weight.detach(), self)
         return replaced
@@ -68,11 +68,10 @@ class FewLogits(Function):
         return back.view(*c.shape[:-1], -1), None, None, None
 
 
-@contextmanager
-def observed(model: HeadModel, *, sparse: bool) -> Iterator[Projection]:
+@block
+def observed(changes: Changes, model: HeadModel, *, sparse: bool) -> Projection:
     """Observe the vocabulary projection of `model` within the block, if it has one."""
     projection, module = Projection(sparse=sparse), model.model.get_output_embeddings()
-    with ExitStack() as stack:
-        if module is not None:
-            stack.callback(module.register_forward_hook(projection).remove)
-        yield projection
+    if module is not None:
+        changes.hook(module, projection, after=True)
+    return projection

@@ -193,7 +193,7 @@ def attend(call: Call) -> Tensor:
 def _attend(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
     step = max(1, BLOCK // (k.numel() * k.shape[-1]))
-    rows, ck, cv = [], torch.zeros_like(r[..., :1, :]), torch.zeros_like(r[..., :1, :])
+    rows, ck, cv = [], torch.zeros_like(k[..., :1, :]), torch.zeros_like(r[..., :1, :])
     for block_r, block_q, block_o, block_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
         cq, block_ck, block_cv = _block(block_r, block_q, k, v, block_o, block_a)
         rows.append(cq)

@@ -80,11 +80,15 @@ def _common() -> dict[Operation, Rule]:
     """Rules common to all composites."""
     return {
         **dict.fromkeys((*lrp.MULTIPLY, *lrp.MATMUL), lrp.halves),
+        torch.einsum: lrp.shares,
         **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), lrp.summands),
         **dict.fromkeys(lrp.DIVIDE, lrp.numerator),
+        torch.linalg.solve_triangular: lrp.solved,
         **dict.fromkeys(lrp.NORM, lrp.norm),
         **dict.fromkeys(lrp.GROUP_NORM, lrp.group_norm),
-        **dict.fromkeys((*lrp.ROOT, *lrp.SIGMOID), lrp.constant),
+        **dict.fromkeys(lrp.INSTANCE_NORM, lrp.instance_norm),
+        **dict.fromkeys((*lrp.ROOT, *lrp.RECIPROCAL, *lrp.GATE), lrp.constant),
+        **dict.fromkeys(lrp.POWER, lrp.power),
         **dict.fromkeys((*lrp.ACTIVATION, *lrp.RMS_NORM), lrp.whole),
         **dict.fromkeys(lrp.FUSED, lrp.fused),
         F.glu: lrp.gated_unit,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import NamedTuple
@@ -17,20 +16,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
 from headroles.models import batching, heads
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores import objectives
 from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
-from headroles.scores.lrp.context import enter, inside
-from headroles.scores.lrp.rules import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT, Operand, Operation, Rule
+from headroles.scores.lrp.context import applied, inside
+from headroles.scores.lrp.rules import ADD, GROUP_NORM, INSTANCE_NORM, LINEAR, NORM, SUBTRACT, Operand, Operation, Rule
 from headroles.scores.objectives import Name, Objective, Targets
 from headroles.scores.outputs import Output
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
 STACKS = ("decoder", "encoder")
-NOTHING = "corpus has no target: every step is padding or comes after the end token"
+NOTHING = (
+    "the corpus has nothing to explain: got no step at which the model predicts a token of the text; expected one or "
+    "more; try longer texts (a decoder predicts from the second token on)"
+)
 Place = tuple[str, int]  # ("encoder" | "decoder", layer), OUTPUT or INPUT
 OUTPUT: Place = ("output", 0)
 INPUT: Place = ("input", 0)
@@ -39,7 +42,7 @@ INPUT: Place = ("input", 0)
 def conservation(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: CorpusLike,
     rules: Rules = "cp",
     *,
     epsilon: float = 0.0,
@@ -66,7 +69,7 @@ def conservation(
         ValueError: if no step of the corpus has a target.
     """
     handle = HeadModel.of(model, tokenizer)
-    encoded = handle.tokenised(corpus)
+    encoded = handle.tokenised(corpus_of(corpus))
     with handle.evaluating():
         target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
         batches = track(
@@ -86,14 +89,19 @@ def conservation(
 def report(
     model: HeadModel, target: Targets, batch: Batch, rules: Rules = "cp", *, epsilon: float = 0.0
 ) -> pd.DataFrame:
-    """Compute the report of `balance` on all targets of a batch."""
+    """Compute the report of `balance` on all targets of a batch, with the sum of their sizes in `attrs["size"]`."""
+    sizes: list[Tensor] = []
 
     def whole(output: Output) -> Tensor:
         explained = target.targets(output, batch)
         values = torch.where(explained.counted, explained.values, 0.0)
-        return (values * start(values.detach(), rules)).sum()
+        started = values * start(values.detach(), rules)
+        sizes.append(started.detach().double().abs().sum())
+        return started.sum()
 
-    return balance(model, batch.inputs, whole, rules, epsilon=epsilon)
+    table = balance(model, batch.inputs, whole, rules, epsilon=epsilon)
+    table.attrs["size"] = float(sizes[0])
+    return table
 
 
 def balance(
@@ -109,17 +117,17 @@ def balance(
     Returns:
         One row per layer, from output to input, as shares of the target. `arrives`: relevance of the layer's output;
         `leaves`: relevance passed to the layer below, in the row "input" to the embeddings of tokens and positions;
-        `source`: relevance that a decoder layer passes to the source by cross-attention; `biases`: relevance absorbed
-        by biases; `residue`: arrives - leaves - source - biases, 0 for a conserving rule set. The row "output" is
-        everything above the last layers; relevance passed to the source arrives there again.
+        `source`: relevance that a decoder layer passes to the source by cross-attention, or to embeddings of its own;
+        `biases`: relevance absorbed by biases; `residue`: arrives - leaves - source - biases, 0 for a conserving rule
+        set. The row "output" is everything above the last layers; relevance passed to the source arrives there again,
+        that of embeddings in the row "input". Keys and values that later layers reuse are part of the stream.
     """
     recorder = _Recorder(model)
     rows = {**table(rules, epsilon)}
-    with torch.enable_grad(), ExitStack() as stack:
-        enter(stack, model, rows | recorder.rules(rows))
+    with applied(model, rows | recorder.rules(rows)) as changes, torch.enable_grad():
         for layer, part in recorder.layers.items():
-            stack.callback(layer.register_forward_pre_hook(partial(recorder.before, part), with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(recorder.after).remove)
+            changes.hook(layer, partial(recorder.before, part), with_kwargs=True)
+            changes.hook(layer, recorder.after, after=True, with_kwargs=True)
         output = model.forward(recorder.inputs(inputs))
         with inside(model):
             total = whole(output)
@@ -139,6 +147,14 @@ def totals(report: pd.DataFrame) -> dict[str, float]:
     return {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
 
 
+def worst(report: pd.DataFrame) -> tuple[str, float]:
+    """Return the module of the row of a report of `balance` with the largest residue, and the residue."""
+    row = int(report["residue"].abs().to_numpy().argmax())
+    place, residue = report.index[row], float(report["residue"].iloc[row])
+    ends = {OUTPUT: "what follows the last layers", INPUT: "what precedes the first layer"}
+    return {**ends, **report.attrs["modules"]}[place], residue
+
+
 class _Entry(NamedTuple):
     """A tensor with a relevance in the report, and its row and column."""
 
@@ -153,6 +169,8 @@ class _Recorder:
     def __init__(self, model: HeadModel) -> None:
         kinds = heads.layers(model.model)
         self.layers = {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in kinds.items()}
+        self.names = {module: name for name, module in model.model.named_modules()}
+        self.modules: dict[Place, str] = {}  # names of the layers that have run
         self.entries: list[_Entry] = []
         self.calls: Counter[str] = Counter()
         self.here: Place = INPUT  # between layers: the input until one has run, the output after it
@@ -171,18 +189,23 @@ class _Recorder:
         return leaf.clone()  # some families change it in place
 
     def before(
-        self, part: str, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+        self, part: str, layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Record a layer's arguments, as a forward pre-hook: first the stream, then the states of the source."""
         self.here = (part, self.calls[part])
+        self.modules[self.here] = self.names[layer]
         self.calls[part] += 1
         columns = chain(["leaves"], repeat("source"))
+        self._tap_shared(args, kwargs, "leaves")
         positional = tuple(self._tapped(value, columns) for value in args)
         return positional, {name: self._tapped(value, columns) for name, value in kwargs.items()}
 
-    def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+    def after(
+        self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: Tensor | tuple[Tensor, ...]
+    ) -> None:
         """Record a layer's output, as a forward hook."""
         self.entries.append(_Entry(self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
+        self._tap_shared(args, kwargs, "arrives")
         self.here = OUTPUT
 
     def rules(self, base: Table) -> dict[Operation, Rule]:
@@ -219,30 +242,33 @@ class _Recorder:
         rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         rules |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
         rules |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
+        rules |= {func: self._with_bias(base.get(func, _plain), 4) for func in INSTANCE_NORM}
         rules |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
         return rules
 
     def report(self, total: Tensor) -> pd.DataFrame:
         """Compute the report from the gradients of the target."""
         check_reached(total)
-        gradients = torch.autograd.grad(total, [entry.tensor for entry in self.entries], allow_unused=True)
+        entries = [entry for entry in self.entries if entry.tensor.requires_grad]  # some models run in part without
+        gradients = torch.autograd.grad(total, [entry.tensor for entry in entries], allow_unused=True)
         sums: dict[tuple[Place, str], float] = defaultdict(float)
-        for (place, column, tensor), c in zip(self.entries, gradients, strict=True):
+        for (place, column, tensor), c in zip(entries, gradients, strict=True):
             if c is not None:  # masks hold infinities, with gradient 0
                 sums[place, column] += float(torch.where(c == 0, 0.0, c.double() * tensor.detach().double()).sum())
         parts: list[list[Place]] = [[(part, i) for i in reversed(range(self.calls[part]))] for part in STACKS]
         ends = [(part[0], part[-1]) for part in parts if part]
         whole = float(total.detach().double())
-        sums[OUTPUT, "arrives"] = whole + sum(sums[place, "source"] for part in parts for place in part)
+        source = sum(sums[place, "source"] for part in parts for place in part)
+        sums[OUTPUT, "arrives"] = whole + (source if all(parts) else 0)
         sums[OUTPUT, "leaves"] = sum(sums[last, "arrives"] for last, _ in ends)
-        sums[INPUT, "arrives"] = sum(sums[first, "leaves"] for _, first in ends)
+        sums[INPUT, "arrives"] = sum(sums[first, "leaves"] for _, first in ends) + (0 if all(parts) else source)
         places = [OUTPUT, *parts[0], *parts[1], INPUT]
         divisor = whole or math.nan  # a target of 0 has no shares
         values = [[sums[place, column] / divisor for column in COLUMNS[:-1]] for place in places]
         index = pd.MultiIndex.from_tuples(places, names=["part", "layer"])
         report = pd.DataFrame(values, index=index, columns=COLUMNS[:-1])
         report["residue"] = report["arrives"] - report[["leaves", "source", "biases"]].sum(axis=1)
-        report.attrs["explained"] = whole
+        report.attrs |= {"explained": whole, "modules": self.modules}
         return report
 
     def _tapped(self, value: object, columns: Iterator[str]) -> object:
@@ -251,6 +277,13 @@ class _Recorder:
         tap = value.view_as(value)
         self.entries.append(_Entry(self.here, next(columns), tap))
         return tap
+
+    def _tap_shared(self, args: tuple[object, ...], kwargs: dict[str, object], column: str) -> None:
+        """Record the states in the mappings among a layer's arguments: keys and values that later layers reuse."""
+        for mapping in (value for value in (*args, *kwargs.values()) if isinstance(value, MutableMapping)):
+            for key, states in mapping.items():
+                if isinstance(states, tuple):
+                    mapping[key] = tuple(self._tapped(state, repeat(column)) for state in states)
 
     def _constant(self, tensor: Tensor, other: Tensor, *, biases: bool) -> Tensor:
         """Record a constant added to the stream: a position if it has a row for each token, otherwise a bias."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from headroles._restoration import Block, Changes, block, healers
 from headroles.models import attention_hooks
 from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel, Model
@@ -20,11 +21,10 @@ from headroles.scores.lrp.rules import Rule
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
 _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "GLU", "Sigmoid", "Softplus")
 
-_switches: list[_Switch] = []  # of all open blocks
+_modes: list[_Mode] = []  # of all open blocks
 
 
-@contextmanager
-def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
+def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Block[Changes]:
     """Propagate relevance instead of gradients through a model.
 
     Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
@@ -37,8 +37,8 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Ite
         rules: name of the rule set (`headroles.scores.lrp.composites.table`).
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
-    Yields:
-        None.
+    Returns:
+        A context manager.
 
     Example:
         >>> mask = torch.ones(batch, heads, requires_grad=True)
@@ -46,50 +46,65 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Ite
         ...     target = model(**inputs).logits[:, -1].amax(-1)
         >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
-    with ExitStack() as stack:
-        enter(stack, HeadModel.of(model), composites.table(rules, epsilon))
-        yield
+    handle = HeadModel.of(model, allow_sharded=rules == "gradient")
+    return applied(handle, composites.table(rules, epsilon))
 
 
-def enter(stack: ExitStack, model: HeadModel, table: Table) -> None:
-    """Apply a table of rules to `model` until `stack` exits."""
-    stack.enter_context(exclusive(model.model))
+@block
+def applied(changes: Changes, model: HeadModel, table: Table) -> Changes:
+    """Apply a table of rules to `model` within the block."""
+    changes.enter(exclusive(model.model))
     _check(model, table)
     for parameter in [p for p in model.model.parameters() if p.requires_grad]:
-        stack.callback(parameter.requires_grad_, True)
+        changes.add(partial(parameter.requires_grad_, True))
         parameter.requires_grad_(False)
     if not table:
-        return
+        return changes
     # without a rule for attention, those of softmax and products apply inside the model's own eager attention
-    stack.enter_context(attention_hooks.attending(model.model, table.get("attention", lambda _: None)))
+    changes.enter(attention_hooks.attending(model.model, table.get("attention", lambda _: None)))
     if (rule := table.get("activation")) is not None:
         for module in filter(is_activation, model.model.modules()):
-            stack.callback(module.register_forward_hook(partial(_activated, rule)).remove)
-    switch = _Switch(model.model, table)
-    _switches.append(switch)
-    stack.callback(_switches.remove, switch)
-    stack.enter_context(attention_hooks.each_forward(model.model, switch.on, switch.off))
+            changes.hook(module, partial(_activated, rule), after=True)
+    mode = _Mode(table, model.model)
+    changes.add(mode.end, in_thread=True)
+    _modes.append(mode)
+    changes.enter(attention_hooks.each_forward(model.model, mode.on, mode.off))
+    return changes
 
 
-@contextmanager
-def inside(model: HeadModel) -> Iterator[None]:
+@block
+def inside(changes: Changes, model: HeadModel) -> None:
     """Apply the model's rules to operations on its output within the block."""
-    switches = [switch for switch in _switches if switch.model is model.model]
-    for switch in switches[-1:]:
-        switch.on()
-    try:
-        yield
-    finally:
-        for switch in switches[-1:]:
-            switch.off()
+    for mode in [mode for mode in _modes if mode.model is model.model][-1:]:
+        changes.add(mode.off, in_thread=True)
+        mode.on()
 
 
 class _Mode(TorchFunctionMode):
-    """Torch function mode that replaces every function that has a rule."""
+    """Torch function mode that replaces every function that has a rule: on while the model runs, off in between."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, model: nn.Module | None = None) -> None:
         super().__init__()
-        self.table = table
+        self.table, self.model = table, model
+
+    def on(self) -> None:
+        """Enter the mode before a forward pass."""
+        self.off()  # where an interrupt left it on
+        self.__enter__()
+
+    def off(self) -> None:
+        """Exit the mode after a forward pass, also a failed one."""
+        above: list[TorchFunctionMode] = []  # of others
+        while self in _get_current_function_mode_stack():
+            above.append(_pop_mode())
+        for mode in reversed([mode for mode in above if mode is not self]):
+            _push_mode(mode)
+
+    def end(self) -> None:
+        """Exit the mode for good. Without rules it does nothing: torch may bring back a mode after an interrupt."""
+        self.table = {}
+        self.off()
+        _modes[:] = [mode for mode in _modes if mode is not self]
 
     def __torch_function__(
         self,
@@ -102,21 +117,13 @@ class _Mode(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if rule is None else rule(func, *args, **(kwargs or {}))
 
 
-class _Switch:
-    """Switches the mode on while the model runs, and off between its forward passes."""
+def _remove_ended() -> None:
+    for mode in _get_current_function_mode_stack():
+        if isinstance(mode, _Mode) and not mode.table:
+            mode.off()
 
-    def __init__(self, model: nn.Module, table: Table) -> None:
-        self.model, self.table, self.modes = model, table, list[_Mode]()
 
-    def on(self) -> None:
-        """Enter the mode before a forward pass."""
-        mode = _Mode(self.table)
-        mode.__enter__()
-        self.modes.append(mode)
-
-    def off(self) -> None:
-        """Exit the mode after a forward pass, also a failed one."""
-        self.modes.pop().__exit__(None, None, None)
+healers.append(_remove_ended)
 
 
 def is_activation(module: nn.Module) -> bool:
@@ -136,6 +143,8 @@ def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) ->
 def _check(model: HeadModel, table: Table) -> None:
     sites, name = model.sites, model.name
     model.check_gradients()
+    if torch.is_autocast_enabled(model.device.type):
+        raise ValueError(f"rules need the precision of the weights of {name}: got autocast; try without it")
     if model.model.training:
         raise ValueError(f"{name} is in train mode: dropout would change the relevance; try model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):

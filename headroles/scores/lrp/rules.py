@@ -24,17 +24,28 @@ LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 ADD = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
 SUBTRACT = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
-MULTIPLY = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__)
-MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
-DIVIDE = (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.div_, Tensor.__itruediv__)
+MULTIPLY = (
+    *(torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__),
+    *(torch.multiply, Tensor.multiply),
+)
+MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.mm, Tensor.mm)
+DIVIDE = (
+    *(torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.div_, Tensor.__itruediv__),
+    *(torch.divide, Tensor.divide),
+)
 NORM = (F.layer_norm, torch.layer_norm)
 GROUP_NORM = (F.group_norm, torch.group_norm)
-RMS_NORM = (F.rms_norm, torch.rms_norm)
+INSTANCE_NORM = (F.instance_norm, torch.instance_norm)
+RMS_NORM = (F.rms_norm, torch.rms_norm, F.normalize)  # each number of the output is the input times a scale
 ROOT = (torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
-SIGMOID = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
+POWER = (torch.pow, Tensor.pow, Tensor.__pow__, torch.float_power, torch.square, Tensor.square)
+RECIPROCAL = (torch.reciprocal, Tensor.reciprocal, Tensor.__rdiv__, Tensor.__rpow__)  # 1 / x arrives as __rdiv__
+_EXPONENTIAL = (torch.exp, Tensor.exp, Tensor.exp_, F.softplus, F.logsigmoid)  # gates, and decays of linear attention
+GATE = (torch.sigmoid, Tensor.sigmoid, F.sigmoid, *_EXPONENTIAL)
 ACTIVATION = (
     *(F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.selu, F.celu, F.relu, F.relu6, F.leaky_relu, F.hardtanh),
     *(torch.relu, Tensor.relu, torch.tanh, Tensor.tanh, F.tanh, torch.clamp, Tensor.clamp),
+    *(torch.clamp_min, Tensor.clamp_min, torch.clamp_max, Tensor.clamp_max),
 )
 FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 
@@ -87,7 +98,7 @@ class FrozenNorm(Function):
 
 
 def constant(func: Rule, *args: object, **kwargs: object) -> Tensor:
-    """Pass no relevance: attention softmax (Ali et al. 2022, CP-LRP), sigmoid gates, 1 / sqrt of a norm's variance."""
+    """Pass no relevance: attention softmax (Ali et al. 2022, CP-LRP), gates, 1 / sqrt of a norm's variance."""
     with torch.no_grad():
         return func(*args, **kwargs)
 
@@ -98,11 +109,29 @@ def whole(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
     return y
 
 
+def power(func: Rule, x: Operand, *args: object, **kwargs: object) -> Tensor:
+    """Treat a root and its reciprocal, of a norm's variance, as constants; another power passes all R to its base."""
+    exponent = args[0] if args else kwargs.get("exponent", 2)  # of `torch.square` none is given
+    if not isinstance(x, Tensor) or (isinstance(exponent, int | float) and exponent < 1):
+        return constant(func, x, *args, **kwargs)
+    return whole(func, x, *args, **kwargs)
+
+
 def halves(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Give two factors half each, a constant none (Achtibat et al. 2024, propositions 3.2 and 3.3)."""
     y = func(a, b, *args, **kwargs)
     if y.requires_grad and all(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
         y.register_hook(lambda c: c * 0.5)
+    return y
+
+
+def shares(func: Rule, equation: str, *operands: object) -> Tensor:
+    """Give the factors of `torch.einsum` equal shares, a constant none."""
+    y = func(equation, *operands)
+    factors = operands[0] if isinstance(operands[0], list | tuple) else operands
+    count = sum(isinstance(x, Tensor) and x.requires_grad for x in factors)
+    if count > 1:
+        y.register_hook(lambda c: c / count)
     return y
 
 
@@ -112,9 +141,10 @@ def summands(func: Rule, start: Tensor, batch1: Tensor, batch2: Tensor, *args: o
 
 
 def signal(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
-    """Treat an activation that multiplies something as a constant gate (`cp_LRP` of the package lxt)."""
+    """Treat an activation that multiplies a tensor as a constant gate (`cp_LRP` of the package lxt)."""
     gates = [isinstance(x, Tensor) and x.grad_fn is not None and x.grad_fn.name() == "RatioBackward" for x in (a, b)]
-    if gates[0] != gates[1]:
+    tensors = all(isinstance(x, Tensor) and x.ndim > 0 for x in (a, b))  # a number is the cap of soft-capped logits
+    if tensors and gates[0] != gates[1]:
         a, b = (x.detach() if gate and isinstance(x, Tensor) else x for x, gate in zip((a, b), gates, strict=True))
     return halves(func, a, b, *args, **kwargs)
 
@@ -122,6 +152,11 @@ def signal(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) 
 def numerator(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Give all of a quotient's relevance to the numerator (Ali et al. 2022)."""
     return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
+
+
+def solved(func: Rule, a: Tensor, b: Tensor, **kwargs: object) -> Tensor:
+    """Give all relevance of the solution x of a x = b to b, as of a quotient (the delta rule of linear attention)."""
+    return func(a.detach(), b, **kwargs)
 
 
 def norm(
@@ -138,15 +173,35 @@ def group_norm(
 ) -> Tensor:
     """Treat the standard deviations of groups of channels, [batch, channel, ...], as constants."""
     y = func(x, groups, weight, bias, eps)
-    if not x.requires_grad:
-        return y
+    return _with_constant_deviation(y, x, groups, weight, bias, eps) if x.requires_grad else y
+
+
+def instance_norm(
+    func: Rule,
+    x: Tensor,
+    running_mean: Weight = None,
+    running_var: Weight = None,
+    weight: Weight = None,
+    bias: Weight = None,
+    use_input_stats: bool = True,  # noqa: FBT001, FBT002 - the signature of torch
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *rest: object,
+) -> Tensor:
+    """Treat the standard deviation of each channel, [batch, channel, ...], as a constant, as `group_norm` does."""
+    y = func(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps, *rest)
+    return _with_constant_deviation(y, x, x.shape[1], weight, bias, eps) if x.requires_grad and use_input_stats else y
+
+
+def _with_constant_deviation(y: Tensor, x: Tensor, groups: int, weight: Weight, bias: Weight, eps: float) -> Tensor:
+    """Return the bits of y, a norm of groups of channels, with the gradient of constant standard deviations."""
     shape = (1, -1, *[1] * (x.ndim - 2))
     parts = x.unflatten(1, (groups, -1)).flatten(2)  # [batch, group, number]
     deviation = (parts.var(-1, unbiased=False, keepdim=True) + eps).detach().sqrt()
     flows: Tensor = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
     flows = flows if weight is None else flows * weight.view(shape)
     flows = flows if bias is None else flows + bias.view(shape)
-    return y.detach() + (flows - flows.detach())  # the bits of `func`
+    return y.detach() + (flows - flows.detach())
 
 
 def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:

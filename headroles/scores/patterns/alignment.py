@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headroles.patterns.alignment import diagonal
 from headroles.scores.base import Observation, Score, Sums
 
 
@@ -24,17 +25,17 @@ class Alignment(Score):
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the sentences' taus and the hits on the diagonal: each [batch, heads]."""
         places = observation.top[1]  # [batch, heads, query]
-        content = observation.queries.content
-        pairs = (content[:, :, None] & content[:, None, :]).triu(1)  # [batch, earlier, later]
+        counting = observation.counting()
+        pairs = (counting[..., :, None] & counting[..., None, :]).triu(1)  # [batch, heads or 1, earlier, later]
         short = places.to(torch.int16)
         order = (short[:, :, None, :] - short[:, :, :, None]).sign_()  # [batch, heads, earlier, later]
-        agreement = order.mul_(pairs[:, None]).sum((-1, -2)).double()
+        agreement = order.mul_(pairs).sum((-1, -2)).double()
         near = _on_diagonal(observation, places)
-        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1)[:, None], "near": observation.over_queries(near)}
+        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1), "near": observation.over_queries(near)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count target tokens, and sentences with two or more: each [batch, 1]."""
-        queries = observation.queries.content.sum(-1, keepdim=True)
+        """Count target tokens, and sentences with two or more: each [batch, heads or 1]."""
+        queries = observation.count()
         return {"queries": queries, "sentences": queries > 1}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
@@ -49,10 +50,7 @@ class Alignment(Score):
 
 def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
     """Positions within one token of the diagonal, start + step / ends x length: bool [batch, heads, query]."""
-    step = observation.queries.content.cumsum(-1) - 1  # the number of content tokens before: [batch, query]
-    ends = (observation.queries.content.sum(-1, keepdim=True) - 1).clamp(min=1)  # [batch, 1]
-    length = observation.keys.content.sum(-1, keepdim=True) - 1
-    start = observation.keys.content.int().argmax(-1, keepdim=True)
+    step, ends, start, length = diagonal(observation)
     # the border is a fraction, so both sides are compared as integers, times `ends`
     apart = (places - start[:, None]) * ends[:, None] - (step * length)[:, None]
     return apart.abs() <= ends[:, None]

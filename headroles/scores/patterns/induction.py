@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from headroles.patterns.induction import earlier, followed
 from headroles.scores.base import Observation, Score, Sums
 from headroles.tables.frame import Kind
 
@@ -20,8 +21,8 @@ class _OfRepeats:
     in_parts: ClassVar[bool] = True
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count these queries: [batch, 1]."""
-        return {"queries": (repeats(observation) & observation.queries.content).sum(-1, keepdim=True)}
+        """Count these queries: [batch, heads or 1]."""
+        return {"queries": observation.count(repeats(observation))}
 
     def nothing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: no token occurs twice."""
@@ -39,9 +40,7 @@ class Induction(_OfRepeats, Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
-        followed = earlier(observation).roll(1, -1)  # the key after the same token ...
-        followed = followed.tril(observation.first - 1)  # ... but never the query itself
-        copied = (observation.on_real * followed[:, None]).sum(-1)  # [batch, heads, query]
+        copied = (observation.on_real * followed(observation)[:, None]).sum(-1)  # [batch, heads, query]
         return {"weight": observation.over_queries(copied, repeats(observation))}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
@@ -64,16 +63,6 @@ class Duplicate(_OfRepeats, Score):
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `duplicate`; NaN where no token occurs twice."""
         return {"duplicate": sums["weight"] / sums["queries"]}
-
-
-def earlier(observation: Observation) -> Tensor:
-    """Return which earlier content tokens equal each query's token: bool [batch, query, key]."""
-
-    def same() -> Tensor:
-        alike = observation.queries.ids[:, :, None] == observation.keys.ids[:, None]
-        return (alike & observation.keys.content[:, None]).tril(observation.first - 1)
-
-    return observation.queries.keep(earlier, same)
 
 
 def repeats(observation: Observation) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headroles.patterns.offset import Offset
 from headroles.scores.base import SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
@@ -27,13 +28,12 @@ class Position(Score):
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight at each offset: [batch, heads, offset]."""
         offset = observation.top[1] - observation.places
-        hits = [observation.over_queries(offset == d, self._exists(observation, d)) for d in self.offsets]
+        hits = [observation.over_queries(offset == d, Offset(d).exists(observation)) for d in self.offsets]
         return {"hits": torch.stack(hits, -1)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries for which each offset exists: [batch, 1, offset]."""
-        counts = [(self._exists(observation, d) & observation.queries.content).sum(-1) for d in self.offsets]
-        return {"exists": torch.stack(counts, -1)[:, None]}
+        """Count the content queries for which each offset exists: [batch, heads or 1, offset]."""
+        return {"exists": torch.stack([observation.count(Offset(d).exists(observation)) for d in self.offsets], -1)}
 
     def nothing(self, column: str, kind: Kind, /) -> str | None:
         """Return None for positive offsets in a decoder, which do not exist by definition."""
@@ -56,22 +56,6 @@ class Position(Score):
         exists = {f"position[{_signed(d)}]": sums["exists"][..., i] for i, d in enumerate(self.offsets)}
         return exists | {"position[best]": sums["exists"].amax(-1)}
 
-    @staticmethod
-    def _exists(observation: Observation, d: int) -> Tensor:
-        if observation.causal and d > 0:
-            return torch.zeros_like(observation.queries.content)
-        return _shifted(observation.keys.content, d)[:, observation.places]
-
 
 def _signed(d: int) -> str:
     return f"{d:+d}" if d else "0"
-
-
-def _shifted(content: Tensor, offset: int) -> Tensor:
-    """Return whether the token `offset` positions later is a content token: bool [batch, token]."""
-    moved = torch.zeros_like(content)
-    if abs(offset) < content.shape[-1]:
-        moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[
-            :, max(offset, 0) : content.shape[-1] + min(offset, 0)
-        ]
-    return moved

@@ -25,8 +25,8 @@ class Previous(Score):
         return {"weight": observation.over_queries(weights, _follows(observation))}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries that follow a content token: [batch, 1]."""
-        return {"queries": (_follows(observation) & observation.queries.content).sum(-1, keepdim=True)}
+        """Count the content queries that follow a content token: [batch, heads or 1]."""
+        return {"queries": observation.count(_follows(observation))}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `previous`."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from headroles.patterns.rarity import Rarest
 from headroles.scores.base import Observation, Score, Sums
 from headroles.tables.frame import Kind
 
@@ -16,6 +16,9 @@ class Rarity(Score):
     A sentence counts if its rarest token is not among the most frequent tokens of the reference corpus. In a decoder,
     only queries at or after that token count. Of equally rare tokens the first is taken. NaN where no query counts.
 
+    Counted in a small corpus itself, most of its tokens are equally rare: the value is that of these counts, not of the
+    language's. There is no interval if fewer than `frequent` tokens occur more than once.
+
     Args:
         frequent: number of most frequent tokens that are not rare.
     """
@@ -26,18 +29,28 @@ class Rarity(Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on the rarest token: [batch, heads]."""
-        place, counted = self._rarest(observation)
+        place, counted = Rarest(self.frequent).rarest(observation)
         return {"hits": observation.over_queries(observation.top[1] == place[:, None, None], counted)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries that can attend to the rarest token: [batch, 1]."""
-        return {"queries": (self._rarest(observation)[1] & observation.queries.content).sum(-1, keepdim=True)}
+        """Count the content queries that can attend to the rarest token: [batch, heads or 1]."""
+        return {"queries": observation.count(Rarest(self.frequent).rarest(observation)[1])}
 
     def nothing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: a small corpus has few tokens beyond the frequent ones."""
         return (
             f"in no sentence is the rarest token outside the {self.frequent} most frequent of the corpus they are "
             f"counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
+        )
+
+    def unsettled(self, counts: Tensor, /) -> str | None:
+        """Return the reason if chance decides which tokens are the most frequent: most of them occur once."""
+        known = int((counts > 1).sum())
+        if not counts.any() or known >= self.frequent:
+            return None
+        return (
+            f"the {self.frequent} most frequent tokens are not known, since {known} occur more than once in the corpus "
+            f"itself; count them in a larger one: reference="
         )
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
@@ -47,16 +60,3 @@ class Rarity(Score):
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of queries that can attend to the rarest token."""
         return {"rarity": sums["queries"]}
-
-    def _rarest(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Position of the rarest token, [batch], and the queries that count, bool [batch, query]."""
-        keys = observation.keys
-        never = torch.iinfo(observation.counts.dtype).max
-        place = observation.counts[keys.ids].masked_fill(~keys.content, never).argmin(-1)  # [batch]
-        rarest = keys.ids.gather(-1, place[:, None])  # [batch, 1]
-        counted = (observation.ranks[rarest] >= self.frequent) & keys.content.any(-1, keepdim=True)  # [batch, 1]
-        counted = counted & observation.counts.any()  # without counts every token would be the rarest
-        counted = counted.expand_as(observation.queries.content)
-        if observation.causal:
-            counted = counted & (observation.places >= place[:, None])
-        return place, counted

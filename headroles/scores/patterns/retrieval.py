@@ -34,8 +34,8 @@ class Retrieval(Score):
         return {"hits": observation.over_queries(hits, wanted >= 0)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the queries: [batch, 1]."""
-        return {"queries": ((_next(observation) >= 0) & observation.queries.content).sum(-1, keepdim=True)}
+        """Count the queries: [batch, heads or 1]."""
+        return {"queries": observation.count(_next(observation) >= 0)}
 
     def nothing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: no needle."""

@@ -16,6 +16,7 @@ class Sink(Score):
     """
 
     in_parts = True
+    of_sink = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights on special tokens and on the first token: each [batch, heads]."""

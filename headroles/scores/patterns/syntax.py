@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from headroles.data.corpus import RELATIONS
-from headroles.models.batching import TokenView
-from headroles.models.tokens.alignment import NO_WORD
+from headroles.models.tokens.alignment import NO_WORD, TokenView
+from headroles.patterns.dependency import WAYS, related_words
 from headroles.scores.base import SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
-WAYS = ("dep>head", "head>dep")
 WINDOW = 20  # offsets tried for the baseline, in words
 
 
@@ -22,8 +21,8 @@ class Syntax(Score):
 
     Word-level attention is the sum over the pieces of the key word and the mean over the pieces of the query word. A
     query word is right if its largest weight falls on a word that it stands in the relation with. The baseline is the
-    best single offset in words on the same queries. In a decoder only words before the query count, for both. Sentences
-    with a word that has no token of its own are left out.
+    best single offset in words on the same queries. In a decoder only words before the query count, for both. Words
+    without tokens of their own are neither queries nor keys: those of a multiword token, and those that share a token.
 
     Args:
         relations: relations of Universal Dependencies; `obj` is Stanford's `dobj`.
@@ -44,10 +43,18 @@ class Syntax(Score):
         return {"right": (right & (weights > 0)[:, None]).sum(-1).mT}  # without weight on any word none is right
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count query words, [batch, 1, pair], and those right at each offset, [batch, 1, pair, offset]."""
+        """Count query words, [batch, heads or 1, pair], and those right at each offset, [..., pair, offset]."""
         pairs = self._pairs(observation)
-        by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
-        return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
+        if observation.counted is None:
+            by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
+            return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
+        view, size = observation.queries, pairs.shape[-1]
+        counting = (observation.counting().float() @ _owned(view, size) > 0).float()  # [batch, heads, query word]
+        right = view.keep(("offsets", self, observation.causal), lambda: _at_offsets(pairs))
+        return {
+            "words": counting @ pairs.any(-1).float().mT,  # [batch, heads, pair]
+            "offsets": (counting @ right.flatten(2)).unflatten(-1, right.shape[2:]),  # [batch, heads, pair, offset]
+        }
 
     def nothing(self, _column: str, _kind: Kind, /) -> None:
         """Return None: the column `.words` is 0 there."""
@@ -73,21 +80,29 @@ class Syntax(Score):
 
     def _pairs(self, observation: Observation) -> Tensor:
         """Which key words are right for which query words: bool [batch, relation and way, query word, key word]."""
-        view, causal = observation.queries, observation.causal
-        return view.keep((self, causal), lambda: self._right(view, causal))
+        view, causal, subtypes = observation.queries, observation.causal, self.subtypes
 
-    def _right(self, view: TokenView, causal: bool) -> Tensor:
-        longest = max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) or 1
-        pairs = torch.zeros(len(view.sentences), 2 * len(self.relations), longest, longest, dtype=torch.bool)
-        for row, (sentence, parsed) in enumerate(zip(view.sentences, view.parsed.tolist(), strict=True)):
-            if sentence is None or not parsed:
-                continue
-            for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
-                label = relation.partition(":")[0] if self.subtypes else relation
-                if label in self.relations and head >= 0:
-                    i = 2 * self.relations.index(label)
-                    pairs[row, i, word, head] = pairs[row, i + 1, head, word] = True
-        return (pairs.tril(-1) if causal else pairs).to(view.ids.device)
+        def pairs() -> Tensor:
+            every = related_words(view, self.relations, subtypes=subtypes, causal=causal)
+            if observation.of != "nosink":
+                return every
+            left = (observation.keys.content[:, None].float() @ _owned(view, every.shape[-1]) > 0)[:, None]
+            return every & left  # a word that is the first token is no key: [batch, 1, 1, key word]
+
+        return view.keep((self, causal), pairs)
+
+
+def _at_offsets(pairs: Tensor) -> Tensor:
+    """Whether each query word is right at each offset: float32 [batch, query word, pair, offset]."""
+    words = torch.arange(pairs.shape[-1], device=pairs.device)
+    places = (words[:, None] + torch.arange(2 * WINDOW + 1, device=pairs.device)).expand(*pairs.shape[:-1], -1)
+    return pad(pairs, (WINDOW, WINDOW)).gather(-1, places).float().movedim(1, 2)
+
+
+def _owned(view: TokenView, words: int) -> Tensor:
+    """Which tokens are pieces of which word: float32 [batch, token, word]."""
+    owners = view.words.masked_fill(view.words == NO_WORD, words)
+    return view.keep(("owned", words), lambda: one_hot(owners, words + 1)[..., :words].float())
 
 
 def _between_words(observation: Observation, words: int) -> Tensor:
@@ -95,8 +110,7 @@ def _between_words(observation: Observation, words: int) -> Tensor:
     batch, heads, tokens, _ = observation.weights.shape
     view = observation.queries
     owners = view.words.masked_fill(view.words == NO_WORD, words)  # tokens without a word go to one row more
-    owned = view.keep("owned", lambda: one_hot(owners, words + 1)[..., :words].float())  # [batch, token, word]
-    on_words = (observation.weights.flatten(1, 2) @ owned).view(batch, heads, tokens, words)
+    on_words = (observation.weights.flatten(1, 2) @ _owned(view, words)).view(batch, heads, tokens, words)
     rows = owners[:, None, :, None].expand_as(on_words)
     between = on_words.new_zeros(batch, heads, words + 1, words).scatter_add_(2, rows, on_words)
     return between[:, :, :words]

@@ -1,0 +1,151 @@
+"""The study of PLAN.md, one model at a time; can be resumed: python figures/substitution/make.py MODEL FOLDER DATA."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import headroles as hr
+from headroles.analysis.role_rules import names
+from headroles.data.corpus import Corpus
+from headroles.models.loading import minilm, untrained
+from headroles.models.masking import Head
+from headroles.patterns import Dependency, First, Offset, Pattern, Special, Where
+from headroles.patterns.of_roles import pattern_of
+
+HERE = Path(__file__).parent
+SINKS, SENTENCES, ASSIGNED, REPEATED = 12, 500, 1000, 100
+CLASSES = {"mpnet": "AutoModel"}  # its checkpoint lacks the output layer of the class that it was saved from
+ON_REPEATED = ("induction", "duplicate")
+OFFSETS = (-3, -2, -1, 1, 2, 3)  # in place of a dependency; a decoder has those that are negative
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    name: Annotated[str, typer.Argument(help="Name in the tables: minilm, mpnet, smollm2, gemma3.")],
+    folder: Annotated[str, typer.Argument(help="The model; for minilm any word.")],
+    data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
+    work: Annotated[Path, typer.Option(help="Folder of unfinished sweeps.")] = Path(".substitution"),
+    arms: Annotated[
+        str, typer.Option(help="Which of: trained, untrained, as sharp, fixed offset, every head; commas between.")
+    ] = "trained,untrained,as sharp,fixed offset",
+    sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
+) -> None:
+    """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
+    logging.basicConfig(level=logging.INFO)
+    model, tokenizer = minilm() if name == "minilm" else hr.load(folder, cls=CLASSES.get(name))
+    scores, roles = _assigned(model, tokenizer, data, work / name)
+    hr.save_table(roles, HERE / f"{name}-roles.parquet")
+    text = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(sentences, seed=0)
+    repeated = hr.repeated_tokens(tokenizer, REPEATED, seed=1)
+    for arm in arms.split(","):
+        tested = untrained(model, seed=0) if arm == "untrained" else model
+        for part, corpus in (("", text), ("-repeated", repeated)):
+            patterns = _patterns(roles, is_repeated=bool(part))
+            if arm == "as sharp":
+                patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
+            if arm == "fixed offset":
+                patterns = _fixed_offsets(patterns)
+            if arm == "every head":
+                patterns = {} if part else {head: [_best_offset(scores, head)] for head in scores.index}
+            if patterns:
+                _test(tested, tokenizer, corpus, patterns, work / name / arm, f"{name}{part}", arm)
+
+
+def _assigned(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Path, folder: Path
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score the heads on EWT, and on repeated tokens if the model is a decoder; assign roles by the thresholds."""
+    text = hr.read(data / "ud/ewt/en_ewt-ud-train.conllu.gz", limit=ASSIGNED)
+    scores = hr.score(model, tokenizer, text, study=folder / "ewt")
+    if "dec-self" in scores.index.get_level_values("kind"):
+        again = hr.repeated_tokens(tokenizer, REPEATED, seed=0)
+        seen = [column for column in scores if str(column).startswith(ON_REPEATED)]  # words of a text repeat little
+        repeated = hr.score(model, tokenizer, again, ON_REPEATED, study=folder / "repeated")
+        scores = hr.join(scores.drop(columns=seen), repeated)
+    return scores, hr.roles(scores)
+
+
+def _patterns(roles: pd.DataFrame, *, is_repeated: bool) -> dict[Head, list[Pattern]]:
+    """Return the patterns of every head with a role, by the corpus on which the role is tested."""
+    patterns: dict[Head, list[Pattern]] = {}
+    for role in names(roles):
+        pattern = pattern_of(role)
+        if pattern is None or (role in ON_REPEATED) != is_repeated or "-norm" in role:
+            continue
+        for head in roles.index[roles[role].to_numpy(bool)]:
+            patterns.setdefault((*head,), []).append(pattern)
+    return patterns
+
+
+def _alone(patterns: Mapping[Head, list[Pattern]]) -> list[Head]:
+    """Return the heads that are tested one by one: all with a role other than a sink, and of the sinks some drawn."""
+    sinks = [head for head, given in patterns.items() if all(isinstance(one, First | Special) for one in given)]
+    drawn = np.random.default_rng(0).permutation(len(sinks))[:SINKS]
+    left_out = {head for row, head in enumerate(sinks) if row not in drawn}
+    return [head for head in patterns if head not in left_out]
+
+
+def _as_sharp(scores: pd.DataFrame, roles: pd.DataFrame, heads: Iterable[Head]) -> dict[Head, list[Pattern]]:
+    """Return for each head that of its layer without a role and with the nearest confidence, under its best offset."""
+    free = ~roles[names(roles)].any(axis=1)
+    chosen: dict[Head, list[Pattern]] = {}
+    for kind, layer, head in heads:
+        others = scores[free].query("kind == @kind and layer == @layer")
+        if kind == "cross" or others.empty or others["position[offset]"].isna().all():
+            continue
+        apart = (others["confidence"] - scores.loc[(kind, layer, head), "confidence"]).abs()
+        near = apart.idxmin()
+        chosen[near] = [_best_offset(scores, near)]
+    return chosen
+
+
+def _best_offset(scores: pd.DataFrame, head: Head) -> Pattern:
+    return Offset(int(scores.loc[head, "position[offset]"]))
+
+
+def _fixed_offsets(patterns: Mapping[Head, list[Pattern]]) -> dict[Head, list[Pattern]]:
+    """Return for each dependency the fixed offsets at the tokens that have it."""
+    chosen: dict[Head, list[Pattern]] = {}
+    for head, given in patterns.items():
+        for pattern in given:
+            if isinstance(pattern, Dependency):
+                offsets = [by for by in OFFSETS if by < 0 or head[0] == "enc-self"]
+                chosen.setdefault(head, []).extend(Where(pattern, Offset(by)) for by in offsets)
+    return chosen
+
+
+def _test(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    patterns: Mapping[Head, list[Pattern]],
+    folder: Path,
+    name: str,
+    arm: str,
+) -> None:
+    metric = "loss" if model.get_output_embeddings() is not None else "agreement"
+    table = hr.test_roles(
+        model,
+        tokenizer,
+        corpus,
+        patterns,
+        metric=metric,
+        alone=_alone(patterns) if arm != "every head" else None,
+        study=folder / name,
+        folder=folder / name / ".sweeps",
+    )
+    suffix = "" if arm == "trained" else f"-{arm.replace(' ', '-')}"
+    hr.save_table(table, HERE / f"{name}{suffix}.parquet")
+
+
+if __name__ == "__main__":
+    app()

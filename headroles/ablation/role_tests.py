@@ -1,0 +1,344 @@
+"""Role tests: what a head costs under the pattern of its role alone, beside its removal and other patterns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedTokenizerBase
+
+from headroles.ablation.example_stats import ExampleStats, HeadSet, written
+from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.significance import p_values, warn_of_few
+from headroles.ablation.sweep import Options, Sweep
+from headroles.ablation.units import Replacement, code
+from headroles.analysis.intervals import Array, bounds
+from headroles.analysis.multiple_testing import holm
+from headroles.analysis.role_rules import VERDICTS, names
+from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.readers import corpus_of
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.imposing import ByHead
+from headroles.models.masking import Head
+from headroles.patterns.base import Pattern
+from headroles.patterns.controls import Absent, Shift, Shuffle
+from headroles.patterns.of_roles import pattern_of
+from headroles.tables import frame
+from headroles.tables.study import Study, study_at
+
+log = logging.getLogger(__name__)
+ALPHA = 0.05  # of each verdict, by Holm over the rows
+RIVALS = {  # column -> test of own against it
+    "removed": "own",
+    "mean": "mean",
+    "uniform": "uniform",
+    "wrong": "wrong",
+    "there": "there",
+}
+WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, for the whole of a role
+
+
+def test_roles(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]],
+    *,
+    metric: str | Metric = "loss",  # noqa: PT028
+    alone: Iterable[Head | str] | str | None = None,  # noqa: PT028
+    patterns: Mapping[str, Pattern] | None = None,  # noqa: PT028
+    n_resamples: int = 1000,  # noqa: PT028
+    seed: int = 0,  # noqa: PT028
+    max_tokens: int = 4096,  # noqa: PT028
+    heads_per_batch: int = 8,  # noqa: PT028
+    folder: str | Path | None = None,  # noqa: PT028
+    study: Study | str | Path | None = None,  # noqa: PT028
+) -> pd.DataFrame:
+    """Test roles by imposing their patterns on heads, beside removal and controls.
+
+    Each head attends by the pattern of its role, with the model's own values, and as by itself where the pattern does
+    not apply. What that costs is compared with removing the head and with three patterns that are as sharp elsewhere:
+    its targets one token earlier, one token later, and at random places. Cost is the change of the metric towards
+    worse. All heads of a role together, and all heads with a role, are tested as well.
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: Other examples than those on which the roles were assigned.
+        roles: Table of `hr.roles`, or head -> pattern or patterns. Roles without a pattern are left out.
+        metric: Name of a metric or objective; "agreement" for an encoder without a task:
+            the cosine of its states with those of the intact model.
+        alone: Heads that are tested one by one; by default all that have a role. (kind, layer, head) each, or in
+            writing as in `head_mask`. Sets have all heads whatever is tested alone: a language model has hundreds of
+            sinks, of which a few one by one and all together are a quick test.
+        patterns: Role name -> pattern, of roles of your own.
+        n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
+        seed: Seed of the resamples and of the random places.
+        max_tokens: Tokens in one forward pass.
+        heads_per_batch: Variants of the model in one forward pass.
+        folder: Where finished batches are kept, by default with the study; an interrupted run continues after them.
+        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed.
+
+    Returns:
+        A table with a row per head and role, and per set of heads, index `(heads, role)`. Each cost has `.low` and
+        `.high`, its 95 % interval.
+
+        - removed, mean, uniform: cost of zero, of the mean over the corpus, of uniform attention.
+        - own: cost of the pattern of the role; wrong: mean cost of the three controls.
+        - there: cost of zero at the tokens to which the pattern applies, and of nothing elsewhere.
+        - explained: 1 - own / removed; NaN where removing costs nothing.
+        - p.removed, p.own, p.mean, p.uniform, p.wrong, p.there: two-sided p of removed = 0, and of own = removed, mean,
+          uniform, wrong and there; `.holm`, over all rows.
+        - applies: share of the content tokens to which the pattern applies; elsewhere the head attends as by itself.
+          Mean over the heads of a set; NaN for a pattern made of the heads' own weights.
+        - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
+          removal (also there alone), the mean, uniform attention and the controls, explains at least half, and applies
+          to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
+          if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
+          which uniform attention changes next to nothing. What no test shows is undecided.
+
+    Raises:
+        ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
+    """  # noqa: DOC502
+    handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), the_metric(metric)
+    named = None if alone is None else handle.named_heads(alone)
+    assigned = _assigned(roles, patterns or {}, named)
+    for heads in assigned:
+        handle.named_heads([head for head, _ in heads.members])
+    kept = None if study is None else study_at(study)
+    folder = kept.work / ".sweeps" if kept is not None and folder is None else folder
+    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
+    test = _Test(handle, corpus_of(corpus), chosen, assigned, n_resamples, seed, options)
+    test.check()
+    test.warn_of_the_same_examples(roles)
+    table = test.table() if kept is None else kept.keep(f"role-tests-{chosen.name}", test.key, test.table)
+    warn_of_few(table, chosen)
+    return table
+
+
+test_roles.__test__ = False  # type: ignore[attr-defined]  # it is no test of pytest's
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: heads that attend by their patterns together."""
+
+    role: str
+    members: tuple[tuple[Head, Pattern], ...]
+
+    @property
+    def heads(self) -> HeadSet:
+        """The heads."""
+        return frozenset(head for head, _ in self.members)
+
+
+def _assigned(
+    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]],
+    patterns: Mapping[str, Pattern],
+    alone: Collection[Head] | None,
+) -> list[Row]:
+    """Return a row for each head of `alone` and pattern, for all heads of each role, and for all heads with a role."""
+    pairs = _pairs(roles, patterns)
+    first = {head: (head, pattern) for _, head, pattern in reversed(pairs)}
+    if not pairs:
+        raise ValueError("no role to test: got no head that has a role with a pattern; try other roles or thresholds")
+    if missing := [head for head in alone or () if head not in first]:
+        raise ValueError(
+            f"no role to test of heads alone: got {written(frozenset(missing))} without a role that has a pattern; "
+            f"expected heads of the roles, such as {written(frozenset([pairs[0][1]]))}"
+        )
+    rows = [Row(role, ((head, pattern),)) for role, head, pattern in pairs if alone is None or head in alone]
+    for role in dict.fromkeys(role for role, _, _ in pairs):
+        members = tuple((head, pattern) for name, head, pattern in pairs if name == role)
+        rows += [Row(role, members)] if len(members) > 1 else []
+    everything = Row("all", tuple(first.values()))
+    return rows if any(row.heads == everything.heads for row in rows) else [*rows, everything]
+
+
+def _pairs(
+    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]], patterns: Mapping[str, Pattern]
+) -> list[tuple[str, Head, Pattern]]:
+    """Return every role that has a pattern, with its heads."""
+    if isinstance(roles, pd.DataFrame):
+        by_role = {role: patterns.get(role) or pattern_of(role) for role in names(roles)}
+        return [
+            (role, (*head,), pattern)
+            for role, pattern in by_role.items()
+            if pattern is not None
+            for head in roles.index[roles[role].to_numpy(bool)]
+        ]
+    return [
+        (pattern.label, (*head,), pattern)
+        for head, given in roles.items()
+        for pattern in ([given] if isinstance(given, Pattern) else given)
+    ]
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The sweeps of all rows, one for each replacement, and the table that follows from them."""
+
+    model: HeadModel
+    corpus: Corpus
+    metric: Metric
+    rows: Sequence[Row]
+    n_resamples: int
+    seed: int
+    options: Options
+
+    @property
+    def key(self) -> str:
+        """Cache key."""
+        listed = [(row.role, code(ByHead(dict(row.members)))) for row in self.rows]
+        return self._sweep("zero").cache_key(rows=repr(listed), resamples=self.n_resamples, seed=self.seed)
+
+    def check(self) -> None:
+        """Raise ValueError, before anything is measured, if a pattern does not fit its head or the corpus."""
+        heads: dict[Pattern, set[Head]] = {}
+        for row in self.rows:
+            for head, pattern in row.members:
+                heads.setdefault(pattern, set()).add(head)
+        for pattern, those in heads.items():
+            self._sweep(pattern).check([frozenset(those)])
+
+    def warn_of_the_same_examples(self, roles: object) -> None:
+        """Warn of roles that were assigned on the examples on which they are tested."""
+        texts = roles.attrs.get("signatures", {}) if isinstance(roles, pd.DataFrame) else {}
+        tested = dict(frame.fields(self._sweep("zero").signature)).get("text")
+        if tested and any(dict(frame.fields(text)).get("text") == tested for text in texts.values()):
+            log.warning(
+                "roles are tested on the corpus on which they were assigned: got %s; expected other examples, since "
+                "heads are chosen by what they do on these",
+                self.corpus.name,
+            )
+
+    def _sweep(self, replacement: Replacement) -> Sweep:
+        return Sweep(self.model, self.corpus, self.metric, replacement=replacement, seed=self.seed, **self.options)
+
+    def _variants(self, replacement: Replacement) -> dict[HeadSet, Array]:
+        """Return the statistics of every row under one replacement of all heads."""
+        return self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
+
+    def _imposed(self, patterns: Sequence[Mapping[Head, Pattern]]) -> list[Array]:
+        """Return the statistics of every row under patterns of its own: [row][example, statistic].
+
+        Rows of heads with the same patterns run together; a head with two roles needs two sweeps.
+        """
+        statistics: list[Array | None] = [None] * len(patterns)
+        while left := [place for place, row in enumerate(statistics) if row is None]:
+            merged: dict[Head, Pattern] = {}
+            now = []
+            for place in left:
+                if all(merged.get(head, pattern) == pattern for head, pattern in patterns[place].items()):
+                    merged |= patterns[place]
+                    now.append(place)
+            masked = (
+                self._sweep(ByHead(merged)).run(list(dict.fromkeys(self.rows[place].heads for place in now))).masked
+            )
+            for place in now:
+                statistics[place] = masked[self.rows[place].heads]
+        return [row for row in statistics if row is not None]
+
+    @cached_property
+    def _base(self) -> ExampleStats:
+        """The intact model and the removal of every row."""
+        return self._sweep("zero").run(list(dict.fromkeys(row.heads for row in self.rows)))
+
+    def table(self) -> pd.DataFrame:
+        """Compute the table."""
+        removed = [self._base.masked[row.heads] for row in self.rows]
+        others = {"mean": self._variants("mean"), "uniform": self._variants("uniform")}
+        imposed = self._imposed([dict(row.members) for row in self.rows])
+        wrong = [
+            self._imposed([{head: control(pattern) for head, pattern in row.members} for row in self.rows])
+            for control in (lambda p: Shift(p, -1), lambda p: Shift(p, 1), lambda p: Shuffle(p, self.seed))
+        ]
+        parts: dict[str, list[list[Array]]] = {"removed": [removed]}
+        parts |= {word: [[masked[row.heads] for row in self.rows]] for word, masked in others.items()}
+        there = self._imposed([{head: Absent(pattern) for head, pattern in row.members} for row in self.rows])
+        parts |= {"own": [imposed], "wrong": wrong, "there": [there]}
+        draws = {name: np.mean([self._cost(part) for part in listed], axis=0) for name, listed in parts.items()}
+        columns: dict[str, Array] = {}
+        for name, cost in draws.items():
+            low, high = bounds(cost[:, 1:])
+            columns |= {name: cost[:, 0], f"{name}.low": low, f"{name}.high": high}
+        columns |= self._tests(parts, draws)
+        columns |= _explained(draws["removed"], draws["own"], columns["p.removed.holm"])
+        table = pd.DataFrame(columns, index=self._index())
+        table["applies"] = self._coverage()
+        table["verdict"] = [_verdict(row) for _, row in table.iterrows()]
+        patterns = dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members)
+        fields = frame.sign(
+            intact=f"{float(self.metric.compute(self._base.intact.sum(0))):.6g}",
+            patterns=";".join(patterns),
+            controls="-1,+1,shuffled,absent",
+        )
+        text = f"{self._base.signature}|{fields}|{frame.sign(resamples=self.n_resamples, seed=self.seed)}"
+        return frame.signed(table, text)
+
+    def _coverage(self) -> Array:
+        """Return the share of content queries to which the pattern of each row applies, mean over its heads: [row]."""
+        shares: dict[tuple[str, str], float] = {}
+        sweeps: dict[tuple[bool, bool], Sweep] = {}  # patterns of the same needs have the same batches
+        for head, pattern in (member for row in self.rows for member in row.members):
+            if (place := (head[0], pattern.label)) not in shares and not pattern.needs_weights:
+                sweep = sweeps.setdefault((pattern.needs_trees, pattern.needs_counts), self._sweep(pattern))
+                parts = [pattern.coverage(batch, head[0], sweep.counted) for batch in sweep.batches]
+                shares[place] = float(np.divide(*np.sum(parts, axis=0)))
+        of_rows = ([shares.get((head[0], pattern.label), np.nan) for head, pattern in row.members] for row in self.rows)
+        return np.array([np.mean(part) for part in of_rows])
+
+    def _cost(self, statistics: Sequence[Array]) -> Array:
+        """Return the change of the metric towards worse, and its resamples: [row, 1 + resample]."""
+        values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
+        return np.asarray(-self.metric.better * (values[1:] - values[:1]))
+
+    def _tests(self, parts: Mapping[str, Sequence[Sequence[Array]]], draws: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute p of removed = 0 and of own = each rival, with Holm's correction over the rows."""
+        means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # of the controls: one row each
+        intact = [self._base.intact] * len(self.rows)
+        p = {"removed": self._p(intact, means["removed"], draws["removed"])}
+        p |= {test: self._p(means["own"], means[rival], draws[rival] - draws["own"]) for rival, test in RIVALS.items()}
+        return {
+            f"p.{name}{end}": values for name, row in p.items() for end, values in (("", row), (".holm", holm(row)))
+        }
+
+    def _p(self, bases: Sequence[Array], statistics: Sequence[Array], draws: Array) -> Array:
+        """Return the two-sided p of equal values, by the paired test of ablations: [row]."""
+        rows = (
+            replace(self._base, intact=base, masked={frozenset(): row}).measured()
+            for base, row in zip(bases, statistics, strict=True)
+        )
+        return np.array([p_values(row, draw[None, 1:])[0] for row, draw in zip(rows, draws, strict=True)])
+
+    def _index(self) -> pd.MultiIndex:
+        names = [written(row.heads) if len(row.members) == 1 else f"all {len(row.members)}" for row in self.rows]
+        return pd.MultiIndex.from_arrays([names, [row.role for row in self.rows]], names=["heads", "role"])
+
+
+def _explained(removed: Array, imposed: Array, p: Array) -> dict[str, Array]:
+    """Compute 1 - own / removed with its interval where removing costs something: NaN elsewhere."""
+    matters = (p < ALPHA) & (removed[:, 0] > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(matters[:, None], 1 - imposed / removed, np.nan)
+    low, high = bounds(shares[:, 1:])
+    return {"explained": shares[:, 0], "explained.low": low, "explained.high": high}
+
+
+def _verdict(row: pd.Series[float]) -> str:
+    """Return the verdict of a row, one of `VERDICTS`; undecided if neither is shown."""
+    whole, part, other, nothing, undecided = VERDICTS
+    if not (row["p.removed.holm"] < ALPHA and row["removed"] > 0):
+        return nothing
+    differs = [(row[rival] - row["own"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
+    if all(saved > 0 and is_sure for saved, is_sure in differs):
+        return whole if row["explained.low"] >= WHOLE and not row["applies"] < WHOLE else part
+    if row["explained.high"] < WHOLE or any(saved < 0 and is_sure for saved, is_sure in differs):
+        return other
+    return undecided

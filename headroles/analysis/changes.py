@@ -1,0 +1,189 @@
+"""Changes from one model to another: scores and roles of heads, and roles when other heads are pruned (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headroles.analysis import role_rules
+from headroles.analysis.association import measured
+from headroles.analysis.intervals import Array, difference
+from headroles.analysis.role_rules import ROLES, STABLE, Role
+from headroles.analysis.seeds import match_heads
+from headroles.tables import frame
+from headroles.tables.declared import signature_of
+from headroles.tables.places import Place, table_at
+
+Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
+Places = npt.NDArray[np.intp]
+CHANGE = ".change"  # suffix of a column of differences
+
+
+def compare_models(first: Place, second: Place, *, match: bool = False, roles: Iterable[Role] = ROLES) -> pd.DataFrame:
+    """Compare the heads of two models of one shape: which roles are gained and lost, how each score changes.
+
+    Args:
+        first: Study of a model. Or its table of `hr.score`, or the file of that table.
+        second: The same of a model with the same heads: another checkpoint, another seed, another training.
+        match: Whether heads are matched by their scores within layers (`hr.match_heads`), as those of models that were
+            trained from other seeds. By default a head is compared with the head at its place.
+        roles: Roles to look for.
+
+    Returns:
+        One row per head of the first model:
+
+        - `gained` and `lost`, names of roles, of those that both models were scored for; `unsure`, those of them that
+          change in fewer than 95 % of the resamples.
+        - For each score, effect of ablation and survival that both have, `.change`, the second less the first. Its 95 %
+          interval `.change.low` and `.change.high` is made of those of both (Zou and Donner 2008). On the same text,
+          with the same seed, the correlation of their resamples counts; other texts count as independent. Ends are NaN
+          where neither is known, as of effects of ablation on the same text.
+        - With `match`, `match.layer`, `match.head` and `similarity` of the head of the second model.
+
+        The signature of each column has those of both models.
+
+    Raises:
+        ValueError: For models of other shapes, and for tables without a common score.
+    """
+    before, after = table_at(first), table_at(second)
+    frame.check_once(before, after)
+    if set(before.index) != set(after.index):
+        raise ValueError(
+            f"models of different shapes cannot be compared head by head: got {len(before)} and {len(after)} heads, "
+            f"{len(before.index.intersection(after.index))} in common; expected the same layers and heads"
+        )
+    after = after.loc[before.index]
+    scores = [name for name in map(str, before) if measured(name, before) and name in after]
+    scores = [name for name in scores if name != "position[offset]"]  # a difference of two choices says nothing
+    if not scores:
+        raise ValueError(
+            f"no score to compare: got {frame.listed(list(map(str, before)))} and "
+            f"{frame.listed(list(map(str, after)))}; expected a column of both; score both models"
+        )
+    columns: dict[str, object] = {}
+    places = np.arange(len(before))
+    if match:
+        matches = match_heads(before, after).loc[before.index]
+        heads = zip(before.index.get_level_values("kind"), matches["match.layer"], matches["match.head"], strict=True)
+        places, columns = before.index.get_indexer(pd.MultiIndex.from_tuples(heads)), dict(matches)
+    columns |= _roles(before, after, places, roles)
+    of_all = frame.holding(first=frame.sources(before, scores), second=frame.sources(after, scores))
+    signatures = dict.fromkeys(columns, of_all)
+    for name in scores:
+        texts = frame.holding(first=signature_of(before, name), second=signature_of(after, name))
+        changes = _change(before, after, places, name)
+        columns |= changes
+        signatures |= dict.fromkeys(changes, texts)
+    how = frame.sign(compare="second less first", match="layer" if match else "place")
+    return frame.table(columns, frame.rows(before), {name: f"{how}|{text}" for name, text in signatures.items()})
+
+
+def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Iterable[Role]) -> dict[str, list[str]]:
+    """Names of the roles that each head gains and loses, and of those among them that are unsure, as columns."""
+    changed: dict[str, list[list[str]]] = {name: [[] for _ in places] for name in ("gained", "lost", "unsure")}
+    for role in roles:
+        for variant, column in role.variants(before.columns):
+            if not {column, column + (role.over or "")} <= {*before} & {*after}:
+                continue
+            had, has = role_rules.holders(before, role, column), role_rules.holders(after, role, column)[places]
+            known = before[column].notna().to_numpy() & after[column].notna().to_numpy()[places]
+            first, second = (role_rules.resampled_holders(table, role, column) for table in (before, after))
+            drawn = _together(first, second, places, paired=_paired(before, after, column))
+            for what, old, new in (("gained", False, True), ("lost", True, False)):
+                for row in np.flatnonzero(known & (had == old) & (has == new)):
+                    changed[what][row].append(variant)
+                    if drawn and ((drawn[0][row] == old) & (drawn[1][row] == new)).mean() < STABLE:
+                        changed["unsure"][row].append(variant)
+    return {name: [", ".join(names) for names in rows] for name, rows in changed.items()}
+
+
+def _change(before: pd.DataFrame, after: pd.DataFrame, places: Places, name: str) -> dict[str, Array]:
+    """The second less the first, with the ends of its interval where tables have those of both."""
+    both, change = (before, after), f"{name}{CHANGE}"
+    old, new = (table[name].to_numpy(float) for table in both)
+    if not all(f"{name}.{end}" in table for end in ("low", "high") for table in both):
+        return {change: new[places] - old}
+    ends = [np.stack([table[f"{name}.{end}"].to_numpy(float) for end in ("low", "high")]) for table in both]
+    paired = _paired(*both, name)
+    first, second = (frame.resamples_of(table, name) for table in both)
+    drawn = _together(first, second, places, paired=paired)
+    correlations = np.full(len(places), 0.0 if paired is False else np.nan)
+    if paired and drawn:
+        correlations = _correlations(*drawn)
+    low, high = difference((old, new[places]), (ends[0], ends[1][:, places]), correlations)
+    return {change: new[places] - old, f"{change}.low": low, f"{change}.high": high}
+
+
+def _paired(before: pd.DataFrame, after: pd.DataFrame, column: str) -> bool | None:
+    """Whether resamples of a column are of the same sentences; False for other texts, None if neither is known."""
+    old, new = (dict(frame.fields(signature_of(table, column))) for table in (before, after))
+    if "text" not in old or "text" not in new:
+        return None
+    if old["text"] != new["text"]:
+        return False
+    return True if "seed" in old and old["seed"] == new.get("seed") else None
+
+
+def _together(
+    first: Draws | None, second: Draws | None, places: Places, *, paired: bool | None
+) -> tuple[Draws, Draws] | None:
+    """Resamples of both models, as many of one as of the other; of other texts they are moved, so none share counts."""
+    if first is None or second is None or paired is None:
+        return None
+    count = min(first.shape[1], second.shape[1])
+    return first[:, :count], second[places, :count] if paired else np.roll(second[places, :count], 1, axis=1)
+
+
+def _correlations(first: Draws, second: Draws) -> Array:
+    """Correlation of the resamples of each head; 0 where one of both does not vary."""
+    centred = [draws - np.nanmean(draws.astype(float), axis=1, keepdims=True) for draws in (first, second)]
+    spread = np.sqrt(np.nanmean(centred[0] ** 2, axis=1) * np.nanmean(centred[1] ** 2, axis=1))
+    together = np.nanmean(centred[0] * centred[1], axis=1)
+    return np.asarray(np.clip(np.divide(together, spread, out=np.zeros(len(spread)), where=spread > 0), -1, 1))
+
+
+def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+    """Count how roles change by pruning (Voita et al. 2019, section 6.3 and Fig. 8).
+
+    Args:
+        before: Table of `hr.roles` of the whole model.
+        after: The same of the pruned model, heads by their old numbers; or several by number of heads left, such as
+            `{72: ..., 36: ...}`.
+
+    Returns:
+        One row per role, its variants joined; with several tables, a column `heads` has their keys. Of the heads that
+        had the role `before`: `stayed` kept it, `lost` are left without it, `went` were pruned. `new` had it not
+        before. `after` = stayed + new; a role is taken over where `went` and `new` are above 0.
+
+    Raises:
+        ValueError: If `after` is empty, or has heads that `before` has not.
+    """
+    if isinstance(after, Mapping):
+        parts = [role_changes(before, table).assign(heads=size) for size, table in after.items()]
+        if not parts:
+            raise ValueError("no table of roles after pruning: got an empty mapping; expected at least one")
+        return _signed(pd.concat(parts, ignore_index=True), before)
+    if len(extra := after.index.difference(before.index)):
+        raise ValueError(
+            f"{len(extra)} heads of the pruned model are not in the whole one, such as {':'.join(map(str, extra[0]))}"
+        )
+    had, has = (
+        {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
+        for roles in (before, after)
+    )
+    rows = []
+    for name, old in had.items():
+        now = has.get(name, set())
+        left = old & set(after.index)
+        counts = {"before": len(old), "stayed": len(left & now), "lost": len(left - now), "went": len(old - left)}
+        rows.append({"role": name, **counts, "new": len(now - old), "after": len(now)})
+    return _signed(pd.DataFrame(rows), before)
+
+
+def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    texts = list(before.attrs.get("signatures", {}).values())
+    text = frame.holding(drift="of", roles=texts[0] if texts else "unsigned")
+    return frame.signed(table, text)

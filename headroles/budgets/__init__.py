@@ -1,0 +1,5 @@
+"""Budgets: which key-value heads need the long context, a cache in which others stream, exports of the choice."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,150 @@
+"""Streaming attention by the model's own attention function: groups that see only the first and the latest tokens.
+
+`headroles.patterns.Streaming` masks and renormalises the weights of eager attention, which is quadratic in memory. The
+same numbers come from a softmax under one more mask, by transformers' fused attention: long texts fit, with gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from headroles._restoration import Changes, block
+from headroles.models.attention_hooks import configs_of, eager, exclusive, restore_names, set_names
+from headroles.models.sites import Site
+from headroles.models.weights.sharded import joined
+from headroles.patterns import Streaming
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]  # a function of transformers' attention interface
+PART = "headroles_part"  # attribute of the keys that a cache returns: its part, which attends
+NAMES = {"eager": "headroles-budget-eager", "sdpa": "headroles-budget-sdpa"}  # implementation -> that with budgets
+
+
+class Part(Protocol):
+    """The part of a cache for one layer."""
+
+    def attend(
+        self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, None]:
+        """Return the heads' outputs, [batch, query, heads, size], of what the cache holds."""
+
+
+Again = Callable[[Tensor], Tensor]  # the outputs of heads under another attention mask
+_kept: dict[nn.Module, Callable[[nn.Module, Again, Tensor, Tensor | None, Attention], None]] = {}
+
+
+def implementation(model: PreTrainedModel) -> str:
+    """Return which attention a model has with budgets: fused if it has fused attention now, otherwise eager."""
+    name = getattr(model.config._attn_implementation, "before", None) or model.config._attn_implementation
+    return NAMES.get(name, NAMES["eager"])
+
+
+def first_tokens(mask: Tensor | None, batch: int, device: torch.device) -> Tensor:
+    """Return the place of the first token of each text that is not padding, by the mask of the last query: [batch]."""
+    if mask is None:
+        return torch.zeros(batch, dtype=torch.long, device=device)
+    last = mask[:, 0, -1]  # [batch or 1, key]
+    seen = last if last.dtype == torch.bool else last > torch.finfo(last.dtype).min / 2
+    return seen.int().argmax(-1).expand(batch)
+
+
+def stream(places: Tensor, keys: Tensor, first: Tensor, pattern: Streaming) -> Tensor:
+    """Return which keys a streaming query sees: bool [batch, 1, query, key].
+
+    Args:
+        places: Places of the queries, [query].
+        keys: Places of the keys, [batch or 1, key].
+        first: Place of the first token of each text, [batch].
+        pattern: The numbers of first and latest tokens.
+    """
+    apart = places[:, None] - keys[:, None]  # [batch, query, key]
+    recent = (apart >= 0) & (apart < pattern.recent)
+    sink = (apart >= 0) & (keys[:, None] - first[:, None, None] < pattern.sink)
+    return (recent | sink)[:, None]
+
+
+def masked(mask: Tensor | None, kept: Tensor, attention: Attention, dtype: torch.dtype) -> Tensor:
+    """Return a mask, and only the kept keys of it, in the form that an attention function takes."""
+    is_fused = attention is ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if mask is None:
+        return kept if is_fused else torch.zeros((), dtype=dtype).where(kept, torch.finfo(dtype).min)
+    return mask & kept if mask.dtype == torch.bool else mask.masked_fill(~kept, torch.finfo(mask.dtype).min)
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask that is added to scores; fused attention would make one of its own in each layer."""
+    return mask if mask.dtype != torch.bool else torch.zeros((), dtype=dtype).where(mask, -torch.inf)
+
+
+def _attend(
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as the model does; to the keys of a budgeted cache as its part does."""
+    attention: Attention = eager(module) if name == "eager" else ALL_ATTENTION_FUNCTIONS["sdpa"]
+    part: Part | None = getattr(key, PART, None)
+    if part is not None:
+        return part.attend(attention, module, query, attention_mask, **options)
+    if module in _kept:
+
+        def again(mask: Tensor) -> Tensor:
+            return attention(module, query, key, value, mask, **options)[0]
+
+        _kept[module](module, again, query, attention_mask, attention)
+    return attention(module, query, key, value, attention_mask, **options)
+
+
+for _name, _ours in NAMES.items():
+    AttentionInterface.register(_ours, partial(_attend, _name))
+    AttentionMaskInterface.register(_ours, eager_mask if _name == "eager" else sdpa_mask)
+
+
+@block
+def streams(
+    changes: Changes, model: PreTrainedModel, sites: list[Site], pattern: Streaming
+) -> Callable[[Site, Tensor], Tensor]:
+    """Return within the block a replacement for `mask_heads`: the outputs of heads that stream.
+
+    Args:
+        changes: Those of the block.
+        model: A decoder, which reads whole texts within the block, without a cache.
+        sites: The sites that may stream; other heads are replaced by themselves.
+        pattern: The numbers of first and latest tokens.
+    """
+    calls: dict[nn.Module, Callable[[], Tensor]] = {}
+    last: list[Any] = []  # the model's mask and what else a mask is of, and that mask: layers share it and its memory
+
+    def keep(module: nn.Module, again: Again, query: Tensor, mask: Tensor | None, attention: Attention) -> None:
+        of = (query.shape[2], query.device, query.dtype)
+        if not last or last[0] is not mask or last[1] != of:
+            places = torch.arange(query.shape[2], device=query.device)
+            seen = stream(places, places[None], first_tokens(mask, len(query), query.device), pattern)
+            last[:] = mask, of, _added(masked(mask, seen, attention, query.dtype), query.dtype)
+        calls[module] = partial(again, last[2])
+
+    def outputs(site: Site, z: Tensor) -> Tensor:
+        if site.module not in calls:
+            return z
+        streamed = calls.pop(site.module)()  # [batch, query, heads of this process, size]
+        return joined(streamed, site.group, 2).reshape(z.shape)
+
+    changes.enter(exclusive(model))
+    for site in sites:
+        changes.add(partial(_kept.pop, site.module, None))
+        _kept[site.module] = keep
+    configs = configs_of(model.modules())
+    changes.add(partial(restore_names, configs, id(calls)))
+    set_names(configs, id(calls), implementation(model))
+    return outputs

@@ -1,0 +1,216 @@
+"""A cache of keys and values in which some key-value heads keep the whole text, and others its start and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary, finalize
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from headroles.budgets.attention import PART, Attention, first_tokens, implementation, masked, stream
+from headroles.budgets.calibration import GROUP_LEVELS, global_sites, group_index
+from headroles.models.attention_hooks import configs_of, restore_names, set_names
+from headroles.models.head_model import HeadModel
+from headroles.models.sites import Site
+from headroles.patterns import Streaming
+from headroles.tables import frame
+
+ATTENTION = ("eager", "sdpa")  # implementations that a cache with a budget can take part in
+_accepted: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()  # digests of weights of tables
+
+
+class BudgetedCache(Cache):
+    """A cache in which the groups of a budget keep all keys and values, and the others stream.
+
+    transformers takes it as any cache: in a forward, and in `generate`, greedy, sampling and with beams.
+    The logits are those of the model with these groups masked, `hr.mask_heads(..., replacement=Streaming(sink,
+    recent))`, to rounding: keys keep their positions. For as long as the cache exists, the model's attention
+    implementation is one of transformers' attention interface that knows such caches, and attends as before with any
+    other. A cache is for one text or batch of texts. It cannot be shortened, as assisted generation does.
+
+    Args:
+        model: A transformers decoder, with eager or fused (sdpa) attention.
+        table: A table of `hr.cache_budget` for this model.
+
+    Raises:
+        ValueError: If the model cannot have a budget, or the table is of another model.
+
+    Example:
+        >>> table = hr.cache_budget(model, tokenizer, hr.hidden_facts(tokenizer, 16))
+        >>> model.generate(**inputs, cache=hr.BudgetedCache(model, table))  # past_key_values= before transformers 5.24
+    """  # noqa: DOC502
+
+    def __init__(self, model: PreTrainedModel, table: pd.DataFrame) -> None:
+        handle = HeadModel(model)
+        pattern, streaming = budget_of(table)
+        sites = global_sites(handle, pattern)
+        _check_table(handle, table, sites)
+        name = handle.config._attn_implementation
+        if getattr(name, "before", name) not in ATTENTION:
+            raise ValueError(
+                f"no cache with a budget for {name!r} attention: expected {' or '.join(ATTENTION)}; try "
+                f"model.set_attn_implementation('sdpa')"
+            )
+        layers: list[Any] = DynamicCache(config=handle.config).layers
+        for site in sites:
+            groups = [group for group in range(len(site.groups)) if (*site.key, group) in streaming]
+            if groups:
+                layers[handle.sites.index(site)] = _Layer(groups, len(site.groups), pattern)
+        super().__init__(layers=layers)
+        configs = configs_of(handle.model.modules())
+        finalize(self, restore_names, configs, id(self))
+        set_names(configs, id(self), implementation(handle.model))
+
+    def nbytes(self) -> int:
+        """Return the bytes of the keys and values that are held now."""
+        tensors = [getattr(layer, name, None) for layer in self.layers for name in TENSORS]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
+
+TENSORS = ("keys", "values", "streamed_keys", "streamed_values")
+
+
+class _Layer(DynamicLayer):
+    """The cache of one layer: `keys` and `values` of the groups that keep all, and others of those that stream."""
+
+    is_croppable = False
+    is_sliding = False
+
+    def __init__(self, streaming: list[int], groups: int, pattern: Streaming) -> None:
+        super().__init__()
+        self.streaming, self.pattern = streaming, pattern
+        self.whole = [group for group in range(groups) if group not in streaming]
+        self.length = 0  # tokens that were read
+        self.streamed_keys: Tensor | None = None  # [batch, streaming groups, kept, size]
+        self.streamed_values: Tensor | None = None
+        self.places: Tensor | None = None  # of the kept tokens in the text: [batch, kept]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new tokens; return those of the groups that keep all, with this layer's part."""
+        new = torch.arange(self.length, self.length + key_states.shape[2], device=key_states.device)
+        new = new.expand(len(key_states), -1)
+        self.length += key_states.shape[2]
+        keys, values = key_states[:, self.streaming], value_states[:, self.streaming]
+        if self.streamed_keys is None or self.streamed_values is None or self.places is None:
+            self.streamed_keys, self.streamed_values, self.places = keys, values, new
+        else:
+            self.streamed_keys = torch.cat([self.streamed_keys, keys], 2)
+            self.streamed_values = torch.cat([self.streamed_values, values], 2)
+            self.places = torch.cat([self.places, new], 1)
+        whole, others = super().update(key_states[:, self.whole], value_states[:, self.whole], *args, **kwargs)
+        whole = whole.view_as(whole)  # which no one else has
+        setattr(whole, PART, self)
+        return whole, others
+
+    def attend(
+        self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, None]:
+        """Attend in two calls: of groups that keep all, and of those that stream; then drop what is not kept."""
+        assert self.streamed_keys is not None and self.streamed_values is not None and self.places is not None  # noqa: PT018
+        first = first_tokens(mask, len(query), query.device)
+        groups = query.unflatten(1, (len(self.whole) + len(self.streaming), -1))  # [batch, group, head, query, size]
+        shape = (len(query), query.shape[2], *groups.shape[1:3], self.streamed_values.shape[3])
+        out = query.new_empty(shape)  # [batch, query, group, head, size]
+
+        def put(chosen: list[int], keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
+            some = attention(module, groups[:, chosen].flatten(1, 2), keys, values, mask, **options)[0]
+            out[:, :, chosen] = some.unflatten(2, (len(chosen), -1))
+
+        if self.whole and self.keys is not None and self.values is not None:
+            put(self.whole, self.keys, self.values, mask)
+        put(self.streaming, self.streamed_keys, self.streamed_values, self._mask(mask, first, attention, query))
+        self._drop(first)
+        return out.flatten(2, 3), None
+
+    def _mask(self, mask: Tensor | None, first: Tensor, attention: Attention, query: Tensor) -> Tensor:
+        """Return the mask of the streaming groups, of the kept keys: [batch, 1, query, kept]."""
+        assert self.places is not None
+        places = torch.arange(self.length - query.shape[2], self.length, device=query.device)
+        seen = stream(places, self.places, first, self.pattern)
+        if mask is not None:
+            shape = (len(seen), -1, -1, -1)
+            mask = mask.expand(*shape).gather(3, self.places[:, None, None].expand(-1, *mask.shape[1:3], -1))
+        return masked(mask, seen, attention, query.dtype)
+
+    def _drop(self, first: Tensor) -> None:
+        """Drop what no later query sees: all but the first and the latest tokens of each text."""
+        assert self.places is not None
+        size = self.pattern.sink + self.pattern.recent - 1  # of the latest ones, that of the next query is to come
+        if self.places.shape[1] <= size:
+            return
+        since = self.places - first[:, None]
+        needed = ((since >= 0) & (since < self.pattern.sink)) | (self.length - self.places < self.pattern.recent)
+        order = needed.int().argsort(dim=1, descending=True, stable=True)[:, :size].sort(1).values  # [batch, kept]
+        self._each(
+            lambda tensor: tensor.gather(2, order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3]))
+        )
+        self.places = self.places.gather(1, order)
+
+    def get_seq_length(self) -> int:
+        """Return how many tokens were read."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Reorder the texts, as beam search does."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each text."""
+        super().batch_repeat_interleave(repeats)
+        self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
+        self.places = None if self.places is None else self.places.repeat_interleave(repeats, 0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some of the texts, in this order."""
+        super().batch_select_indices(indices)
+        self._each(lambda tensor: tensor[indices.to(tensor.device)])
+        self.places = None if self.places is None else self.places[indices.to(self.places.device)]
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise ValueError: what a group that streams has dropped does not come back."""
+        if tokens_to_remove:
+            raise ValueError(
+                f"a cache with a budget cannot be shortened: got crop({tokens_to_remove}); expected generation without "
+                f"an assistant"
+            )
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.length, self.streamed_keys, self.streamed_values, self.places = 0, None, None, None
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the keys and values of the groups that stream."""
+        if self.streamed_keys is not None and self.streamed_values is not None:
+            self.streamed_keys, self.streamed_values = change(self.streamed_keys), change(self.streamed_values)
+
+
+def budget_of(table: pd.DataFrame) -> tuple[Streaming, set[tuple[str, int, int]]]:
+    """Return the pattern of a budget and the groups that stream; ValueError for another table."""
+    texts = table.attrs.get("signatures", {})
+    fields = dict(frame.fields(texts.get("streaming", "")))
+    if list(table.index.names) != GROUP_LEVELS or not {"sink", "recent"} <= fields.keys():
+        raise ValueError(f"no table of a budget: got {frame.described(table)}; expected one of hr.cache_budget")
+    streaming = {(kind, int(layer), int(group)) for kind, layer, group in table.index[table["streaming"] == 1]}
+    return Streaming(int(fields["sink"]), int(fields["recent"])), streaming
+
+
+def _check_table(handle: HeadModel, table: pd.DataFrame, sites: list[Site]) -> None:
+    """Raise ValueError if a table is of another model; its weights are read once for each digest."""
+    index = group_index(sites)
+    if not table.index.equals(index):
+        raise ValueError(
+            f"the table is of another model: got {len(table)} groups; expected the {len(index)} groups of {handle.name}"
+        )
+    digest = dict(frame.fields(frame.provenance(table, "streaming"))).get("weights", "")
+    accepted = _accepted.setdefault(handle.model, set())
+    if digest not in accepted and digest != handle.weights:
+        raise ValueError(
+            f"the table is of another model: got weights {digest}; expected {handle.weights}, those of {handle.name}"
+        )
+    accepted.add(digest)

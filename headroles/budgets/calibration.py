@@ -1,0 +1,227 @@
+"""Calibration: the loss of answers to long texts under gates of key-value groups, which stream where a gate is 0."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
+
+from headroles._distributed import track
+from headroles._restoration import Changes, block
+from headroles.analysis.intervals import Array
+from headroles.budgets.attention import streams
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import Head
+from headroles.models.sites import Site
+from headroles.patterns import Streaming
+from headroles.pruning.learned_gates import L0, RATE, frozen
+
+GROUP_LEVELS = ["kind", "layer", "group"]
+POINTS = 4  # of the path of gates from 1 to 0
+LONG = 1500  # tokens of a text from which backward passes compute each layer once more, in a third of the memory
+Loss = Callable[[Tensor], Tensor]  # gates [..., group] -> losses
+
+
+class Question(NamedTuple):
+    """A text as token ids, and the place at which its answer begins."""
+
+    ids: Tensor  # [1, token]
+    answer: int
+
+
+class Calibration:
+    """A decoder, the groups of its layers without a window, and long texts with answers.
+
+    Args:
+        model: The decoder with its tokenizer.
+        corpus: Texts with an `answer` in their tokens (`hr.needles`, `hr.hidden_facts`), or with a `target`.
+        pattern: What a streaming group sees.
+
+    Raises:
+        ValueError: For a model without a cache of keys and values, with attention outside transformers' interface or
+            with windows on all layers, and for texts without answers.
+    """
+
+    def __init__(self, model: HeadModel, corpus: Corpus, pattern: Streaming) -> None:
+        self.model, self.corpus, self.pattern = model, corpus, pattern
+        self.sites = global_sites(model, pattern)
+        self.index = group_index(self.sites)
+        self.questions = [question(sentence, number, model) for number, sentence in enumerate(corpus, 1)]
+        if not self.questions:
+            raise ValueError(f"corpus {corpus.name!r} is empty: got no text; expected long texts with answers")
+
+        self.numbers = self._numbers()  # of the group of every head, after the last for a head of none: [heads]
+
+    def _numbers(self) -> Tensor:
+        places = {
+            (*site.key, number): group
+            for group, (site, numbers) in enumerate(_groups(self.sites))
+            for number in numbers
+        }
+        return torch.tensor([places.get(head, len(self.index)) for head in self.model.heads], device=self.model.device)
+
+    @contextmanager
+    def losses(self) -> Iterator[Callable[[Question], Loss]]:
+        """Yield within the block a function of a text, which gives that of gates [group]: its loss, a number."""
+        gates: list[Tensor] = []
+        handle, takes = self.model, inspect.signature(self.model.model.forward).parameters
+        with (
+            handle.evaluating(),
+            frozen(handle.model, "all"),
+            streams(handle.model, self.sites, self.pattern) as outputs,
+            recomputed(handle, max(text.ids.shape[1] for text in self.questions)),
+        ):
+            ones = torch.ones(len(handle.index), device=handle.device)
+            with handle.mask(lambda: gates[0] if gates else ones, outputs):
+
+                def loss(text: Question, values: Tensor) -> Tensor:
+                    gates[:] = [F.pad(values, (0, 1), value=1.0)[self.numbers]]
+                    size = text.ids.shape[1] - text.answer
+                    options = {"logits_to_keep": size + 1} if "logits_to_keep" in takes else {}
+                    logits = handle.forward({"input_ids": text.ids}, **options).logits[0, -size - 1 : -1]
+                    return F.cross_entropy(logits.float(), text.ids[0, text.answer :])
+
+                yield lambda text: lambda values: loss(text, values)
+
+    def measure(self, gates: Tensor) -> Array:
+        """Measure the loss of each answer under gates, in nats per token: [text]."""
+        with self.losses() as of, self.model.without_gradients():
+            return np.array([float(of(text)(gates.to(self.model.device))) for text in self.questions])
+
+    def along_path(self, points: int = POINTS) -> Array:
+        """Integrate gradients of each loss along gates from 1 to 0, by captum: effects of streaming, [text, group]."""
+        from captum.attr import IntegratedGradients
+
+        ones = torch.ones(1, len(self.index), device=self.model.device)
+        rows = []
+        with self.losses() as of, torch.enable_grad():
+            for text in track(self.questions, "gradients of streaming", total=len(self.questions)):
+                loss = of(text)
+                method = IntegratedGradients(lambda gates: torch.stack([loss(row) for row in gates]))  # noqa: B023 - called here
+                options = {"n_steps": points, "method": "riemann_middle", "internal_batch_size": 1}
+                rows.append(
+                    -method.attribute(ones, torch.zeros_like(ones), **options)[0].detach().double().cpu().numpy()
+                )
+        return np.stack(rows)
+
+    def one_by_one(self) -> Array:
+        """Measure what it does to each loss if a group streams alone: [text, group]."""
+        alone = 1 - torch.eye(len(self.index), device=self.model.device)
+        rows = []
+        with self.losses() as of, self.model.without_gradients():
+            for text in track(self.questions, "groups that stream", total=len(self.questions)):
+                loss = of(text)
+                intact = loss(torch.ones_like(alone[0]))
+                rows.append([float(loss(gates) - intact) for gates in alone])
+        return np.array(rows)
+
+    def learned(self, keep: int, *, steps: int, seed: int) -> Array:
+        """Learn gates by L0 with all weights frozen, as DuoAttention does by an L1 penalty: P(gate != 0), [group]."""
+        handle = self.model
+        firsts: list[Head] = [(*site.key, numbers[0]) for site, numbers in _groups(self.sites)]
+        gates = L0(freeze="all").gates(handle.model, firsts, keep, unit="group").train()
+        gates.horizon = steps
+        optimizer = torch.optim.Adam([gates.log_alpha], lr=RATE(steps))
+        order = np.random.default_rng(seed).permutation(np.resize(np.arange(len(self.questions)), steps))
+        with torch.random.fork_rng(devices=[]), self.losses() as of, torch.enable_grad():
+            torch.manual_seed(seed)
+            for place in track(order, "learning gates", total=steps):
+                gates.draw()
+                assert gates.drawn is not None
+                drawn = gates.drawn[_places(handle, firsts)]
+                total = of(self.questions[place])(drawn) + gates.penalty()
+                optimizer.zero_grad()
+                total.backward()
+                optimizer.step()
+        return gates.eval().chances().detach().double().cpu().numpy()
+
+
+@block
+def recomputed(changes: Changes, model: HeadModel, tokens: int) -> None:
+    """Within the block keep only the inputs of layers for the backward passes of texts of `LONG` tokens or more."""
+    names = dict.fromkeys(site.name.rpartition(".")[0] for site in model.sites) if tokens >= LONG else {}
+    for layer in (model.model.get_submodule(name) for name in names if name):
+        before = vars(layer).get("forward")  # that of accelerate
+        changes.add(partial(vars(layer).pop, "forward", None) if before is None else partial(_set, layer, before))
+        _set(layer, partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False))
+
+
+def _set(layer: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    vars(layer)["forward"] = forward
+
+
+def _places(handle: HeadModel, heads: Sequence[Head]) -> list[int]:
+    """Return the places of heads among all heads of a model."""
+    return [handle.heads.index(head) for head in heads]
+
+
+def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
+    """Return the tokens of a text with its answer; ValueError without one, or if the model has too few positions."""
+    answer = getattr(sentence, "answer", 0)
+    ids = [*getattr(sentence, "ids", ())]
+    if not answer and sentence.target is not None:
+        read = model.tokenizer
+        ids = list(read(sentence.text, verbose=False)["input_ids"])
+        if ids and ids[-1] == read.eos_token_id:
+            ids.pop()
+        answer = len(ids)
+        ids += read(f" {sentence.target.text.strip()}", add_special_tokens=False)["input_ids"]
+    if not 0 < answer < len(ids):
+        raise ValueError(
+            f"text {number} has no answer: got {sentence.text[:40]!r}; expected the answer as its target, or texts of "
+            f"hr.needles or hr.hidden_facts"
+        )
+    if len(ids) > model.positions:
+        raise ValueError(f"text {number} is too long: got {len(ids)} tokens; expected at most {model.positions}")
+    return Question(torch.tensor([ids], device=model.device), answer)
+
+
+def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:
+    """Return the sites that keep keys for the whole text; ValueError for a model that cannot have a budget."""
+    sites, name = model.sites, model.name
+    if {site.kind for site in sites} != {"dec-self"}:
+        raise ValueError(
+            f"{name} has no budget: got heads of {', '.join(sorted(model.kinds))}; expected a decoder alone"
+        )
+    if outside := next((site for site in sites if site.outside is not None), None):
+        raise ValueError(f"{name} has no budget: got {outside.name} outside transformers' attention interface")
+    if sinks := next((site for site in sites if hasattr(site.module, "sinks")), None):
+        raise ValueError(f"{name} has no budget: got learnt sinks in {sinks.name}, one for each head of a layer")
+    layers: list[Any] = DynamicCache(config=model.config).layers
+    known = {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    if len(layers) != len(sites) or {type(layer).__name__ for layer in layers} - known:
+        got = ", ".join(sorted({type(layer).__name__ for layer in layers})) or "none"
+        raise ValueError(
+            f"{name} has no budget: got {len(sites)} attention layers and a cache of {len(layers)} ({got}); expected "
+            f"keys and values of each layer in it"
+        )
+    windows = [layer.sliding_window for layer in layers if layer.is_sliding]
+    if len(windows) == len(sites):
+        raise ValueError(f"{name} has no budget: got a window of {min(windows)} tokens on every layer, which is one")
+    if windows and min(windows) < pattern.recent:
+        raise ValueError(
+            f"windows of {name} are shorter than the stream: got sliding_window={min(windows)} and "
+            f"recent={pattern.recent}; expected recent={min(windows)} or less"
+        )
+    return [site for site, layer in zip(sites, layers, strict=True) if not layer.is_sliding]
+
+
+def _groups(sites: Sequence[Site]) -> list[tuple[Site, tuple[int, ...]]]:
+    return [(site, numbers) for site in sites for numbers in site.groups]
+
+
+def group_index(sites: Sequence[Site]) -> pd.MultiIndex:
+    """Return the index (kind, layer, group) of key-value heads."""
+    rows = [(*site.key, group) for site in sites for group in range(len(site.groups))]
+    return pd.MultiIndex.from_tuples(rows, names=GROUP_LEVELS)

@@ -1,0 +1,103 @@
+"""Exports: the budget of key-value heads in the files that other programs read, and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from headroles.analysis.intervals import Array
+from headroles.budgets.cache import budget_of
+from headroles.tables import frame, kv_groups
+from headroles.tables.io import replacing
+
+Form = Literal["duo", "kvpress", "vllm-hook", "json"]
+FORMS: tuple[Form, ...] = get_args(Form)
+HEADS, CONFIG, PLAIN, HOOK = "full_attention_heads.tsv", "config.json", "budget.json", "vllm-hook.json"
+
+
+def export_budget(
+    table: pd.DataFrame, folder: str | Path, form: Form = "duo", *, layers: int | None = None
+) -> list[Path]:
+    """Write the budget of a model for DuoAttention, kvpress or vLLM-Hook, or as plain JSON.
+
+    - "duo": `full_attention_heads.tsv`, a row for each layer with tabs between the key-value heads, 1 for a head that
+      keeps its whole cache, and `config.json` with `sink_size` and `recent_size`, as `load_attn_pattern` of
+      mit-han-lab/duo-attention (`duo_attn/utils.py`) reads them. Layers with a window have rows of ones.
+    - "kvpress": the same files, which `DuoAttentionPress.load_attention_pattern` of NVIDIA/kvpress reads, and in
+      `config.json` its `head_compression_ratio`: it lets this share of the heads with the lowest numbers stream. It
+      loads files of six known checkpoints only, so that yours have to replace that method; and it needs transformers
+      below 5.3, so that its format is taken from its source.
+    - "vllm-hook": `vllm-hook.json`, which `HookLLM.load_config` of IBM/vLLM-Hook (`hook_llm.py`) reads;
+      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache. They are what its
+      workers record; nothing streams there. Its format, too, is taken from its source: it needs vLLM.
+    - "json": `budget.json` with `sink`, `recent`, and `retrieval` and `streaming`, each a list of [layer, group].
+
+    Args:
+        table: A table of `hr.cache_budget`.
+        folder: Where the files are written.
+        form: For which program: "duo", "kvpress", "vllm-hook" or "json".
+        layers: Number of layers of the model; by default that of the model of the table.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: If it is no table of a budget, the form is unknown, or layers have different numbers of groups,
+            which no matrix holds.
+    """  # noqa: DOC502
+    if form not in FORMS:
+        raise ValueError(f"unknown form {form!r}; expected one of {', '.join(FORMS)}")
+    pattern, _ = budget_of(table)
+    place, text = Path(folder), dict(frame.fields(frame.provenance(table, "streaming")))
+    if form == "vllm-hook":
+        hook = {"model_info": {"model_id": text.get("model")}, "params": {"important_heads": _query_heads(table)}}
+        return [_written(place / HOOK, json.dumps(hook))]
+    if form == "json":
+        content: dict[str, Any] = {"model": text.get("model"), "weights": text.get("weights")}
+        content |= {"sink": pattern.sink, "recent": pattern.recent}
+        content |= {role: _listed(table, role) for role in ("retrieval", "streaming")}
+        return [_written(place / PLAIN, json.dumps(content))]
+    matrix = _matrix(table, layers or int(text.get("layers", 0)))
+    config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
+    if form == "kvpress":
+        config["head_compression_ratio"] = float((matrix == 0).mean())
+    rows = "\n".join("\t".join(f"{value:.18e}" for value in row) for row in matrix)
+    return [_written(place / HEADS, f"{rows}\n"), _written(place / CONFIG, json.dumps(config))]
+
+
+def _matrix(table: pd.DataFrame, layers: int) -> Array:
+    """Return 1 for each group that keeps its cache and for those of layers with windows: [layer, group]."""
+    numbers = table.index.get_level_values("layer")
+    sizes = {int(size) for size in table.groupby(level="layer").size()}
+    count = layers or int(numbers.max()) + 1  # tables of earlier versions do not say
+    if len(sizes) != 1 or count <= numbers.max():
+        raise ValueError(
+            f"no matrix for this budget: got layers of {', '.join(map(str, sorted(sizes)))} groups up to "
+            f"{numbers.max()}; expected the same number in each of layers={count}; try form='json'"
+        )
+    matrix = np.ones((count, *sizes))
+    matrix[numbers, table.index.get_level_values("group")] = table["retrieval"]
+    return matrix
+
+
+def _listed(table: pd.DataFrame, role: str) -> list[list[int]]:
+    return [[int(layer), int(group)] for _, layer, group in table.index[table[role] == 1]]
+
+
+def _query_heads(table: pd.DataFrame) -> list[list[int]]:
+    """List [layer, head] of the query heads of the groups that keep their cache."""
+    heads = []
+    for kind, layer, group in table.index[table["retrieval"] == 1]:
+        size = kv_groups.size(table, kind, layer)
+        heads += [[int(layer), int(group) * size + number] for number in range(size)]
+    return heads
+
+
+def _written(path: Path, text: str) -> Path:
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf8")
+    return path

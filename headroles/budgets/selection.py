@@ -1,0 +1,196 @@
+"""Selection: the key-value heads that keep their whole cache, by a ranking, and what it costs if each streams."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from transformers import PreTrainedTokenizerBase
+
+from headroles.analysis.intervals import LEVEL, Array, least_p, t_test
+from headroles.analysis.multiple_testing import corrections
+from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import corpus_of
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.heads import Head
+from headroles.models.sites import Site
+from headroles.models.weights.sharded import check_whole
+from headroles.patterns import Streaming
+from headroles.pruning.selection import counted
+from headroles.tables import frame, kv_groups
+from headroles.tables.frame import LEVELS
+from headroles.tables.study import Study, study_at
+
+By = Literal["integrated-gradients", "l0", "ablation", "retrieval", "random"]
+RANKINGS: tuple[By, ...] = get_args(By)
+
+
+def cache_budget(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    *,
+    keep: float = 0.25,
+    by: By | pd.Series[float] = "integrated-gradients",
+    sink: int = 4,
+    recent: int = 256,
+    points: int = POINTS,
+    steps: int | None = None,
+    seed: int = 0,
+    study: Study | str | Path | None = None,
+) -> pd.DataFrame:
+    """Choose the key-value heads that need the long context.
+
+    The others stream. A group, the heads of one key-value head, streams if its queries see the first `sink` and the
+    latest `recent` tokens only (Xiao et al. 2023), so that its cache keeps no others. Its gate is 1 where it sees all,
+    and 0 where it streams; DuoAttention (Xiao et al. 2024, section 2.2) learns such gates. Layers with a sliding window
+    are left as they are. The loss is that of the answers alone, in nats per token.
+
+    Args:
+        model: A decoder that keeps keys and values.
+        tokenizer: Its tokenizer.
+        corpus: Long texts with answers: `hr.hidden_facts`, `hr.needles`, or your own, each with its question at the end
+            and the answer as `target`. Use other texts to measure what the budget costs.
+        keep: Number of groups that keep their whole cache, or below 1 a share.
+        by: Which of them. "integrated-gradients": those with the largest gradients along the path of all gates from 1
+            to 0, one forward and one backward pass for each text and point. "ablation": the largest effect of streaming
+            alone. "l0": gates learnt by L0 with all weights frozen. "retrieval": the score of that name, of a group's
+            best head. "random". Or a column of a table of heads, of which a group has its largest value, or of groups.
+        sink: Number of first tokens that a streaming group keeps.
+        recent: Number of latest tokens that it keeps, the query's own among them.
+        points: Points of the path (the middles of equal parts).
+        steps: Steps of "l0", a text each; by default 20 for each text.
+        seed: Seed of "l0" and "random".
+        study: Study or folder that keeps the table as `budget-RANKING`; if it has it, nothing is computed.
+
+    Returns:
+        A table with a row per group, (kind, layer, group).
+
+        - effect: how much of the loss of an answer is due to the streaming of the group if all groups stream, by
+          gradients along the path; they sum to the loss of all streaming minus that of none, but for the error of few
+          points. By "ablation" it is the change of the loss if the group streams alone.
+        - effect.low, effect.high, effect.p, effect.holm, effect.bh: 95 % interval by Student's t over texts, p of a
+          t-test (the larger of that and of one corrected for skewness), and p corrected over groups.
+        - ranking[...]: what the groups are ranked by, the largest first.
+        - retrieval, streaming: 1 for groups that keep their whole cache, and for those that stream.
+
+    Raises:
+        ValueError: If the ranking is unknown, numbers are out of range, texts have no answers, or the model is no
+            decoder that attends through transformers' interface and keeps keys by layer.
+
+    Example:
+        >>> table = hr.cache_budget(model, tokenizer, hr.hidden_facts(tokenizer, 16), keep=0.25)
+        >>> model.generate(**inputs, cache=hr.BudgetedCache(model, table))  # past_key_values= before transformers 5.24
+    """  # noqa: DOC502
+    handle, pattern = HeadModel.of(model, tokenizer, allow_sharded=True), Streaming(sink, recent)
+    corpus = corpus_of(corpus)
+    name = by if isinstance(by, str) else str(by.name)
+    if isinstance(by, str) and by not in RANKINGS:
+        raise ValueError(f"unknown ranking {by!r}; expected one of {', '.join(RANKINGS)}, or a column of a table")
+    if not frame.is_whole(points, least=2) or not (steps is None or frame.is_whole(steps, least=1)):
+        raise ValueError(f"too few points or steps: got points={points!r}, steps={steps!r}; expected 2 and 1 or more")
+    if isinstance(by, str) and by == "l0":
+        check_whole(handle.model, "learnt gates", "by='integrated-gradients'")
+    calibration = Calibration(handle, corpus, pattern)
+    count = counted(keep, len(calibration.index))
+    given = None if isinstance(by, str) else of_groups(by, calibration)
+    ranking = by if isinstance(by, str) else None
+    steps = (steps or 20 * len(corpus)) if ranking == "l0" else None
+    fields = {
+        "sink": sink,
+        "recent": recent,
+        "by": name,
+        "keep": count,
+        "points": None if ranking == "ablation" else points,
+    }
+    fields |= {"steps": steps, "seed": seed if ranking in ("l0", "random") else None}
+    layout = {"layers": len(handle.sites), "shared": kv_groups.description(handle.sites) or None}
+    given_fields = {key: value for key, value in {**fields, **layout}.items() if value is not None}
+    provenance = handle.provenance(corpus, **given_fields)
+    compute = partial(
+        _table, calibration, by if isinstance(by, str) else name, given, count, points, steps, seed, provenance
+    )
+    if study is None:
+        return compute()
+    values = None if given is None else given.tolist()
+    return study_at(study).keep(f"budget-{name}", handle.cache_key(corpus, **fields, values=values), compute)
+
+
+def _table(
+    calibration: Calibration,
+    by: str,
+    given: Array | None,
+    count: int,
+    points: int,
+    steps: int | None,
+    seed: int,
+    provenance: str,
+) -> pd.DataFrame:
+    """Measure the effects, rank the groups and choose `count` of them."""
+    effects = calibration.one_by_one() if by == "ablation" and given is None else calibration.along_path(points)
+    if given is not None:
+        values = given
+    elif by == "l0":
+        values = calibration.learned(count, steps=steps or 1, seed=seed)
+    elif by == "retrieval":
+        values = _retrieval(calibration)
+    elif by == "random":
+        values = np.random.default_rng(seed).permutation(len(calibration.index)).astype(float)
+    else:
+        values = effects.mean(0)
+    kept = np.zeros(len(values))
+    kept[np.argsort(-values, kind="stable")[:count]] = 1.0
+    columns = {**summary(effects), f"ranking[{by}]": values, "retrieval": kept, "streaming": 1 - kept}
+    return frame.signed(pd.DataFrame(columns, index=calibration.index), provenance)
+
+
+def summary(effects: Array) -> dict[str, Array]:
+    """Return the mean effects over texts with intervals and tests, by column; `effects` are [text, group]."""
+    texts = len(effects)
+    mean = effects.mean(0)
+    if texts < 2:
+        unknown = np.full_like(mean, np.nan)
+        return {"effect": mean} | {f"effect.{end}": unknown for end in ("low", "high", "p", "holm", "bh")}
+    rest = effects - mean
+    error = np.sqrt((rest**2).sum(0) / (texts - 1) / texts)
+    half = float(stats.t.isf(LEVEL / 2, texts - 1)) * error
+    spread = np.where(error > 0, (rest**2).sum(0), 1.0)
+    ratio, skewness = mean / np.where(error > 0, error, 1.0), (rest**3).sum(0) / spread**1.5
+    p = np.array([t_test(value, skew, texts - 1) for value, skew in zip(ratio, skewness, strict=True)])
+    p = np.maximum(np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0)), least_p(texts))
+    tests = {f"effect.{name}": values for name, values in corrections(p).items()}
+    return {"effect": mean, "effect.low": mean - half, "effect.high": mean + half, "effect.p": p, **tests}
+
+
+def of_groups(column: pd.Series[float], calibration: Calibration) -> Array:
+    """Return a value for each group, of a column of groups or, the largest, of heads; ValueError if there is none."""
+    values = column
+    if list(column.index.names) == LEVELS:
+        heads = {head: (*site.key, group) for site in calibration.sites for group, head in site_heads(site)}
+        chosen = column[[head in heads for head in column.index]]
+        values = chosen.set_axis(pd.MultiIndex.from_tuples([heads[head] for head in chosen.index], names=GROUP_LEVELS))
+        values = values.groupby(level=GROUP_LEVELS).max()
+    lacking = [group for group in calibration.index if group not in values.index or pd.isna(values.loc[group])]
+    if lacking:
+        raise ValueError(
+            f"column {column.name!r} does not fit the model: got no value for group {':'.join(map(str, lacking[0]))}; "
+            f"expected one for each of {len(calibration.index)}"
+        )
+    return values.loc[calibration.index].to_numpy(float)
+
+
+def site_heads(site: Site) -> list[tuple[int, Head]]:
+    """Return each head of a site after the number of its group."""
+    return [(group, (*site.key, number)) for group, numbers in enumerate(site.groups) for number in numbers]
+
+
+def _retrieval(calibration: Calibration) -> Array:
+    from headroles.scores import score
+
+    table = score(calibration.model, calibration.model.tokenizer, calibration.corpus, "retrieval", n_resamples=0)
+    return of_groups(table["retrieval"], calibration)

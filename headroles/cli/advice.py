@@ -1,0 +1,83 @@
+"""Messages of the library in the words of the command line: options for arguments, commands for functions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+from typer.models import OptionInfo
+
+from headroles.cli.commands import COMMANDS, Command
+from headroles.cli.options import LOADS, PYTHON
+from headroles.cli.signatures import signature
+
+BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
+READ = ("text", "label", "form", "objective")  # parameters of `read` and of scores, which no command has
+CODE = re.compile(
+    r"(?P<before>in Python )?"
+    r"(?:\b(?:hr|headroles)\.(?P<function>\w+(?:\.\w+)*)(?:\((?P<arguments>(?:[^()]|\([^()]*\))*)\))?"
+    r"|\b[A-Z]\w*\([^()]*\w=[^()]*\)"
+    r"|(?<![\w./=-])(?P<name>[a-z]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.+-]*\w|)(?![\w/=]))"
+    r"(?P<after> in Python| \(--[^()]*\))?"
+)
+
+ARGUMENT = re.compile(r"(\w+)=([^,]*)")
+
+
+def advice(message: str, name: str) -> str:
+    """Return a message of the library in the words of a command: `keep=0.5` as `--keep 0.5`, hr.parse as a command.
+
+    "in Python" is added to what only Python can do.
+    """
+    command = BY_NAME.get(name.replace("-", "_"))
+    flags = {} if command is None else _flags(command)
+    return CODE.sub(lambda match: _spoken(match, flags, _python(command)), message)
+
+
+def _spoken(match: re.Match[str], flags: Mapping[str, str], python: set[str]) -> str:
+    code, name, after = match[0], match["name"], match["after"] or ""
+    if match["before"] or after == " in Python" or f" {code}" in f" {' '.join(sys.argv)}":
+        return code  # it says so itself, or was typed
+    if name in flags:
+        return _given(flags[name], match["value"])
+    if after:  # has the options
+        return after[2:-1]
+    if name is not None:
+        return f"{code} in Python" if name in python and not match["value"] else code
+    return _called(match["function"], match["arguments"] or "") or f"{code} in Python"
+
+
+def _called(function: str | None, text: str) -> str | None:
+    """A call in the words of the command, if the function has one, and that the options that are given."""
+    if function not in BY_NAME:
+        return None
+    flags, given = _flags(BY_NAME[function]), ARGUMENT.findall(text)
+    options = [_given(flags[name], value) for name, value in given if name in flags]
+    words = [f"headroles {function.replace('_', '-')}", *options]
+    return " ".join(words) if len(options) == len(given) else None
+
+
+def _given(flag: str, value: str) -> str:
+    """An option with its value; one of two flags is for True, the other for False."""
+    value = value.strip("'\"")
+    yes, _, no = flag.partition("/")
+    if value in ("True", "False"):
+        return yes if value == "True" else no or f"no {yes}"
+    return f"{yes} {value}".rstrip()
+
+
+def _flags(command: Command) -> dict[str, str]:
+    """The option of each parameter that a command has."""
+    flags = {}
+    for parameter in command.parameters():
+        made = parameter.annotation.__metadata__[0]
+        if isinstance(made, OptionInfo):
+            flag = made.default  # where typer keeps the first flag of an annotation
+            flags[parameter.name] = flag if isinstance(flag, str) else f"--{parameter.name.replace('_', '-')}"
+    return flags
+
+
+def _python(command: Command | None) -> set[str]:
+    """Parameters that may be given in Python alone."""
+    return {*READ, *LOADS, *PYTHON, *(signature(command.function).parameters if command else ())}

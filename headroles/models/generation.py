@@ -1,0 +1,102 @@
+"""Generation: a model's own greedy continuation of each text, read again as the text that is scored.
+
+It is written without padding, in batches of texts of one length, with the model's generation config and no sampling, so
+that nothing but the text and the model decides it. Reading it again at once (teacher forcing) gives the same attention
+as writing it token by token.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel
+
+from headroles._distributed import track
+from headroles.models.batching import ONE, Encoded
+from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence
+from headroles.tables.frame import is_whole
+
+
+def check_writes(model: PreTrainedModel, generate: int) -> None:
+    """Raise ValueError for a model that writes no text, or a number of tokens below 1.
+
+    Raises:
+        ValueError: It writes none.
+    """
+    if not is_whole(generate, least=1):
+        raise ValueError(
+            f"generate must be at least 1: got {generate!r}; expected the most tokens to write, such as 50"
+        )
+    if not model.can_generate():
+        raise ValueError(
+            f"{type(model).__name__} writes no text: got generate={generate} (--generate); expected a decoder with its "
+            f"language-model head, or an encoder-decoder; try cls='AutoModelForCausalLM' (--cls), or without generate"
+        )
+
+
+def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions: int, max_tokens: int) -> Encoded:
+    """Return texts with what a model writes after them; their trees do not stand for what it writes, and leave.
+
+    Args:
+        encoded: The tokenised texts. Those of an encoder-decoder lose their targets: its decoder writes them once more.
+        model: The model, in eval mode.
+        generate: The most tokens that are written.
+        positions: The most tokens that the model reads.
+        max_tokens: Upper bound on tokens in a batch.
+
+    Returns:
+        The texts; tokens of the continuation alone count as queries and next tokens.
+    """
+    if model.config.is_encoder_decoder:
+        return replace(encoded, target=None, greedy=encoded.greedy or positions, new=generate)
+    written: dict[int, TokenizedSentence] = {}
+    groups = _of_one_length(encoded, max_tokens, generate)
+    for rows in track(iter(groups), "writing continuations", total=len(groups)):
+        length = len(encoded.source[rows[0]])
+        new = _write([encoded.source[row].ids for row in rows], model, min(generate, positions - length))
+        written |= {row: _longer(encoded.source[row], ids) for row, ids in zip(rows, new, strict=True)}
+    return replace(encoded, source=[written[row] for row in range(len(encoded.source))])
+
+
+def _of_one_length(encoded: Encoded, max_tokens: int, generate: int) -> list[list[int]]:
+    """The rows of texts of one length, the longest first, in batches."""
+    by_length = defaultdict[int, list[int]](list)
+    for row, sentence in enumerate(encoded.source):
+        by_length[len(sentence)].append(row)
+    groups = []
+    for length, rows in sorted(by_length.items(), reverse=True):
+        size = 1 if encoded.alone else max(1, max_tokens // (length + generate))
+        groups += [rows[start : start + size] for start in range(0, len(rows), size)]
+    return groups
+
+
+def _write(rows: list[list[int]], model: PreTrainedModel, new: int) -> list[list[int]]:
+    """What a model writes after texts of one length, its end token included."""
+    if new < 1 or not rows[0]:
+        return [[] for _ in rows]
+    ids = torch.tensor(rows, device=model.device)
+    config = model.generation_config
+    ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten().tolist()
+    padding = config.pad_token_id if config.pad_token_id is not None else next(iter(ends), 0)
+    limits = {"max_new_tokens": new, "max_length": None, "pad_token_id": int(padding)}
+    with torch.no_grad():
+        written = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), num_beams=1, **ONE, **limits)  # type: ignore[operator]
+    return [_until_end(row, ends) for row in written[:, ids.shape[1] :].tolist()]
+
+
+def _until_end(ids: list[int], ends: list[int]) -> list[int]:
+    stop = next((place + 1 for place, token in enumerate(ids) if token in ends), len(ids))
+    return ids[:stop]
+
+
+def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:
+    """A text with its continuation, without its tree."""
+    return TokenizedSentence(
+        [*row.ids, *ids],
+        [NO_WORD] * (len(row) + len(ids)),
+        replace(row.sentence, spans=(), heads=(), relations=()),
+        of_text=None if row.of_text is None else [*row.of_text, *[True] * len(ids)],
+        read=len(row),
+    )

@@ -1,0 +1,226 @@
+"""Imposed attention: replacements of head outputs by those under other attention weights, of the model's own values."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles._restoration import Changes
+from headroles.models import dummy_inputs
+from headroles.models.attention_hooks import Call, arguments, attending
+from headroles.models.batching import Batch
+from headroles.models.heads import Head
+from headroles.models.sites import Site
+from headroles.models.weights.sharded import joined
+
+Counted = Mapping[str, tuple[Tensor, Tensor]]  # "source", "target" -> counts and ranks of tokens, each [vocabulary]
+NEGLIGIBLE = 70.0  # of a score below the largest: a weight of exp(-70), less than 1e-30
+
+
+class Values(NamedTuple):
+    """What the outputs of a site's heads are made of in one attention call."""
+
+    value: Tensor  # [batch, key-value heads, key, size]
+    allowed: Tensor | None  # bool [batch, heads or 1, query, key]; None if the model's mask is unknown
+    weights: Tensor | None  # the heads' own, [batch, heads, query, key]; None outside the attention interface
+    inputs: Mapping[str, Mapping[str, Tensor]]  # of this forward, by side: "source" and "target"
+
+
+class Imposed(ABC):
+    """A replacement of head outputs by those under other attention weights."""
+
+    needs_weights: bool = False  # the heads' own
+    needs_trees: bool = False
+    needs_counts: bool = False  # of tokens in a corpus
+
+    @abstractmethod
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+        """Return the outputs of the heads of a site under the imposed attention.
+
+        Args:
+            site: The site.
+            z: The heads' own outputs, [batch, query, heads, size].
+            values: What they are made of.
+
+        Returns:
+            Tensor[batch, query, heads, size].
+        """
+
+    def of(self, batch: Batch, counted: Counted | None = None) -> Imposed:  # noqa: ARG002
+        """Return the replacement for the forwards of one batch, with its words, trees and counts."""
+        return self
+
+    def check(self, site: Site) -> None:  # noqa: B027
+        """Raise ValueError if this attention cannot be imposed on the heads of a site."""
+
+
+class Uniform(Imposed):
+    """The same weight on every key that the model's mask allows."""
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:  # noqa: ARG002
+        """Return the mean of the allowed values."""
+        allowed = torch.ones_like(z[:, :, 0, 0])[:, None, :, None] if values.allowed is None else values.allowed
+        allowed = allowed.to(values.value).expand(-1, -1, -1, values.value.shape[2])
+        return attended(allowed / allowed.sum(-1, keepdim=True).clamp(min=1), values.value, site)
+
+
+class ByHead(Imposed):
+    """One replacement for each of some heads."""
+
+    def __init__(self, replacements: Mapping[Head, Imposed]) -> None:
+        self.replacements = dict(replacements)
+        parts = self.replacements.values()
+        self.needs_weights = any(part.needs_weights for part in parts)
+        self.needs_trees = any(part.needs_trees for part in parts)
+        self.needs_counts = any(part.needs_counts for part in parts)
+
+    @property
+    def label(self) -> str:
+        """The replacement of all heads if it is the same, otherwise a digest: in columns and file names."""
+        labels = {str(getattr(part, "label", part)) for part in self.replacements.values()}
+        if len(labels) == 1:
+            return labels.pop()
+        written = sorted(f"{head}: {part!r}" for head, part in self.replacements.items())
+        return f"by-head-{hashlib.sha256(repr(written).encode()).hexdigest()[:8]}"
+
+    def of(self, batch: Batch, counted: Counted | None = None) -> ByHead:
+        """Return the replacements for one batch; heads of one replacement share it."""
+        bound = {id(part): part.of(batch, counted) for part in self.replacements.values()}
+        return ByHead({head: bound[id(part)] for head, part in self.replacements.items()})
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+        """Return the outputs of the heads that have a replacement; others are zero."""
+        places: dict[int, tuple[Imposed, list[int]]] = {}
+        for place, number in enumerate(site.numbers):
+            part = self.replacements.get((*site.key, number))
+            if part is not None:
+                places.setdefault(id(part), (part, []))[1].append(place)
+        replaced = torch.zeros_like(z)
+        for part, columns in places.values():
+            replaced[:, :, columns] = part.outputs(site, z, values)[:, :, columns]
+        return replaced
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError if a replacement does not fit its head of the site."""
+        for (kind, layer, _), part in self.replacements.items():
+            if (kind, layer) == site.key:
+                part.check(site)
+
+
+def attended(weights: Tensor, value: Tensor, site: Site) -> Tensor:
+    """Return the outputs of heads under weights, [batch, heads or 1, query, key]: [batch, query, heads, size]."""
+    groups = site.heads // value.shape[1]
+    if weights.shape[1] != 1 and groups > 1:
+        value, groups = value.repeat_interleave(groups, dim=1), 1  # [batch, heads, key, size]
+    return (weights @ value).repeat_interleave(groups, dim=1).transpose(1, 2)
+
+
+def allowed(mask: Tensor) -> Tensor:
+    """Return the keys that an additive mask allows, also one with biases: bool [batch, heads or 1, query, key].
+
+    Besides the lowest numbers of the dtype, models write masks as -10,000 (MarkupLM), or as -100 on top of a bias
+    (Swin). Biases of distance may be as low in a head, but not in all.
+    """
+    best = mask.amax(1, keepdim=True)  # of all heads
+    return (mask > torch.finfo(mask.dtype).min / 2) & (best > best.amax(-1, keepdim=True) - NEGLIGIBLE)
+
+
+def read(
+    changes: Changes, model: PreTrainedModel, sites: Sequence[Site], gates: Tensor, replacement: Imposed
+) -> Callable[[Site, Tensor, Tensor], Tensor | None]:
+    """Return a function of a site, its outputs and its gates, which returns the outputs under the imposed attention.
+
+    Sites with gates other than 1 are checked; heads of other sites keep their outputs: the function returns None, but
+    where gates need the gradient.
+    """
+    kept: dict[nn.Module, Values] = {}
+    outs: dict[nn.Module, Tensor] = {}
+    inputs: dict[str, dict[str, Tensor]] = {}
+    groups = {site.module: site.group for site in sites}
+
+    def keep(call: Call) -> None:
+        group = groups.get(call.module)
+        mask = None if call.mask is None else allowed(call.mask)
+        mask = mask if mask is None or mask.shape[1] == 1 else joined(mask, group, 1)
+        outs[call.module] = joined(call.out, group, 2)
+        weights = joined(call.weights, group, 1) if replacement.needs_weights else None
+        kept[call.module] = Values(joined(call.value, group, 1), mask, weights, inputs)
+
+    def replaced(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
+        out = outs.pop(site.module, None)
+        if out is not None and not torch.equal(out.reshape(z.shape), z):
+            raise ValueError(
+                f"no other attention can be imposed on {site.name} in {type(model).__name__}: an operation between "
+                f"attention and its output projection changes the outputs of its heads; try replacement='mean'"
+            )
+        values = kept.pop(site.module, None)
+        if not gates.requires_grad and not (gates != 1).any():
+            return None
+        return z if values is None else replacement.outputs(site, z, values)
+
+    for side, module in _sides(model).items():
+        changes.hook(module, _Reader(side, inputs), with_kwargs=True)
+    for site, part in zip(sites, gates.split([site.heads for site in sites], dim=-1), strict=True):
+        is_masked = bool((part != 1).any())
+        if is_masked:
+            replacement.check(site)
+        if site.outside is not None and (is_masked or site.outside.value is not None):
+            _read_outside(changes, model, site, kept, inputs, needs_weights=is_masked and replacement.needs_weights)
+    changes.enter(attending(model, keep))
+    return replaced
+
+
+class _Reader:
+    """The hook on an encoder or decoder that keeps the token ids and attention mask of its input."""
+
+    def __init__(self, side: str, inputs: dict[str, dict[str, Tensor]]) -> None:
+        self.side, self.inputs = side, inputs
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        given = arguments(module, args, kwargs).arguments
+        tensors = {name: given.get(name) for name in ("input_ids", "attention_mask")}
+        self.inputs[self.side] = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+
+
+def _sides(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the modules that read the source and, of an encoder-decoder, the target."""
+    if model.config.is_encoder_decoder:
+        return {"source": model.get_encoder(), "target": model.get_decoder()}
+    return {"source": dummy_inputs.body(model)}
+
+
+def _read_outside(
+    changes: Changes,
+    model: PreTrainedModel,
+    site: Site,
+    kept: dict[nn.Module, Values],
+    inputs: dict[str, dict[str, Tensor]],
+    *,
+    needs_weights: bool,
+) -> None:
+    """Keep the values of a site outside the attention interface, by its value map."""
+    linear = (
+        None if site.outside is None or site.outside.value is None else site.module.get_submodule(site.outside.value)
+    )
+    if linear is None or needs_weights:
+        what = "values" if linear is None else "weights"
+        raise ValueError(
+            f"no other attention can be imposed on {site.name} in {type(model).__name__}: its {what} are outside "
+            f"transformers' attention interface; try replacement='mean'"
+        )
+
+    def keep(_: nn.Module, __: object, output: Tensor) -> None:
+        value = output.unflatten(-1, (site.kv_heads, site.size)).transpose(1, 2)
+        mask = inputs.get("source", {}).get("attention_mask")
+        if mask is not None:
+            rows = mask.bool() if mask.ndim == 3 else mask.bool()[:, None]  # [batch, query or 1, key]
+            mask = rows[:, None].expand(-1, -1, value.shape[2], -1)
+        kept[site.module] = Values(value, mask, None, inputs)
+
+    changes.hook(linear, keep, after=True)

@@ -1,0 +1,115 @@
+"""Missing weights: those that a checkpoint lacks were drawn at random; numbers that depend on them are refused.
+
+Loading keeps some values of each such weight on the model. A weight that still has them when a number is asked for is
+random; one that was trained or loaded since is not. Whether the number depends on a weight is found by a small forward
+in which it is NaN: a pooler changes no attention, and a head of tokens no state of an encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers import PreTrainedModel
+
+from headroles.models.attention_hooks import attending, evaluating, without_cache
+from headroles.models.dummy_inputs import body, dummy_inputs, examples
+from headroles.models.identity.of_model import DRAWN, is_offloaded
+from headroles.models.sites import Site
+
+What = Literal["output", "attention"]
+SAMPLED = 1000  # values of a weight by which it is recognised
+SHOWN = 3
+
+
+def note(model: PreTrainedModel, names: Iterable[str]) -> None:
+    """Record on a model, just loaded, which weights its checkpoint lacks, and on each part that is a model its own."""
+    values = _weights(model)
+    drawn = {name: _sample(values[name]) for name in names if name in values}
+    for path, part in model.named_modules():
+        start = f"{path}." if path else ""
+        if isinstance(part, PreTrainedModel) and (mine := {n: v for n, v in drawn.items() if n.startswith(start)}):
+            vars(part)[DRAWN] = {name.removeprefix(start): value for name, value in mine.items()}
+
+
+def forget(model: PreTrainedModel) -> None:
+    """Take the weights of a model as they are: they are to be trained."""
+    for part in model.modules():
+        vars(part).pop(DRAWN, None)
+
+
+def none_matched(model: PreTrainedModel, names: Iterable[str]) -> bool:
+    """Return whether all weights that training would change, but for norms and biases, are among these names."""
+    lacking = set(names)
+    drawn = {id(value) for name, value in _weights(model).items() if name in lacking}
+    maps = [value for value in model.parameters() if value.ndim > 1 and value.requires_grad]
+    return bool(maps) and all(id(value) in drawn for value in maps)
+
+
+def needed(model: PreTrainedModel, sites: Iterable[Site], what: What) -> list[str]:
+    """Return the names of random weights on which the attention of a model, or its output, depends."""
+    values = _weights(model)
+    kept: Mapping[str, Tensor] = vars(model).get(DRAWN, {})
+    names = [name for name, sample in kept.items() if name in values and _is(values[name], sample)]
+    if not names or is_offloaded(model):
+        return names
+    listed = list(sites)
+    if not _spoilt(model, listed, names, what) or _spoilt(model, listed, [], what):  # not finite: another error
+        return []
+    return [name for name in names if _spoilt(model, listed, [name], what)]
+
+
+def described(names: list[str]) -> str:
+    """Return names of weights in words, the first few."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """All weights and buffers of floating-point numbers, by every name they have."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: value for name, value in named if value.is_floating_point()}
+
+
+def _sample(value: Tensor) -> Tensor:
+    flat = value.detach().flatten()
+    return flat[:: max(1, len(flat) // SAMPLED)].clone().cpu()
+
+
+def _is(value: Tensor, sample: Tensor) -> bool:
+    """Whether a weight is as it was drawn, also in another precision."""
+    now = _sample(value)
+    return now.shape == sample.shape and torch.equal(now, sample.to(now.dtype))
+
+
+def _spoilt(model: PreTrainedModel, sites: list[Site], names: list[str], what: What) -> bool:
+    """Return whether NaN in these weights reaches the attention or the output, or makes the forward fail."""
+    part = body(model) if what == "attention" else model
+    start = next(f"{path}." if path else "" for path, module in model.named_modules() if module is part)
+    values = _weights(part)
+    mine = [name.removeprefix(start) for name in names if name.startswith(start)]
+    spoilt = {name: torch.full_like(values[name], torch.nan) for name in mine}
+    inputs = dummy_inputs(model) if what == "attention" else examples(model, batch=1)
+    seen: list[bool] = []
+
+    def look(_: nn.Module, __: object, output: object) -> None:
+        seen.append(bool(_first(output).isnan().any()))
+
+    with evaluating(model) as changes, torch.no_grad():
+        changes.enter(attending(model, lambda _: None))  # eager: fused attention may hide NaN
+        for module in {site.out or site.module for site in sites} if what == "attention" else {part}:
+            changes.hook(module, look, after=True)
+        try:
+            functional_call(part, spoilt, kwargs={**inputs, **without_cache(part)}, tie_weights=False)
+        except (ValueError, RuntimeError, LookupError):  # experts are not chosen by NaN
+            return True
+    return any(seen)
+
+
+def _first(output: Any) -> Tensor:
+    """The logits or states of an output, the first of its numbers."""
+    values = output.to_tuple() if hasattr(output, "to_tuple") else output if isinstance(output, tuple) else (output,)
+    return next(value for value in values if isinstance(value, Tensor) and value.is_floating_point())

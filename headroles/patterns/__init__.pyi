@@ -1,0 +1,17 @@
+from .alignment import Diagonal as Diagonal
+from .base import Pattern as Pattern
+from .controls import Absent as Absent
+from .controls import Shift as Shift
+from .controls import Shuffle as Shuffle
+from .controls import Where as Where
+from .dependency import Dependency as Dependency
+from .induction import Duplicate as Duplicate
+from .induction import Induction as Induction
+from .offset import Offset as Offset
+from .offset import Previous as Previous
+from .own import Own as Own
+from .rarity import Rarest as Rarest
+from .sink import First as First
+from .sink import Special as Special
+from .uniform import Streaming as Streaming
+from .uniform import Uniform as Uniform

@@ -1,0 +1,149 @@
+"""Controls: patterns as sharp as another one, at other places, and what else may be done at the same queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headroles.models.imposing import Imposed, Values
+from headroles.models.sites import Site
+from headroles.patterns.base import OfPattern, Pattern
+from headroles.patterns.observation import Observation
+
+
+@dataclass(frozen=True)
+class _Other(OfPattern, Pattern):
+    """A pattern with the targets of another one, moved."""
+
+    pattern: Pattern
+
+    @property
+    def needs_weights(self) -> bool:  # type: ignore[override]
+        return self.pattern.needs_weights
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError if the heads of a site cannot attend by the pattern itself."""
+        self.pattern.check(site)
+
+
+@dataclass(frozen=True)
+class Shift(_Other):
+    """The targets of a pattern, each `by` tokens later: equally sharp, elsewhere.
+
+    Where a shifted target is no content token that the query may attend to, the shift is to the other side. Where
+    neither is, the pattern does not apply.
+
+    Args:
+        pattern: The pattern.
+        by: The number of tokens; negative for earlier ones.
+    """
+
+    by: int
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return the shifted weights."""
+        targets = self.pattern.targets(observation)
+        there, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
+        return torch.where(_whole(there, targets), there, torch.where(_whole(back, targets), back, 0.0))
+
+
+@dataclass(frozen=True)
+class Shuffle(_Other):
+    """The targets of a pattern on random content tokens that the query may attend to: equally sharp, anywhere.
+
+    Args:
+        pattern: The pattern.
+        seed: Seed of the places.
+    """
+
+    seed: int = 0
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return the weights on shuffled keys: the k-th largest weight is on the k-th of the keys in a random order."""
+        targets = self.pattern.targets(observation)
+        batch, queries, keys = targets.shape[0], targets.shape[-2], targets.shape[-1]
+        noise = self._noise(observation.first, queries, keys).to(targets)
+        order = noise.expand(batch, -1, -1).masked_fill(~_visible(observation), 2.0)
+        order = order.argsort(dim=-1, stable=True)  # visible keys first
+        values = targets.sort(-1, descending=True).values
+        order = order if targets.ndim == 3 else order[:, None].expand_as(targets)
+        shuffled = torch.zeros_like(targets).scatter_(-1, order, values)
+        visible = _visible(observation) if targets.ndim == 3 else _visible(observation)[:, None]
+        return torch.where(_whole(shuffled * visible, targets), shuffled, 0.0)
+
+    def _noise(self, first: int, queries: int, keys: int) -> Tensor:
+        """Return a random number for each query and key, the same however long the longest text is: [query, key]."""
+        row, column = torch.arange(first, first + queries)[:, None], torch.arange(keys)
+        size = max(first + queries, keys)
+        numbers = torch.rand(size**2, generator=torch.Generator().manual_seed(self.seed))
+        further = torch.maximum(row, column)
+        return numbers[further**2 + further + row - column]  # one square around the other (Rosenberg and Strong 1972)
+
+
+@dataclass(frozen=True)
+class Absent(_Other):
+    """No head at the queries to which a pattern applies: removal, at these tokens alone."""
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return the weights of the pattern."""
+        return self.pattern.targets(observation)
+
+    def outputs_where(self, weights: Tensor, site: Site, values: Values) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(super().outputs_where(weights, site, values))
+
+
+@dataclass(frozen=True)
+class Where(Pattern):
+    """Another pattern at the queries to which a pattern applies, such as a fixed offset in place of a dependency.
+
+    Args:
+        pattern: The pattern of the queries.
+        other: The pattern of the keys to which they attend.
+    """
+
+    pattern: Pattern
+    other: Pattern
+
+    def __post_init__(self) -> None:
+        both = self.pattern, self.other
+        needs = {name: any(getattr(pattern, name) for pattern in both) for name in vars(Imposed)["__annotations__"]}
+        kinds = tuple(kind for kind in self.pattern.kinds if kind in self.other.kinds)
+        for name, value in (needs | {"kinds": kinds}).items():
+            object.__setattr__(self, name, value)
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError if the heads of a site cannot attend by both patterns."""
+        self.pattern.check(site)
+        self.other.check(site)
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return the weights of the other pattern."""
+        where, others = self.pattern.targets(observation), self.other.targets(observation)
+        where = where.sum(-1, keepdim=True) > 0
+        where = where if where.ndim >= others.ndim else where[:, None]
+        return (others if others.ndim >= where.ndim else others[:, None]) * where
+
+
+def _visible(observation: Observation) -> Tensor:
+    """Return the content keys that a query may attend to: bool [batch, query, key]."""
+    keys = observation.keys.content[:, None].expand(-1, observation.queries.ids.shape[1], -1)
+    return keys.tril(observation.first) if observation.causal else keys
+
+
+def _moved(targets: Tensor, by: int, observation: Observation) -> Tensor:
+    """Return targets moved along the keys, without those that left the keys that a query may attend to."""
+    size = targets.shape[-1]
+    moved = torch.zeros_like(targets)
+    if abs(by) < size:
+        moved[..., max(by, 0) : size + min(by, 0)] = targets[..., max(-by, 0) : size - max(by, 0)]
+    visible = _visible(observation)
+    return moved * (visible if targets.ndim == 3 else visible[:, None])
+
+
+def _whole(moved: Tensor, targets: Tensor) -> Tensor:
+    """Return which queries have all of their weight left: bool [..., query, 1]."""
+    whole = targets.sum(-1, keepdim=True)
+    return (moved.sum(-1, keepdim=True) >= whole - 1e-6) & (whole > 0)

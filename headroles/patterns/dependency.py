@@ -1,0 +1,72 @@
+"""Dependency: each query is about the word that its word depends on, or about the words that depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headroles.models.batching import TokenView
+from headroles.models.tokens.alignment import NO_WORD
+from headroles.patterns.base import Pattern
+from headroles.patterns.observation import SELF, Observation
+from headroles.patterns.sink import shared
+
+Way = Literal["dep>head", "head>dep"]
+WAYS: tuple[Way, ...] = ("dep>head", "head>dep")
+
+
+@dataclass(frozen=True)
+class Dependency(Pattern):
+    """The other word of a dependency in a parsed sentence (Voita et al. 2019, section 5.2), all its pieces alike.
+
+    In a decoder only words before the query count.
+
+    Args:
+        relation: A relation of Universal Dependencies, such as "nsubj".
+        way: From the dependent to its head, or from the head to its dependents.
+        subtypes: Whether subtypes such as `nsubj:pass` count as their relation.
+    """
+
+    relation: str
+    way: Way = "dep>head"
+    subtypes: bool = False
+    kinds = SELF
+    needs_trees = True
+    about = "along a dependency"
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise ValueError(f"unknown way {self.way!r}; expected one of: {', '.join(WAYS)}")
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return equal weights on the pieces of the other words."""
+        view = observation.keys  # the same sentence as that of the queries, which may be some of its tokens
+        pairs = self.pairs(view, causal=observation.causal)  # [batch, word, word]
+        owners = view.words.masked_fill(view.words == NO_WORD, pairs.shape[-1] - 1)  # a last row of no word
+        rows = pairs.gather(1, owners[:, observation.places, None].expand(-1, -1, pairs.shape[-1]))
+        return shared(rows.gather(2, owners[:, None].expand(-1, rows.shape[1], -1)))
+
+    def pairs(self, view: TokenView, *, causal: bool) -> Tensor:
+        """Return which key words are right for which query words: bool [batch, word, word], the last of no word."""
+        return view.keep((self, causal), lambda: self._pairs(view, causal))
+
+    def _pairs(self, view: TokenView, causal: bool) -> Tensor:
+        both = related_words(view, (self.relation,), subtypes=self.subtypes, causal=causal)
+        return pad(both[:, WAYS.index(self.way)], (0, 1, 0, 1))
+
+
+def related_words(view: TokenView, relations: Sequence[str], *, subtypes: bool, causal: bool) -> Tensor:
+    """Return which words stand in which relation: bool [batch, relation and way, query word, key word]."""
+    longest = max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) or 1
+    pairs = torch.zeros(len(view.sentences), len(WAYS) * len(relations), longest, longest, dtype=torch.bool)
+    for row, word, head, relation in view.dependencies():
+        label = relation.partition(":")[0] if subtypes else relation
+        if label in relations:
+            place = len(WAYS) * relations.index(label)
+            pairs[row, place, word, head] = pairs[row, place + 1, head, word] = True
+    return (pairs.tril(-1) if causal else pairs).to(view.ids.device)

@@ -1,0 +1,184 @@
+"""Observation: the attention and the tokens of one site on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headroles.models.batching import TokenView
+from headroles.tables.frame import Kind
+
+SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
+Weights = Literal["attention", "norm", "nosink"]
+LEAST = 0.01  # of a query's weight off the sink; with less, it is not counted without the sink
+NOWHERE = -2  # the key of a query to which a head moves nothing: no key, and next to none
+
+
+def _none() -> Tensor:
+    return torch.zeros(0, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Attention of one site on one batch, or on a block of its queries where texts are long.
+
+    Attributes:
+        kind: attention kind of the site.
+        weights: attention weights, [batch, heads, query, key].
+        queries: token view on the query side.
+        keys: token view on the key side.
+        counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
+        ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
+        first: position of the first query; 0 unless the observation is a later block of queries.
+        value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.value_norms`).
+        of: what `weights` are.
+        layer: layer of the site; -1 where it is unknown.
+        counted: which queries count for which head, bool [batch, heads, query]; None: all for all heads.
+    """
+
+    kind: Kind
+    weights: Tensor
+    queries: TokenView
+    keys: TokenView
+    counts: Tensor = field(default_factory=_none)
+    ranks: Tensor = field(default_factory=_none)
+    first: int = 0
+    value_norms: Callable[[], Tensor] | None = None
+    of: Weights = "attention"
+    layer: int = -1
+    counted: Tensor | None = None
+
+    @property
+    def places(self) -> Tensor:
+        """Position of each query: [query]."""
+        return torch.arange(self.first, self.first + self.weights.shape[-2], device=self.weights.device)
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries attend only to keys at or before their own position."""
+        return self.kind == "dec-self"
+
+    @cached_property
+    def on_real(self) -> Tensor:
+        """Weights with non-content keys set to 0, not renormalised: [batch, heads, query, key]."""
+        if self.of == "nosink":  # which has no others
+            return self.weights
+        return self.weights * self.keys.content[:, None, None]
+
+    @cached_property
+    def top(self) -> tuple[Tensor, Tensor]:
+        """Largest weight on a content key and the first key that has it: each [batch, heads, query]."""
+        values, places = self.on_real.max(-1)
+        return values, places if self.of == "attention" else places.masked_fill(values == 0, NOWHERE)
+
+    @cached_property
+    def received(self) -> Tensor:
+        """Total weight that each key receives from all content queries: [batch, heads, key]."""
+        rows = self.queries.content[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
+        return (rows @ self.weights).squeeze(-2)
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Norms ||alpha_ij f(x_j)|| of the vectors that a head moves from key j to query i: [batch, heads, query, key].
+
+        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3, and
+        the authors' code). The residual connection and the norm after it (Kobayashi et al. 2021) are those of a layer,
+        not of a head: they are no part of it.
+
+        Raises:
+            ValueError: if the values of the model cannot be read.
+        """
+        if self.value_norms is None:
+            raise ValueError("no values: got an observation of attention weights alone; expected value_norms")
+        return self.weights.abs() * self.value_norms().to(self.weights)[:, :, None]
+
+    @cached_property
+    def by_norm(self) -> Observation:
+        """The same observation with `norms` as weights, each query's divided by their sum over all keys.
+
+        The source compares norms as they are; the division is ours, so that scores keep their range. It does not change
+        which key is the largest. Special tokens are in the sum. A query to which the head moves nothing has zeros, and
+        its largest is on no key.
+        """
+        whole = self.norms.sum(-1, keepdim=True)
+        return replace(self, weights=self.norms / whole.masked_fill(whole == 0, 1), of="norm", value_norms=None)
+
+    @cached_property
+    def off_sink(self) -> Tensor:
+        """Weight of each query on content keys but the first token of any sort: [batch, heads, query]."""
+        return (self.weights @ self.keys.without_first.content[:, None, :, None].to(self.weights)).squeeze(-1)
+
+    @property
+    def others(self) -> Tensor:
+        """Which queries see another token than the first; in a decoder all but the first: bool [batch, query]."""
+        if not self.causal:
+            return torch.ones_like(self.queries.content)
+        return self.keys.attention_mask.cumsum(-1)[:, self.places] > 1
+
+    @cached_property
+    def _without_sink(self) -> dict[float, Observation]:
+        return {}
+
+    def without_sink(self, least: float = LEAST) -> Observation:
+        """Return the same observation without the sink: special tokens and the first of any sort are no keys.
+
+        The weights of a query on the other keys are divided by their sum. A query with less than `least` of its weight
+        on them has zeros and is not counted, and neither is the first token of a decoder, which sees nothing else.
+
+        Args:
+            least: the least weight off the sink of a query that counts, of 1.
+        """
+        if least in self._without_sink:
+            return self._without_sink[least]
+        keys = self.keys.without_first
+        queries = keys.span(self.first, self.first + self.weights.shape[-2]) if self.causal else self.queries
+        counted = self.off_sink >= least  # [batch, heads, query]
+        scale = torch.where(counted, 1 / self.off_sink, 0)
+        weights = (self.weights * keys.content[:, None, None]).mul_(scale[..., None])
+        self._without_sink[least] = replace(
+            self, weights=weights, queries=queries, keys=keys, value_norms=None, of="nosink", counted=counted
+        )
+        return self._without_sink[least]
+
+    def on_keys(self, chosen: Tensor) -> Tensor:
+        """Sum the weights from all content queries to some keys.
+
+        Args:
+            chosen: bool mask of keys, [batch, key].
+
+        Returns:
+            float64 [batch, heads].
+        """
+        return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
+
+    def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
+        """Sum values over the content queries.
+
+        Args:
+            values: one value per query, [batch, heads, query].
+            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
+
+        Returns:
+            float64 [batch, heads].
+        """
+        chosen = self.queries.content if where is None else self.queries.content & where
+        values = values if self.counted is None else values.masked_fill(~self.counted, 0)
+        return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
+
+    def counting(self, where: Tensor | None = None) -> Tensor:
+        """Return the content queries that count, of each head if heads differ: bool [batch, heads or 1, query].
+
+        Args:
+            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
+        """
+        chosen = self.queries.content if where is None else self.queries.content & where
+        return chosen[:, None] if self.counted is None else chosen[:, None] & self.counted
+
+    def count(self, where: Tensor | None = None) -> Tensor:
+        """Return the number of content queries that count: [batch, heads or 1]; arguments as of `counting`."""
+        return self.counting(where).sum(-1)

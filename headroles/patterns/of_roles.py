@@ -1,0 +1,38 @@
+"""Patterns of roles: the attention that each role describes, so that it can be imposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headroles.patterns.alignment import Diagonal
+from headroles.patterns.base import Pattern
+from headroles.patterns.dependency import WAYS, Dependency
+from headroles.patterns.induction import Duplicate, Induction
+from headroles.patterns.offset import Offset
+from headroles.patterns.rarity import Rarest
+from headroles.patterns.sink import First, Special
+from headroles.tables.columns import Column
+
+
+def _dependency(detail: str) -> Pattern:
+    relation, _, way = detail.partition(" ")
+    (known,) = [name for name in WAYS if name == way]
+    return Dependency(relation, known)
+
+
+_PATTERNS: dict[str, Callable[[str], Pattern]] = {  # name of a role -> pattern, of what stands in its brackets
+    "positional": lambda detail: Offset(int(detail)),
+    "syntactic": _dependency,
+    "rare": lambda _: Rarest(),
+    "sink": lambda detail: First() if detail == "first" else Special(),
+    "alignment": lambda _: Diagonal(),
+    "induction": lambda _: Induction(),
+    "duplicate": lambda _: Duplicate(),
+}
+
+
+def pattern_of(role: str) -> Pattern | None:
+    """Return the pattern of a role, such as `positional[-1]`; None for a role that has none."""
+    column = Column.parse(role).plain
+    make = _PATTERNS.get(column.name)
+    return None if make is None else make(column.detail or "")

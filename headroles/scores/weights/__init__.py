@@ -1,0 +1,1 @@
+"""Scores from the weights alone: what heads read and write, without a corpus."""

@@ -1,0 +1,168 @@
+"""Training examples: the tokens and labels that a model learns from a corpus, and their batches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+
+from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.tokens.alignment import TokenizedSentence, pieces
+from headroles.models.tokens.vocabulary import padding
+from headroles.scores import outputs
+from headroles.scores.outputs import check_labels
+from headroles.tables.frame import is_whole
+
+# an example: its tokens, and its label or the tokens of its translation; a text alone to predict masked tokens
+Row = dict[str, Any]
+MASKED = 0.15  # share of tokens that a masked language model learns to predict, as of BERT
+
+
+def is_language_model(handle: HeadModel) -> bool:
+    """Return whether a model predicts the tokens of the text itself: the next one, or masked ones."""
+    return outputs.has_vocabulary(handle) and not handle.config.is_encoder_decoder
+
+
+def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -> None:
+    """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
+    handle = HeadModel.of(model)
+    if is_language_model(handle):
+        _check_text(handle, length)
+        return
+    if length is not None:
+        raise ValueError(f"length={length} is for language models, which learn a text: got {handle.name}; leave it out")
+    if outputs.has_classes(handle):
+        check_labels(corpus)
+    elif not outputs.has_vocabulary(handle):
+        raise ValueError(
+            f"{handle.name} is neither a classifier nor a language model nor an encoder-decoder that generates text; "
+            f"try headroles train, or headroles.load_classifier(name, corpus) in Python, which adds a classification "
+            f"head for the labels of a corpus, or a class that predicts tokens, such as cls='AutoModelForMaskedLM' "
+            f"(--cls)"
+        )
+    elif any(sentence.target is None for sentence in corpus):
+        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
+
+
+def _check_text(handle: HeadModel, length: int | None) -> None:
+    """Raise ValueError for a language model without a mask token, or for examples that it cannot read."""
+    if not outputs.causal(handle) and handle.tokenizer.mask_token is None:
+        kind = type(handle.tokenizer).__name__
+        raise ValueError(f"{handle.name} learns to predict masked tokens: got a {kind} without a mask token")
+    if length is not None and (not is_whole(length, least=2) or length > handle.positions):
+        raise ValueError(
+            f"length of an example out of range: got length={length!r}; expected a number of tokens from 2 to "
+            f"{handle.positions}, as many as {handle.name} reads"
+        )
+
+
+def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) -> list[Row]:
+    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation.
+
+    Those of a language model are the sentences, or with `length` parts of this many tokens of all sentences together.
+    A causal model learns each token from those before, a masked one what the collator masks.
+    """
+    check_examples(handle, corpus, length=length)
+    if is_language_model(handle):
+        return _of_text(handle, corpus, length)
+    encoded = handle.encode(corpus, words=False)
+    labels: Sequence[int | float | list[int] | list[float]]
+    if encoded.target is None or outputs.has_classes(handle):
+        labels = outputs.label_values(handle, [words.sentence.label for words in encoded.source])
+    else:
+        labels = [words.ids for words in encoded.target]
+    pairs = zip(encoded.source, labels, strict=True)
+    return [{"input_ids": words.ids, **_types(words), "labels": label} for words, label in pairs]
+
+
+def _of_text(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]:
+    """Return the examples of a language model, without those in which there is nothing to predict."""
+    if length is None:
+        rows = [{"input_ids": words.ids, **_types(words)} for words in handle.encode(corpus, words=False).source]
+    else:
+        rows = [{"input_ids": ids} for ids in _parts(handle, corpus, length)]
+    if outputs.causal(handle):  # the first token is not predicted, though the Trainer counts it for GPT-2 (5.24)
+        rows = [{**row, "labels": [-100, *row["input_ids"][1:]]} for row in rows if len(row["input_ids"]) > 1]
+    else:
+        special = {*handle.tokenizer.all_special_ids}  # which the collator does not mask
+        rows = [row for row in rows if not special.issuperset(row["input_ids"])]
+    if not rows:
+        raise ValueError(f"corpus {corpus.name!r} has no token to predict; give longer sentences, or length=128")
+    return rows
+
+
+def _types(words: TokenizedSentence) -> dict[str, list[int]]:
+    return {"token_type_ids": words.types} if words.types else {}
+
+
+def _parts(handle: HeadModel, corpus: Corpus, length: int) -> list[list[int]]:
+    """Return the tokens of all sentences one after another, in parts of a length; the last may be shorter.
+
+    Sentences are parted by the tokenizer's own special tokens; where it adds none, by the end token.
+    """
+    end = handle.tokenizer.eos_token_id
+    ids: list[int] = []
+    for row in pieces(handle.tokenizer, corpus.sentences, words=False):
+        ids += row.ids if end is None or not handle.special.isdisjoint(row.ids) else [*row.ids, end]
+    return [ids[start : start + length] for start in range(0, len(ids), length)]
+
+
+def collator(
+    handle: HeadModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], *, seed: int, masked: float = MASKED
+) -> Any:
+    """Return the collator of transformers that makes batches of examples."""
+    tokenizer = _padding_right(handle, tokenizer)
+    if outputs.has_classes(handle):
+        return transformers.DataCollatorWithPadding(tokenizer)
+    if is_language_model(handle) and "labels" not in rows[0]:
+        return Masking(tokenizer, mlm_probability=masked, order=seed)
+    return transformers.DataCollatorForSeq2Seq(tokenizer, model=handle.model)
+
+
+def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that pads after a text, where models count positions as without padding; maybe a copy."""
+    if tokenizer.padding_side == "right" and tokenizer.pad_token is not None:
+        return tokenizer
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding(tokenizer, handle.model))
+    return tokenizer
+
+
+class Masking(transformers.DataCollatorForLanguageModeling):
+    """Collator that masks tokens by the seed, the epoch and the examples of a batch alone.
+
+    A training that is resumed masks the same. In a batch at least one token is masked.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float, order: int) -> None:
+        super().__init__(tokenizer, mlm_probability=mlm_probability)
+        self.order = order
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that stay alive see it change
+
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        """Return a batch of examples with masked tokens, and their labels."""
+        drawn = repr((self.order, int(self.epoch), [list(row["input_ids"]) for row in examples])).encode()
+        self.generator = torch.Generator().manual_seed(zlib.crc32(drawn))
+        while True:
+            batch: dict[str, Any] = super().torch_call(examples)
+            if bool((batch["labels"] >= 0).any()):
+                return batch
+
+
+class Epochs(TrainerCallback):
+    """Callback that sets the epoch of a collator, so that other tokens are masked in each."""
+
+    def __init__(self, masking: Masking) -> None:
+        self.masking = masking
+
+    def on_epoch_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        """Set the epoch."""
+        self.masking.epoch.fill_(int(state.epoch or 0))

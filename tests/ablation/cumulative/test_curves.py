@@ -1,0 +1,893 @@
+"""Ablation curves are those of plain loops, start at the intact model, resume, and are kept with their areas."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import sacrebleu
+import torch
+import torch.nn.functional as F
+from helpers import zoo
+from helpers.ablations import files, generated, mean, sweep, translated
+from helpers.close import bound, close
+from helpers.commands import run
+from helpers.imposed import at, by_loop, tiny
+from helpers.letters import corpus, tokens_of, writing
+from helpers.messages import line, whole
+from helpers.messages import line as said
+from helpers.objectives import FORMULAS, labelled
+from helpers.sweeps import attributes, by_token, inputs_of
+from helpers.traces import _traces
+
+import headroles as hr
+from headroles import plots
+from headroles.ablation.cumulative.curves import ablation_curve, areas, orders, repeated_ranking
+from headroles.ablation.effects import ablate
+from headroles.ablation.metrics import metric
+from headroles.analysis.intervals import bootstrap_counts
+from headroles.data.corpus import Corpus
+from headroles.models import batching, loading, masking
+from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
+from headroles.patterns import First, Previous
+from headroles.scores import objectives
+from headroles.scores.objectives import ClassLogit, Top, objective
+from headroles.tables import frame
+from headroles.tables.io import load_table
+
+matplotlib.use("Agg")
+
+
+METRICS = ["agreement", "loss", "top"]
+
+
+@cache
+def rankings(name):
+    """All heads from the first to the last, and three of them."""
+    every = list(families.head_index(zoo.tiny(name)))
+    return {"all": every, "three": every[-1:-4:-1]}
+
+
+@cache
+def drawn(name, metric="agreement", *, steps=4, n_resamples=20, given=None, **options):
+    options = {"n_resamples": n_resamples, "steps": steps, "metric": metric} | options
+    return ablation_curve(zoo.tiny(name), tokens_of(name), given or corpus(6), rankings(name), **options)
+
+
+@cache
+def read(name):
+    """A model, and the corpus as one batch."""
+    model = zoo.tiny(name)
+    encoded = batching.encode(corpus(6), tokens_of(name), model)
+    return model, list(batching.batches(encoded, model, max_tokens=10**6))
+
+
+@cache
+def point_by_hand(name, metric, masked):
+    """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
+    model, groups = read(name)
+    fitted = objective(metric, HeadModel(model)).fit(HeadModel(model), groups)
+    (batch,) = groups
+    with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, masked)):
+        found = fitted.targets(model(**batch.inputs), batch)
+    back = np.argsort(batch.numbers)
+    sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
+    return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_point_is_that_of_a_plain_loop(metric):
+    table = drawn("gpt2", metric)
+    for row in table.itertuples():
+        order = rankings("gpt2")[row.order]
+        sums, counts = point_by_hand("gpt2", metric, tuple(order[: row.closed]))
+        assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
+        assert row.share == row.closed / len(order)
+
+
+def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_masked():
+    table = drawn("marian")
+    for name, part in table.groupby("order"):
+        assert part["closed"].tolist() == {"all": [0, 6, 12, 18, 24], "three": [0, 1, 2, 3]}[name]
+        assert part["share"].iloc[[0, -1]].tolist() == [0, 1]
+        assert part.iloc[0][["value", "low", "high"]].tolist() == [1, 1, 1]
+    assert table["order"].unique().tolist() == ["all", "three"]
+    assert table["value"].between(0, 1).all()
+    assert table["value"].min() < 0.9
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_points_are_those_of_a_plain_loop_and_intervals_of_the_resamples_that_scores_have(metric):
+    table = drawn("marian", metric, n_resamples=50, seed=3)
+    weights = bootstrap_counts(range(6), 50, 3)[1:]
+    for row in table.itertuples():
+        order = rankings("marian")[row.order]
+        sums, counts = point_by_hand("marian", metric, tuple(order[: row.closed]))
+        assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
+        assert row.share == row.closed / len(order)
+        bounds = np.nanquantile(weights @ sums / (weights @ counts), [0.025, 0.975])
+        close([row.low, row.high], bounds)
+
+
+def test_changes_are_paired():
+    """Against the intact model in the same resamples: narrower than if the two varied apart."""
+    table = drawn("marian", "loss", n_resamples=50, seed=3)
+    weights = bootstrap_counts(range(6), 50, 3)
+    intact = np.divide(*(weights @ each for each in point_by_hand("marian", "loss", ())))
+    for row in table.to_dict("records"):
+        sums, counts = point_by_hand("marian", "loss", tuple(rankings("marian")[row["order"]][: row["closed"]]))
+        changes = weights @ sums / (weights @ counts) - intact
+        expected = [changes[0], *np.nanquantile(changes[1:], [0.025, 0.975])]
+        close([row[f"change{end}"] for end in ("", ".low", ".high")], expected, size=intact)
+
+
+@pytest.mark.slow
+def test_batches_do_not_matter():
+    pd.testing.assert_frame_equal(drawn("marian", max_tokens=20), drawn("marian"), rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(drawn("bert", "loss", max_tokens=20), drawn("bert", "loss"), rtol=0, atol=bound(5))
+
+
+def test_heads_may_be_replaced_by_something_else_than_nothing():
+    zero, uniform = (drawn("bert", "loss", replacement=replacement) for replacement in ("zero", "uniform"))
+    first = zero["share"] == 0
+    np.testing.assert_allclose(zero["value"][first], uniform["value"][first], rtol=1e-6)
+    assert not np.allclose(zero["value"][~first], uniform["value"][~first])
+    assert "fill:uniform" in frame.provenance(uniform, "value").split("|")
+
+
+def test_a_signature_says_what_was_masked_and_measured():
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
+    expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
+    expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
+    assert expected.items() <= fields.items()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training):
+    model = zoo.tiny("gpt2").train(training)
+    before = _traces(model)
+    table = ablation_curve(model, tokens_of("gpt2"), corpus(6), rankings("gpt2"), steps=4, n_resamples=20)
+    assert _traces(model) == before
+    pd.testing.assert_frame_equal(table, drawn("gpt2"))  # and was measured without dropout
+
+
+def test_without_resamples_there_are_no_intervals():
+    table = drawn("gpt2", n_resamples=0)
+    assert table[["low", "high"]].isna().all(axis=None)
+    found = areas(table)
+    assert found[["area.low", "area.high"]].isna().all(axis=None)
+    pd.testing.assert_series_equal(found["area"], areas(drawn("gpt2"))["area"])
+
+
+def test_resamples_without_a_sentence_are_left_out():
+    """Of two sentences every seventh resample draws none."""
+    table = drawn("gpt2", given=corpus(2), n_resamples=100)
+    assert not bootstrap_counts(range(2), 100, 0)[1:].any(1).all()
+    assert table[["low", "high"]].notna().all(axis=None)
+    assert areas(table).notna().all(axis=None)
+
+
+def test_areas_are_trapezoids_best_first():
+    table = drawn("marian", n_resamples=50)
+    found = areas(table)
+    assert found.index.name == "order"
+    assert found["area"].is_monotonic_decreasing
+    parts = {name: part for name, part in table.groupby("order")}
+    for name, row in found.iterrows():
+        part = parts[name]
+        steps, heights = np.diff(part["share"]), (part["value"].to_numpy()[1:] + part["value"].to_numpy()[:-1]) / 2
+        assert row["area"] == pytest.approx(steps @ heights)
+        weights = bootstrap_counts(range(6), 50, 0)[1:]
+        pairs = [
+            point_by_hand("marian", "agreement", tuple(rankings("marian")[name][:masked])) for masked in part["closed"]
+        ]
+        draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
+        bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])
+        close([row["area.low"], row["area.high"]], bounds)
+    assert frame.provenance(found, "area") == frame.provenance(table, "value")
+
+
+ONE, TWO = ("enc-self", 0, 0), ("enc-self", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("order", "steps", "size"), [([ONE, TWO, ONE], 2, 3), ([ONE, TWO], 0, 2), ([ONE], -1, 1), ([], 2, 0)]
+)
+def test_rankings_that_cannot_be_masked(order, steps, size):
+    message = (
+        f"order 'mine' of {size} heads cannot be masked in {steps} steps; give each head once, and at least one step"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        ablation_curve(zoo.tiny("bert"), tokens_of("bert"), corpus(3), {"mine": order}, steps=steps)
+
+
+def test_heads_and_metrics_that_there_are_not():
+    given = zoo.tiny("bert"), tokens_of("bert"), corpus(3)
+    message = "no head ('enc-self', 2, 0) in BertForMaskedLM, which has enc-self 2 layers of 4 heads"
+    with pytest.raises(ValueError, match=whole(message)):
+        ablation_curve(*given, {"mine": [ONE, ("enc-self", 2, 0)]})
+    message = "metric 'bleu' needs a translation model; BertForMaskedLM writes none"
+    with pytest.raises(ValueError, match=whole(message)):
+        ablation_curve(*given, {"mine": [ONE]}, metric="bleu")
+
+
+# --- plots ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table():
+    """Two orders and three random ones."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (name, share, value, value - 0.1, value + 0.1)
+        for name in ("cp", "confidence", "random 0", "random 1", "random 2")
+        for share, value in zip((0.0, 0.5, 1.0), rng.random(3), strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["order", "share", "value", "low", "high"])
+
+
+def band(collection):
+    """The lower and upper edge of a filled band: share -> (low, high)."""
+    corners = collection.get_paths()[0].vertices
+    return {x: (corners[corners[:, 0] == x, 1].min(), corners[corners[:, 0] == x, 1].max()) for x in set(corners[:, 0])}
+
+
+def test_every_order_is_a_line_with_its_interval(table):
+    ax = plots.curves(table, label="what is left")
+    lines, bands = ax.get_lines()[1:], ax.collections[1:]
+    for curve, filled in zip(lines, bands, strict=True):
+        part = table[table["order"] == curve.get_label()]
+        assert np.array_equal(curve.get_xydata(), part[["share", "value"]])
+        assert band(filled) == {row.share: (row.low, row.high) for row in part.itertuples()}
+        assert filled.get_facecolor()[0, :3].tolist() == pytest.approx(
+            list(matplotlib.colors.to_rgb(curve.get_color()))
+        )
+    labels = ["random", "confidence", "cp"]  # chance, then the best first
+    assert [line.get_label() for line in ax.get_lines()] == labels
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == labels
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xlim()) == ("share of heads ablated", "what is left", (0, 1))
+
+
+@pytest.mark.parametrize("many", [12, 30])
+def test_no_two_of_many_orders_look_alike_and_none_is_left_out(table, many):
+    part = table[table["order"] == "cp"]
+    ax = plots.curves(pd.concat([part.assign(order=f"order {i}") for i in range(many)]))
+    assert len(ax.get_lines()) == many
+    named = [line for line in ax.get_lines() if str(line.get_label()).startswith("order")]
+    assert {line.get_label() for line in named} < {f"order {i}" for i in range(many)}
+    (others,) = (line.get_label() for line in ax.get_lines() if "other" in str(line.get_label()))
+    assert others == f"{many - len(named)} other rankings"
+    looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named]
+    assert len(set(looks)) == len(named) >= 5
+    assert not [color for color, *_ in looks if len(set(color)) == 1]  # grey is chance, and the others
+
+
+def test_random_orders_are_one_grey_line_in_a_band(table):
+    ax = plots.curves(table)
+    chance = table[table["order"].str.startswith("random")].groupby("share")["value"]
+    line = ax.get_lines()[0]
+    assert np.array_equal(line.get_xydata(), chance.mean().reset_index())
+    assert len(set(matplotlib.colors.to_rgb(line.get_color()))) == 1
+    edges = chance.agg(["min", "max"])
+    assert band(ax.collections[0]) == {share: tuple(row) for share, row in edges.iterrows()}
+
+
+def test_without_random_orders_there_is_no_grey_line(table):
+    figure, given = plt.subplots()
+    ax = plots.curves(table[table["order"] == "cp"], ax=given)
+    assert ax is given
+    assert [line.get_label() for line in ax.get_lines()] == ["cp"]
+    assert len(ax.collections) == 1
+    assert figure.axes == [ax]
+
+
+def test_what_is_no_table_of_curves(table):
+    message = "not a table of hr.ablation_curve: got "
+    for wrong in (table.drop(columns="low"), [1, 2]):
+        with pytest.raises(ValueError, match=rf"\A{re.escape(message)}"):
+            plots.curves(wrong)
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny masked language model as a checkpoint."""
+    place = tmp_path_factory.mktemp("model")
+    zoo.tiny("bert").save_pretrained(place)
+    tokens_of("bert").save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "letters.txt"
+    path.write_text("".join(f"{sentence.text}\n" for sentence in corpus(20)))
+    return path
+
+
+@pytest.mark.slow
+def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
+    common = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu"]
+    done = run("score", folder, text, "--scores", "relevance,confidence", "--rules", "cp,attn", *common, figures=True)
+    assert (done.code, done.err) == (0, "")
+    for rules in ("cp", "attn"):
+        shares = r"inputs -?[\d.]+ %, biases -?[\d.]+ %, residue -?[\d.]+ %"
+        assert re.search(rf"^relevance by {rules}, shares of the target: {shares}$", done.out, re.M)
+    tables = {"heads", "conservation-cp", "conservation-attn"}
+    assert tables <= set(hr.Study(tmp_path).names())
+    figures = {
+        "relevance-cp-enc-self.png",
+        "relevance-attn-enc-self.png",
+        "conservation-cp.png",
+        "conservation-attn.png",
+    }
+    assert figures <= {path.name for path in Path(tmp_path).iterdir()}
+    table = hr.Study(tmp_path).load("heads")
+    assert "sentences:5" in frame.provenance(table, "relevance[cp]").split("|")
+    assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
+
+
+def test_unknown_rules_are_one_line(folder, text, tmp_path):
+    done = run("score", folder, text, "--scores", "relevance", "--rules", "magic", "--study", tmp_path / "study")
+    assert done == said("unknown rules 'magic'; known: cp, cp-gate, attn, voita, voita-exact, gradient")
+    assert not (tmp_path / "study").exists()
+
+
+# --- orders ---------------------------------------------------------------------------------------------------------
+
+INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
+
+
+def scores():
+    """A table of heads: a column without ties, one with, and bounds of an interval."""
+    rng = np.random.default_rng(0)
+    size = len(INDEX)
+    columns = {"one": rng.permutation(size).astype(float), "tied": rng.integers(0, 3, size).astype(float)}
+    columns |= {"one.low": columns["one"] - 1, "one.high": columns["one"] + 1}
+    return frame.table(columns, INDEX, "made by hand")
+
+
+@pytest.mark.parametrize("kind", [None, "enc-self", "cross"])
+@pytest.mark.parametrize("column", ["one", "tied"])
+def test_the_smallest_comes_first_and_with_a_minus_the_largest(column, kind):
+    found = orders(scores(), [column, f"-{column}"], kind=kind)
+    assert list(found) == [column, f"-{column}"]
+    every = [head for head in INDEX if kind in (None, head[0])]
+    values = scores()[column]
+    assert found[column] == sorted(every, key=lambda head: values[head])
+    assert found[f"-{column}"] == found[column][::-1]
+    assert [values[head] for head in found[f"-{column}"]] == sorted((values[head] for head in every), reverse=True)
+
+
+@pytest.mark.parametrize("kind", [None, "enc-self", "cross"])
+def test_random_orders_have_each_head_once_and_are_the_same_again(kind):
+    found = orders(scores(), ["one"], kind=kind, seeds=6)
+    assert list(found) == ["one", *(f"random {seed}" for seed in range(6))]
+    every = [head for head in INDEX if kind in (None, head[0])]
+    assert all(sorted(order) == sorted(every) for order in found.values())
+    assert len({tuple(order) for order in found.values()}) == 7
+    assert orders(scores(), ["one"], kind=kind, seeds=6) == found
+    fewer = orders(scores(), [], kind=kind, seeds=3)
+    assert fewer == {name: found[name] for name in ("random 0", "random 1", "random 2")}
+
+
+@pytest.mark.parametrize(
+    ("column", "listed"),
+    [("nothing", "known: one, tied"), ("-nothing", "known: one, tied"), ("--one", "try one"), ("tie", "try tied")],
+)
+def test_a_column_that_is_not_there_is_named_with_those_that_are(column, listed):
+    message = f"no column {column!r} to order heads by; {listed}"
+    with pytest.raises(ValueError, match=whole(message)):
+        orders(scores(), ["one", column])
+
+
+# --- orders that are told again -------------------------------------------------------------------------------------
+
+
+def again(name, text=None, **options):
+    return repeated_ranking(zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
+
+
+def counts(size, steps):
+    """How many heads are closed after each step."""
+    return [round(size * step / steps) for step in range(1, steps + 1)]
+
+
+def told_again(name, score, column, steps, kind=None):
+    """The same in a plain loop: measure with what is gone closed, and let the smallest of what is left go."""
+    model, gone = zoo.tiny(name), []
+    every = [head for head in families.head_index(model) if kind in (None, head[0])]
+    for count in counts(len(every), steps):
+        with hr.mask_heads(model, masking.head_mask(model, gone)):
+            values = hr.score(model, tokens_of(name), corpus(6), score, n_resamples=0)[column]
+        left = [head for head in every if head not in gone]
+        gone += sorted(left, key=lambda head: values[head])[: count - len(gone)]
+    return gone
+
+
+AGAIN = [
+    ("gpt2", "importance", "importance", 3, None),
+    ("marian", "importance", "importance", 4, None),
+    ("marian", "importance", "importance", 3, "cross"),
+    ("bert", "confidence", "confidence", 4, None),
+    ("bert", "position", "position[+1]", 2, None),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "score", "column", "steps", "kind"), AGAIN)
+def test_what_is_left_is_measured_again_after_each_step(name, score, column, steps, kind):
+    found = again(name, score=score, column=column, steps=steps, kind=kind)
+    every = [head for head in families.head_index(zoo.tiny(name)) if kind in (None, head[0])]
+    assert sorted(found) == sorted(every)
+    assert found == told_again(name, score, column, steps, kind)
+    assert found != again(name, score=score, column=column, steps=1, kind=kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["importance", "confidence"])
+def test_of_one_step_the_order_is_that_of_the_plain_score(score):
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, n_resamples=0)
+    for kind in (None, "enc-self", "dec-self", "cross"):
+        assert again("marian", score=score, steps=1, kind=kind) == orders(table, [score], kind=kind)[score]
+
+
+def test_the_column_is_by_default_the_first_of_the_score():
+    first = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(6), "position", n_resamples=0).columns[0]
+    assert first == "position[-2]"
+    assert again("bert", score="position", steps=2) == again("bert", score="position", column=first, steps=2)
+    assert again("bert", score="position", steps=2) != again("bert", score="position", column="position[+1]", steps=2)
+
+
+def head_gradients(model, gone):
+    """Michel et al.'s importance by hand: the mean over sentences of |d loss / d gate|, some gates closed."""
+    found = []
+    for sentence in corpus(6):
+        row = masking.head_mask(model, gone).requires_grad_()
+        ids = tokens_of("gpt2")(sentence.text, return_tensors="pt")["input_ids"]
+        with hr.mask_heads(model, row):
+            loss = F.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
+        found.append(torch.autograd.grad(loss, row)[0].abs())
+    return pd.Series(torch.stack(found).mean(0).numpy(), families.head_index(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 8])
+def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
+    model, gone = zoo.tiny("gpt2"), []
+    for count in counts(8, steps):
+        values = head_gradients(model, gone).drop(gone)
+        gone += values.sort_values().index.tolist()[: count - len(gone)]
+    assert again("gpt2", steps=steps) == gone
+
+
+@pytest.mark.parametrize("precision", [1.0, 1.2])
+def test_heads_are_ordered_again_by_their_ablation(precision):
+    """The least harmful beside those that are masked; six sentences are fewer than a prediction needs."""
+    masked, heads = [], list(families.head_index(zoo.tiny("gpt2")))
+    for count in counts(8, 4):
+        harm = {head: mean("gpt2", frozenset([*masked, head])) for head in heads if head not in masked}
+        masked += sorted(harm, key=harm.get)[: count - len(masked)]
+    assert again("gpt2", score="ablation", steps=4, precision=precision) == masked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_left_as_it_was_by_a_repeated_ranking(training):
+    model = zoo.tiny("marian").train(training)
+    before = attributes(model)
+    assert repeated_ranking(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
+    assert attributes(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(ValueError, match=r"\Aunknown score 'nonsense'"):
+        repeated_ranking(model, tokens_of("marian"), corpus(6), "nonsense")
+    assert attributes(model) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), [("bert", None), ("marian", "cross")])
+def test_more_steps_than_heads_mask_one_at_a_time(name, kind):
+    assert again(name, steps=10, kind=kind) == again(name, steps=8, kind=kind)
+
+
+@pytest.mark.slow
+def test_heads_that_no_longer_matter_have_a_place_too():
+    """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
+    found = again("marian", steps=24)
+    assert sorted(found) == sorted(families.head_index(zoo.tiny("marian")))
+
+
+# --- curves of any metric -------------------------------------------------------------------------------------------
+
+LABELS = [2, 0, 1, 2, 0, 1]  # of `labelled`, as numbers
+
+
+@torch.no_grad()
+def logits_of_classes(model):
+    ids = [tokens_of("bert")(sentence.text, return_tensors="pt")["input_ids"] for sentence in labelled()]
+    return torch.cat([model(one).logits for one in ids])
+
+
+def bleu(masked):
+    written = generated([sentence.text for sentence in translated()], masking.head_mask(writing("marian"), masked), 1)
+    return sacrebleu.corpus_bleu(written, [[sentence.target.text for sentence in translated()]]).score
+
+
+def accuracy(model, _):
+    return (logits_of_classes(model).argmax(-1) == torch.tensor(LABELS)).double().mean()
+
+
+def label_logit(model, _):
+    return logits_of_classes(model)[range(len(LABELS)), LABELS].double().mean()
+
+
+def perplexity(model, name):
+    return by_token(model, name, FORMULAS[objectives.Loss]).mean().exp()
+
+
+def top(model, name):
+    return by_token(model, name, FORMULAS[Top]).mean()
+
+
+CASES = [
+    ("classifier", "accuracy", accuracy),
+    ("classifier", ClassLogit(of="label"), label_logit),
+    ("gpt2", "perplexity", perplexity),
+    ("gpt2", "top", top),
+    ("marian", "bleu", None),
+]
+NAMED = [f"{name}-{getattr(one, 'name', one)}" for name, one, _ in CASES]
+
+
+def closing(name):
+    """All heads from the last to the first, and the first three."""
+    every = list(families.head_index(inputs_of(name)[0]))
+    return {"all": every[::-1], "three": every[:3]}
+
+
+def by_gates(name, formula, masked):
+    """A metric of the gated model, sentence by sentence."""
+    if formula is None:
+        return bleu(masked)
+    model = inputs_of(name)[0]
+    with hr.mask_heads(model, masking.head_mask(model, masked)):
+        return float(formula(model, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
+def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
+    table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
+    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(masked)}
+    expected = [by_hand[heads_] for heads_ in masked]
+    np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
+    assert len(set(np.round(expected, 3))) > 2
+    said = metric(one)
+    assert f"|metric:{said!r}|" in frame.provenance(table, "value")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "one"), [("classifier", "accuracy"), ("marian", "bleu")])
+def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
+    table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=3, n_resamples=0)
+    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    found = sweep(*inputs_of(name, one), [*dict.fromkeys(filter(None, masked))], metric(one))
+    each = found.masked | {frozenset(): found.intact}
+    expected = [found.metric.compute(each[heads_].sum(0)) for heads_ in masked]
+    np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
+
+
+def test_an_objective_by_name_and_by_hand_is_one_metric():
+    by_name, instance = (
+        ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, n_resamples=20) for one in ("top", Top())
+    )
+    pd.testing.assert_frame_equal(by_name, instance)
+    pd.testing.assert_frame_equal(areas(by_name), areas(instance))
+
+
+# --- going on -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def forwards(model, most=10**9):
+    """Counts the forwards of a model within the block, in a list of one; one more than `most` raises."""
+    seen, forward = [0], HeadModel.forward
+
+    @wraps(forward)
+    def counted(handle, *args, **options):
+        seen[0] += handle.model is model
+        if seen[0] > most:
+            raise InterruptedError("stopped")
+        return forward(handle, *args, **options)
+
+    HeadModel.forward = counted  # in the model it would be refused, or change the identity
+    try:
+        yield seen
+    finally:
+        HeadModel.forward = forward
+
+
+SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # several batches of few sentences
+
+
+def test_a_curve_resumes_after_its_last_finished_batch(tmp_path):
+    model, *rest = inputs_of("gpt2")
+    whole_one = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+    with forwards(model) as all_of_them:
+        ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+    with forwards(model, all_of_them[0] - 1), pytest.raises(InterruptedError):  # in the last batch
+        ablation_curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
+    finished = files(tmp_path)
+    assert len(finished) > 1
+    with forwards(model) as few:
+        found = ablation_curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
+    assert few[0] * (len(finished) + 1) == all_of_them[0]  # each batch is as many forwards
+    assert finished.items() < files(tmp_path).items()
+    pd.testing.assert_frame_equal(found, whole_one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", ["loss", "bleu"])
+def test_a_finished_curve_is_read(one, tmp_path):
+    model, *rest = inputs_of("marian", one)
+    options = SMALL | {"metric": one, "folder": tmp_path}
+    first = ablation_curve(model, *rest, closing("marian"), **options)
+    before = files(tmp_path)
+    with forwards(model, 0) as seen:
+        again = ablation_curve(model, *rest, closing("marian"), **options)
+        more = ablation_curve(model, *rest, closing("marian"), **options | {"n_resamples": 50, "seed": 1})
+    assert seen == [0]
+    pd.testing.assert_frame_equal(again, first)
+    pd.testing.assert_frame_equal(areas(again), areas(first))
+    pd.testing.assert_series_equal(more["value"], first["value"])
+    assert files(tmp_path) == before
+
+
+def bare(table):
+    return table.copy(deep=False).rename_axis(columns=None)
+
+
+def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, caplog):
+    study, (model, *rest) = hr.Study(tmp_path), inputs_of("gpt2")
+    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
+    table = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+    pd.testing.assert_frame_equal(first, table)
+    for name, expected in (("curves", table), ("areas", areas(table))):
+        pd.testing.assert_frame_equal(bare(study.load(f"{name}-loss")), bare(expected))
+    assert study.names() == ["areas-loss", "curves-loss"]
+    with forwards(model, 0):
+        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
+    pd.testing.assert_frame_equal(bare(again), bare(first))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["areas", "curves"])
+def test_a_table_that_was_removed_is_made_of_the_kept_statistics(name, tmp_path):
+    study, (model, *rest) = hr.Study(tmp_path), inputs_of("gpt2")
+    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
+    kept = study.load(f"{name}-loss")
+    study.path(f"{name}-loss").unlink()
+    with forwards(model, 0):
+        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
+    pd.testing.assert_frame_equal(bare(again), bare(first))
+    pd.testing.assert_frame_equal(study.load(f"{name}-loss"), kept)
+    assert study.names() == ["areas-loss", "curves-loss"]
+
+
+ELSE = {  # what differs, and whether the model runs for it
+    "order": (lambda: {"orders": {"all": closing("gpt2")["all"][::-1], "three": closing("gpt2")["three"]}}, True),
+    "name": (lambda: {"orders": dict(zip(("all", "two"), closing("gpt2").values(), strict=True))}, False),
+    "steps": (lambda: {"steps": 2}, True),
+    "replacement": (lambda: {"replacement": "uniform"}, True),
+    "corpus": (lambda: {"corpus": corpus(7)}, True),
+    "model": (lambda: {"model": zoo.tiny("gpt2", seed=1)}, True),
+    "tokenizer": (lambda: {"tokenizer": tokens_of("bert")}, True),
+    "n_resamples": (lambda: {"n_resamples": 30}, False),
+    "seed": (lambda: {"seed": 1}, False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ELSE)
+def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
+    study = hr.Study(tmp_path, overwrite=True)
+    names = ("model", "tokenizer", "corpus")
+    first = dict(zip(names, inputs_of("gpt2"), strict=True)) | {"orders": closing("gpt2")} | SMALL
+    ablation_curve(study=study, **first)
+    make, runs = ELSE[what]
+    other = first | make()
+    with forwards(other["model"]) as seen:
+        table = ablation_curve(study=study, **other)
+    assert bool(seen[0]) == runs
+    expected = ablation_curve(**other)
+    pd.testing.assert_frame_equal(bare(table), bare(expected))
+    pd.testing.assert_frame_equal(bare(study.load("areas-loss")), bare(areas(expected)))
+    endings = ("was made with other options: computed again", ": areas-loss, curves-loss")
+    assert all(message.endswith(endings) for message in caplog.messages)
+    assert 1 <= len(caplog.messages) <= 2
+
+
+@pytest.mark.slow
+def test_curves_of_shorter_outputs_are_computed_again(tmp_path):
+    study, (model, *rest) = hr.Study(tmp_path), inputs_of("marian", "bleu")
+    options = SMALL | {"metric": "bleu"}
+    first = ablation_curve(model, *rest, closing("marian"), study=study, **options)
+    model.generation_config.max_new_tokens = 2
+    found = ablation_curve(model, *rest, closing("marian"), study=study, **options)
+    expected = ablation_curve(model, *rest, closing("marian"), **options)
+    assert not np.allclose(expected["value"], first["value"])
+    np.testing.assert_allclose(found["value"], expected["value"])
+
+
+def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
+    study, options = hr.Study(tmp_path), {"steps": 1, "n_resamples": 0}
+    for one, kind in (("loss", None), ("loss", "dec-self"), ("top", None)):
+        ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, kind=kind, study=study, **options)
+    names = ["loss", "loss-dec-self", "top"]
+    assert study.names() == [f"{what}-{name}" for what in ("areas", "curves") for name in names]
+
+
+# --- metrics by name ------------------------------------------------------------------------------------------------
+
+UNKNOWN = (
+    "unknown metric 'nonsense'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
+    "pair_accuracy, pair_difference, top, "
+    "reference, class, similarity"
+)
+
+
+def test_an_unknown_metric_is_refused_with_the_known_ones_before_anything_runs(tmp_path):
+    model, *rest = inputs_of("gpt2")
+    for run_it in (
+        lambda: metric("nonsense"),
+        lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense"),
+        lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense", study=hr.Study(tmp_path)),
+        lambda: ablate(model, *rest, metric="nonsense"),
+    ):
+        with forwards(model, 0), pytest.raises(ValueError, match=whole(UNKNOWN)):
+            run_it()
+    assert not list(tmp_path.iterdir())
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """A terminal as wide as the tables."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Tiny checkpoints, two parallel corpora and a study of the first for each: "news" and "talks"."""
+    folder = tmp_path_factory.mktemp("place")
+    for name in ("marian", "bert"):
+        zoo.tiny(name).save_pretrained(folder / name)
+        tokens_of(name).save_pretrained(folder / name)
+    for name, part in (("news", corpus(24)[:12]), ("talks", corpus(24)[12:])):
+        (folder / f"{name}.en").write_text("".join(f"{sentence.text}\n" for sentence in part))
+        (folder / f"{name}.de").write_text("".join(f"{sentence.target.text}\n" for sentence in part))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scored(place):
+    """A study with the importance of the heads of an encoder."""
+    folder = place / "scored"
+    options = ["--study", folder, "--scores", "importance", "--resamples", 0, "--device", "cpu"]
+    done = run("score", place / "bert", place / "news.en", *options)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.mark.slow
+def test_the_command_masks_by_a_column_both_ways(place, scored):
+    common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
+    by = ["--by", "importance,-importance"]
+    done = run("ablation-curve", place / "bert", place / "talks.en", *by, *common, figures=True)
+    assert (done.code, done.err) == (0, "")
+    table = load_table(scored / "curves-agreement.parquet")
+    assert set(table["order"]) == {"importance", "-importance", "random 0", "random 1"}
+    assert table["closed"].unique().tolist() == [0, 2, 4, 6, 8]
+    model, tokenizer = loading.load(place / "bert")
+    listed = orders(hr.Study(scored).scores(), ["importance", "-importance"], seeds=2)
+    expected = ablation_curve(model, tokenizer, hr.read(place / "talks.en"), listed, steps=4, n_resamples=10)
+    pd.testing.assert_frame_equal(bare(table), bare(expected))
+    area = areas(expected)
+    pd.testing.assert_frame_equal(bare(load_table(scored / "areas-agreement.parquet")), bare(area))
+    rows = re.findall(r"^│ (\S.*?) +│ +(-?[\d.]+) \[", done.out, re.M)
+    assert rows == [(name, f"{value:.3f}") for name, value in area["area"].items()]
+    assert (scored / "curves-agreement.png").exists()
+
+
+@pytest.mark.slow
+def test_curve_takes_a_column_with_a_minus_alone(place, scored):
+    common = ["--study", scored, "--seeds", 0, "--steps", 1, "--resamples", 0, "--metric", "top", "--device", "cpu"]
+    done = run("ablation-curve", place / "bert", place / "talks.en", "--by", "-importance", *common)
+    assert (done.code, done.err) == (0, "")
+    assert load_table(scored / "curves-top.parquet")["order"].unique().tolist() == ["-importance"]
+
+
+def test_curve_by_what_is_not_there_is_one_line(place, scored):
+    start = "ablation-curve", place / "bert", place / "talks.en", "--study", scored
+    message = "no column '-nothing' to order heads by; known: importance"
+    assert run(*start, "--by", "importance,-nothing") == line(message)
+    assert run(*start, "--metric", "nonsense") == line(UNKNOWN)
+
+
+@pytest.mark.slow
+def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, tmp_path):
+    (tmp_path / "heads.parquet").write_bytes((scored / "heads.parquet").read_bytes())
+    common = ["--study", tmp_path, "--resamples", 0, "--device", "cpu"]
+    for replacement in ("zero", "mean"):
+        assert run("ablate", place / "bert", place / "news.en", "--replacement", replacement, *common).code == 0
+    done = run("ablation-curve", place / "bert", place / "talks.en", "--seeds", 0, "--steps", 1, *common)
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.slow
+def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
+    common = ["--study", tmp_path, "--resamples", 20, "--device", "cpu"]
+    done = run("ablate", place / "bert", place / "news.en", "--unit", "all_but_one", *common)
+    assert (done.code, done.err) == (0, "")
+    titles = "the best head to keep alone", "the best head to keep alone, chosen on one half, measured on the other"
+    for name, title in zip(("best-loss-zero", "best-loss-zero-halves"), titles, strict=True):
+        part = re.split(rf"^ *{title} *$", done.out, maxsplit=1, flags=re.M)[1]
+        table = hr.Study(tmp_path).load(name)
+        assert list(table.index) == [("enc-self", 0), ("enc-self", 1)]
+        printed = re.findall(r"^│ (.+?) +│ +(-?[\d.]+) \[", part, re.M)[: len(table)]
+        rows = [(f"{kind} layer {layer}: head {row['head']:.0f}", row) for (kind, layer), row in table.iterrows()]
+        assert printed == [(label, f"{row['effect']:.3f}") for label, row in rows]
+    effects = hr.Study(tmp_path).load("ablation-loss-rest-zero")["ablation[loss rest]"]
+    best = effects.groupby(["kind", "layer"], sort=False).idxmin().tolist()  # the loss is better when it is less
+    kept = hr.Study(tmp_path).load("best-loss-zero")["head"]
+    assert [(*key, head) for key, head in kept.items()] == best
+    assert "keep alone" not in run("ablate", place / "bert", place / "news.en", *common).out
+
+
+def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
+    case = tiny("gpt2")
+    words = sorted({word for sentence in case.corpus for word in sentence.text.split()})
+    texts = Corpus.of([" ".join(words[(3 * row + place) % len(words)] for place in range(8)) for row in range(5)])
+    order = [("dec-self", 0, 1), ("dec-self", 1, 2)]
+    patterns = {order[0]: Previous(), order[1]: First()}
+    options = {"metric": "loss", "n_resamples": 0, "steps": 2, "study": tmp_path}
+    curves = {
+        name: hr.ablation_curve(case.model, case.tokenizer, texts, {"mine": order}, replacement=given, **options)
+        for name, given in {"removed": "zero", "hard-coded": patterns}.items()
+    }
+    assert len([*tmp_path.glob("curves-loss*.parquet")]) == 2  # beside each other
+    slow = case.copy()
+    first, second = hr.attention_sites(slow)
+    rows = [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in texts]
+
+    def loss():
+        with torch.no_grad():
+            return np.mean([float(slow(ids, labels=ids).loss) for ids in rows])
+
+    expected = [loss()]
+    with by_loop(slow, first, 1, lambda query, _: at(query - 1, 8) if query else None):
+        expected.append(loss())
+    with (
+        by_loop(slow, first, 1, lambda query, _: at(query - 1, 8) if query else None),
+        by_loop(slow, second, 2, lambda _, __: at(0, 8)),
+    ):
+        expected.append(loss())
+    assert curves["hard-coded"]["value"].tolist() == pytest.approx(expected, rel=1e-5)
+    assert abs(expected[1] - expected[2]) > 1e-3
+    assert (curves["removed"]["value"] - curves["hard-coded"]["value"]).abs()[1:].min() > 1e-4

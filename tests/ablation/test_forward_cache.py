@@ -1,0 +1,329 @@
+"""A replay computes what masked heads can change, and nothing else, with the numbers of the whole forward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from accelerate.hooks import ModelHook, add_hook_to_module
+from helpers import zoo
+from helpers.ablations import by_hand, naive, near, side
+from helpers.sweeps import attributes, traces
+from helpers.traces import NAMES
+from torch.overrides import TorchFunctionMode
+
+from headroles.ablation.forward_cache import Replay, layers
+from headroles.models import heads as families
+from headroles.models import masking
+from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
+from headroles.tables import frame
+
+WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first
+
+
+def several(model):
+    """Heads alone, pairs across layers and kinds, whole layers, all heads and none: sets of heads."""
+    index = list(families.head_index(model))
+    pairs = [(one, other) for one in index[::4] for other in index[::4] if one < other]
+    whole_layers = [[head for head in index if head[:2] == key] for key in dict.fromkeys(head[:2] for head in index)]
+    return [[head] for head in index] + pairs + whole_layers + [index, []]
+
+
+def fills(model):
+    return ["zero"] if any(site.outside for site in families.attention_sites(model)) else ["zero", "uniform"]
+
+
+# what a replay hands back differs: two stacks (of which one may not be handed back), one, one module for all layers, a
+# layer's output that is a tuple, attention of another form, sounds, pictures
+REPLAYED = [
+    *zoo.USUAL,
+    "marian-asymmetric",
+    "whisper",
+    "bert2gpt2",
+    "deberta-v2",
+    "vit",
+    "modernbert",
+    "gemma3",
+    "phi3",
+    "mixtral",
+]
+
+
+@pytest.mark.parametrize("name", zoo.variants(REPLAYED))
+def test_variants_are_those_of_the_gated_model(name):
+    model, batch = by_hand(name)
+    every = torch.stack([masking.head_mask(model, masked) for masked in several(model)])
+    if name not in ("marian", "gpt2"):
+        every = torch.cat([every[:-1:2], every[-1:]])
+    for replacement in fills(model):
+        rows = every if replacement == "zero" else torch.cat([every[:-1:3], every[-1:]])
+        replay = Replay(HeadModel(model), batch, replacement)
+        expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
+        assert all(not torch.allclose(one, replay.output.logits, atol=1e-4) for one in expected[:-1])
+        near(expected[-1], replay.output.logits)
+        heads_per_batch = replay.run(rows)[0].logits
+        near(heads_per_batch.reshape(expected.shape), expected)
+        parts = zip(rows.split(3), expected.split(3), strict=True) if name in ("marian", "gpt2") else ()
+        for some, one in parts:
+            near(replay.run(some)[0].logits.reshape(one.shape), one)
+
+
+def test_rows_are_all_examples_of_the_first_variant_and_then_of_the_second():
+    model, batch = by_hand("marian")
+    found = Replay(HeadModel(model), batch).run(torch.ones(3, len(families.head_index(model))))[1]
+    assert found.numbers == (0, 1) * 3
+    assert torch.equal(found.inputs["input_ids"], batch.inputs["input_ids"].repeat(3, 1))
+
+
+def calls(model, replay, row):
+    """How often the heads of each (kind, layer) are run again for a variant."""
+    found = Counter()
+    with ExitStack() as stack:
+        for site in families.attention_sites(model):
+            hook = site.out.register_forward_hook(lambda *_, key=site.key: found.update([key]))
+            stack.callback(hook.remove)
+        replay.run(row[None])
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", zoo.each(name for name in REPLAYED if name not in WHOLE))
+def test_what_lies_below_the_first_masked_head_is_not_run(name):
+    model, batch = by_hand(name)
+    keys = [site.key for site in families.attention_sites(model)]
+    replay = Replay(HeadModel(model), batch)
+    height = {(kind, layer): (kind != "enc-self", layer) for kind, layer in keys}
+    for key in keys:
+        row = masking.head_mask(model, [(*key, 0)])
+        assert calls(model, replay, row) == {other: 1 for other in keys if height[other] >= height[key]}
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_all_layers_are_known_or_none(name):
+    model = zoo.tiny(name)
+    expected = {(site.kind == "enc-self", site.layer) for site in families.attention_sites(model)}
+    assert len(layers(HeadModel(model))) == (0 if name in WHOLE else len(expected))
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "albert"])
+def test_a_replay_leaves_no_trace_even_by_an_exception(name):
+    model, batch = by_hand(name)
+    before = traces(model)
+    last = masking.head_mask(model, [families.head_index(model)[-1]])[None]
+    Replay(HeadModel(model), batch).run(last)
+    assert traces(model) == before
+    with pytest.raises(KeyError):  # in the last layer: the filling has nothing for it
+        Replay(HeadModel(model), batch, lambda site, _: {}[site.key]).run(last)
+    assert traces(model) == before
+    with pytest.raises(IndexError):
+        Replay(
+            HeadModel(model), replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"] + 10**4})
+        )
+    assert traces(model) == before
+
+
+def test_a_layer_keeps_a_forward_of_its_own():
+    """Those of accelerate's `device_map` move tensors to where the weights are."""
+    model, batch = by_hand("gpt2")
+    layer = model.transformer.h[0]
+    add_hook_to_module(layer, ModelHook())
+    before = layer.forward
+    Replay(HeadModel(model), batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
+    assert vars(layer).get("forward") is before
+
+
+# --- what is multiplied again ---------------------------------------------------------------------------------------
+
+LAYERS = 3  # one more than the zoo has, so that a layer has one below and one above
+DEEP = {
+    "marian": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
+    "bert": {"num_hidden_layers": LAYERS},
+    "gpt2": {"n_layer": LAYERS},
+}
+SOURCE, TARGET = 2 * 7, 2 * 5  # tokens of a batch, padding included
+
+
+def deep(name):
+    """A model of the zoo with three layers, and a batch of what it reads."""
+    model_class, config_class, options = zoo.ZOO[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = getattr(transformers, config_class)(**options | DEEP[name])
+        model = getattr(transformers, model_class)(config).eval()
+    inputs = zoo.inputs(model)
+    source = side(inputs["input_ids"], inputs["attention_mask"])
+    written = inputs.get("decoder_input_ids")
+    target = None if written is None else side(written, inputs.get("decoder_attention_mask"))
+    families.attention_sites(model)  # looked for here, not while rows are counted
+    return model, Batch((0, 1), inputs, source, target)
+
+
+class Multiplied(TorchFunctionMode):
+    """Counts the rows that go through every linear map of a model: `rows[name]`."""
+
+    def __init__(self, model):
+        super().__init__()
+        maps = [pair for pair in model.named_modules() if type(pair[1]).__name__ in ("Linear", "Conv1D")]
+        self.names, self.rows = {id(module.weight): name for name, module in maps}, Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (F.linear, torch.addmm):  # Conv1D adds its bias first
+            inputs_of, weight = args[:2] if function is F.linear else args[1:3]
+            self.rows[self.names[id(weight)]] += inputs_of.shape[:-1].numel()
+        return function(*args, **kwargs or {})
+
+
+def multiplied(model, replay, *variants):
+    """The rows of each linear map while variants, sets of heads, run as one batch."""
+    with Multiplied(model) as counting:
+        replay.run(torch.stack([masking.head_mask(model, masked) for masked in variants]))
+    return dict(counting.rows)
+
+
+QKV, OUT = [f"self_attn.{name}_proj" for name in "qkv"], ["self_attn.out_proj"]
+FEED_FORWARD = ["fc1", "fc2"]
+READING = ["encoder_attn.k_proj", "encoder_attn.v_proj"]  # the encoder's states
+ASKING, CROSS_OUT = ["encoder_attn.q_proj"], ["encoder_attn.out_proj"]
+ENCODER_LAYER, DECODER_LAYER = QKV + OUT + FEED_FORWARD, QKV + OUT + ASKING + CROSS_OUT + FEED_FORWARD
+
+
+def in_marian(key):
+    """What runs when a head of (kind, layer) is closed: rows by the name of the map, as one reads it off the model."""
+    kind, layer = key
+    encoder, decoder = {}, dict.fromkeys(range(layer + 1, LAYERS), DECODER_LAYER)
+    if kind == "enc-self":
+        encoder = {layer: OUT + FEED_FORWARD} | dict.fromkeys(range(layer + 1, LAYERS), ENCODER_LAYER)
+        # what layer 0 asks the changed states is told by the target alone
+        decoder = {0: READING + CROSS_OUT + FEED_FORWARD}
+        decoder |= dict.fromkeys(range(1, LAYERS), DECODER_LAYER + READING)
+    elif kind == "dec-self":
+        decoder[layer] = OUT + ASKING + CROSS_OUT + FEED_FORWARD
+    else:
+        decoder[layer] = CROSS_OUT + FEED_FORWARD
+    found = {f"model.encoder.layers.{layer}.{name}": SOURCE for layer, names in encoder.items() for name in names}
+    for number, names in decoder.items():
+        rows = {f"model.decoder.layers.{number}.{name}": SOURCE if name in READING else TARGET for name in names}
+        found |= rows
+    return found | {"lm_head": TARGET}
+
+
+KEYS = [(kind, layer) for kind in frame.KINDS for layer in range(LAYERS)]
+
+
+@pytest.mark.slow
+def test_masking_one_head_computes_only_what_it_can_change():
+    model, batch = deep("marian")
+    replay = Replay(HeadModel(model), batch)
+    for key in KEYS:
+        for head in range(4):
+            assert multiplied(model, replay, [(*key, head)]) == in_marian(key), (*key, head)
+
+
+@pytest.mark.slow
+def test_masking_two_heads_computes_what_either_can_change():
+    model, batch = deep("marian")
+    replay = Replay(HeadModel(model), batch)
+    for one, other in combinations(KEYS, 2):
+        assert multiplied(model, replay, [(*one, 0), (*other, 1)]) == in_marian(one) | in_marian(other), (one, other)
+
+
+def test_each_variant_has_rows_of_its_own():
+    model, batch = deep("marian")
+    replay = Replay(HeadModel(model), batch)
+    for key in KEYS:
+        found = multiplied(model, replay, *([(*key, head)] for head in range(3)))
+        assert found == {name: 3 * rows for name, rows in in_marian(key).items()}
+
+
+BODY = {  # out, feed-forward and, of later layers, what comes first; then what stands at the end
+    "bert": ("bert.encoder.layer", ["attention.self.query", "attention.self.key", "attention.self.value"],
+             ["attention.output.dense", "intermediate.dense", "output.dense"],
+             ["cls.predictions.transform.dense", "cls.predictions.decoder"]),
+    "gpt2": ("transformer.h", ["attn.c_attn"], ["attn.c_proj", "mlp.c_fc", "mlp.c_proj"], ["lm_head"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODY)
+def test_in_one_stack_what_is_after_the_heads_is_multiplied_again(name):
+    model, batch = deep(name)
+    replay = Replay(HeadModel(model), batch)
+    place, before, after, end = BODY[name]
+    for kind, layer, head in families.head_index(model):
+        own = [f"{place}.{layer}.{one}" for one in after]
+        later = [f"{place}.{number}.{one}" for number in range(layer + 1, LAYERS) for one in before + after]
+        assert multiplied(model, replay, [(kind, layer, head)]) == dict.fromkeys(own + later + end, SOURCE)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_the_intact_model_runs_once_and_nothing_masked_runs_the_end_alone(name):
+    model, batch = deep(name)
+    with Multiplied(model) as counting:
+        replay = Replay(HeadModel(model), batch)
+    assert set(counting.rows) == set(counting.names.values())
+    assert set(counting.rows.values()) == ({SOURCE, TARGET} if name == "marian" else {SOURCE})
+    assert set(multiplied(model, replay, [])) == set(BODY[name][3] if name in BODY else ["lm_head"])
+
+
+@pytest.mark.parametrize("name", zoo.variants(["marian", "t5", "fsmt", "whisper", "bert2gpt2"]))
+def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_masked(name):
+    model, batch = by_hand(name)
+    index = list(families.head_index(model))
+    first, starts = [head for head in index if head[:2] == ("dec-self", 0)], [head for head in index if head[2] == 0]
+    pairs = [{one, other} for one in starts if one[0] == "enc-self" for other in first]
+    more = [pair | {head} for pair in pairs[:2] for head in starts if head[0] != "enc-self"]
+    rows = torch.stack([masking.head_mask(model, masked) for masked in pairs + more])
+    for replacement in ["zero", "uniform"] if name in ("marian", "t5") else ["zero"]:
+        expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
+        for (one,) in ({head for head in pair if head[0] == "enc-self"} for pair in pairs[::4]):
+            alone = naive(
+                model, batch, masking.head_mask(model, [one]), replacement
+            )  # without the decoder's head it is another
+            assert not any(torch.allclose(alone, logits, atol=1e-4) for logits in expected)
+        replay = Replay(HeadModel(model), batch, replacement)
+        near(replay.run(rows)[0].logits.reshape(expected.shape), expected)
+        for row, logits in zip(rows[::3], expected[::3], strict=True):
+            near(replay.run(row[None])[0].logits, logits)
+
+
+# --- what a replay leaves behind ------------------------------------------------------------------------------------
+
+
+def raising(*_):
+    raise InterruptedError("stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "t5", "albert"])
+def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
+    model, batch = by_hand(name)
+    replay = Replay(HeadModel(model), batch)
+    before = attributes(model)
+    assert not any("forward" in names for names in before[0])
+    for site in families.attention_sites(model):
+        row = masking.head_mask(model, [(*site.key, 0)])[None]
+        replay.run(row)
+        assert attributes(model) == before
+        hook = site.out.register_forward_hook(raising)  # reached while the layers below are handed back
+        with pytest.raises(InterruptedError):
+            replay.run(row)
+        hook.remove()
+        assert attributes(model) == before
+        near(replay.run(row)[0].logits, naive(model, batch, row[0], "zero"))  # and the next run is none the worse
+
+
+def test_a_forward_of_its_own_is_put_back_when_a_run_is_stopped():
+    model, batch = by_hand("gpt2")
+    first, last = model.transformer.h
+    own = first.forward = first.forward  # a bound method, as accelerate leaves one there
+    replay = Replay(HeadModel(model), batch)
+    last.attn.c_proj.register_forward_hook(raising)
+    with pytest.raises(InterruptedError):
+        replay.run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
+    assert vars(first)["forward"] is own
+    assert "forward" not in vars(last)

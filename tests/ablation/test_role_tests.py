@@ -1,0 +1,282 @@
+"""Role tests: heads planted to do what their role says, something else, or nothing; costs of a slow loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+import headroles as hr
+from headroles.ablation import role_tests
+from headroles.analysis.role_rules import VERDICTS
+from headroles.data.corpus import Corpus
+from headroles.patterns import Absent, Dependency, Diagonal, First, Offset, Previous, Shift, Shuffle
+from headroles.tables.frame import fields
+from headroles.testing.case import Case
+
+EXACT, SILENT, ELSEWHERE = ("dec-self", 0, 0), ("dec-self", 0, 1), ("dec-self", 0, 2)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A GPT-2 whose first layer attends by position alone: two heads to the token before, one to the first token.
+
+    The output of the second head is multiplied by 0.
+    """
+    model = hr.tiny_model("gpt2", n_positions=64)
+    block, width = model.transformer.h[0].attn, model.config.n_embd
+    size = width // model.config.n_head
+    with torch.no_grad():
+        positions = torch.nn.functional.one_hot(torch.arange(64) % (size - 1), width).float() * 8
+        model.transformer.wte.weight[:, : size - 1] = 0  # the first features are the position's alone
+        model.transformer.wpe.weight.copy_(positions)
+        weight = block.c_attn.weight  # [width, 3 x width]
+        weight[:, : 2 * width] = 0
+        block.c_attn.bias[: 2 * width] = 0
+        eye = torch.eye(size - 1)
+        for head, turn in ((0, -1), (1, -1)):
+            weight[: size - 1, head * size : head * size + size - 1] = eye.roll(turn, 1) * 100
+            weight[: size - 1, width + head * size : width + head * size + size - 1] = eye
+        block.c_attn.bias[2 * size + size - 1] = 100.0  # every query of the third head
+        weight[0, width + 2 * size + size - 1] = 1.0  # the key of position 0
+        block.c_proj.weight[size : 2 * size] = 0
+    return model
+
+
+@pytest.fixture(scope="module")
+def case(planted):
+    return Case(planted)
+
+
+def texts(case, count=40, length=12):
+    known = [sentence.text.split() for sentence in case.corpus]
+    words = sorted({word for row in known for word in row})
+    rng = np.random.default_rng(0)
+    return Corpus.of([" ".join(rng.choice(words, length)) for _ in range(count)])
+
+
+ROLES = {EXACT: Previous(), SILENT: Previous(), ELSEWHERE: Previous()}
+
+
+@pytest.fixture(scope="module")
+def table(planted, case):
+    return hr.test_roles(planted, case.tokenizer, texts(case), ROLES, n_resamples=200)
+
+
+@pytest.fixture(scope="module")
+def agreement(planted, case):
+    """The same by what the intact model says: a model of random weights may be better without a head."""
+    return hr.test_roles(planted, case.tokenizer, texts(case), ROLES, metric="agreement", n_resamples=200)
+
+
+def test_planted_heads_attend_as_planted(planted, case):
+    scores = hr.score(planted, case.tokenizer, texts(case), ["position", "sink"], n_resamples=0)
+    assert scores.loc[[EXACT, SILENT], "position[-1]"].tolist() == [1.0, 1.0]
+    assert scores.loc[ELSEWHERE, "sink[first]"] > 0.99
+
+
+def test_a_head_that_is_exactly_its_role_is_explained(agreement):
+    row = agreement.loc[("dec-self:0:0", "previous")]
+    assert row["removed"] > 0
+    assert row["explained"] == pytest.approx(1, abs=1e-3)
+    assert row["verdict"] == VERDICTS[0]
+
+
+def test_a_pattern_applies_to_the_tokens_that_have_what_it_is_about(case, agreement):
+    words = [len(sentence.text.split()) for sentence in texts(case)]
+    np.testing.assert_allclose(agreement["applies"], 1 - len(words) / sum(words))  # all but the first of a text
+
+
+def test_a_pattern_of_few_tokens_is_a_part_of_what_a_head_does(agreement):
+    """A dependency leaves most tokens to the head's own attention, so it explains much whatever it says."""
+    row = agreement.loc[("dec-self:0:0", "previous")]
+    assert [role_tests._verdict(pd.Series({**row, "applies": share})) for share in (1.0, 0.5, 0.49)] == [
+        *VERDICTS[:1] * 2,
+        VERDICTS[1],
+    ]
+
+
+def test_a_pattern_that_saves_no_more_than_removal_there_is_no_part(agreement):
+    """A head that is removed where its pattern applies, and not elsewhere, costs less than a removed head, too."""
+    row = agreement.loc[("dec-self:0:0", "previous")]
+    of_few = {**row, "applies": 0.05, "p.there.holm": 0.2}
+    assert role_tests._verdict(pd.Series(of_few)) == VERDICTS[4]
+    assert role_tests._verdict(pd.Series({**of_few, "there": row["own"] - 1, "p.there.holm": 0.01})) == VERDICTS[2]
+
+
+def test_a_head_without_an_output_does_not_matter(agreement):
+    row = agreement.loc[("dec-self:0:1", "previous")]
+    assert abs(row["removed"]) < 1e-6
+    assert np.isnan(row["explained"])
+    assert row["verdict"] == VERDICTS[3]
+
+
+def test_no_head_of_an_untrained_model_is_what_a_role_says(case):
+    """Its attention is next to uniform: removing a head costs its mean output, which nearly any attention saves."""
+    config = transformers.BertConfig(
+        vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.BertModel(config).eval()
+    roles = {("enc-self", layer, head): [Previous(), Offset(1)] for layer in (0, 1) for head in range(4)}
+    table = hr.test_roles(model, case.tokenizer, texts(case), roles, metric="agreement", n_resamples=200)
+    assert set(table["verdict"]).isdisjoint(VERDICTS[:2])
+    assert (table["explained"] > 0.5).all()  # a share of the cost of removal alone would have called it their role
+    assert (table["uniform"] < table["own"]).all()
+
+
+def test_the_provenance_names_the_patterns(table):
+    assert dict(fields(hr.provenance(table, "own")))["patterns"] == "Previous()"
+
+
+def test_few_examples_leave_undecided(planted, case):
+    table = hr.test_roles(planted, case.tokenizer, texts(case, 6), ROLES, metric="agreement", n_resamples=200)
+    assert table["own"].iloc[0] < table["removed"].iloc[0]
+    assert table["verdict"].iloc[0] in (VERDICTS[3], "undecided")
+
+
+def test_a_head_that_attends_elsewhere_is_not_explained(agreement):
+    row = agreement.loc[("dec-self:0:2", "previous")]
+    assert row["own"] > 0
+    assert row["verdict"] == VERDICTS[2]
+    assert not row["explained"] > 0.5
+
+
+@torch.no_grad()
+def loop(model, corpus, heads, weights, first=0):
+    """The loss of each text with heads that attend by `weights` (None: removed from a token on), a text at a time."""
+    block, read = model.transformer.h[0].attn, {}
+    size = block.head_dim
+
+    def replaced(_, args):
+        states = args[0].clone()
+        for head in heads:
+            part = slice(head[2] * size, (head[2] + 1) * size)
+            if weights is None:
+                states[:, first:, part] = 0
+            else:
+                own = weights(states.shape[1])  # [query, key], rows of 0 keep the head's own
+                value = block.c_attn(read["states"])[..., 2 * block.embed_dim :][..., part]
+                states[..., part] = torch.where(own.sum(-1, keepdim=True) > 0, own @ value, states[..., part])
+        return (states,)
+
+    hooks = [
+        block.register_forward_pre_hook(lambda _, args: read.update(states=args[0])),
+        block.c_proj.register_forward_pre_hook(replaced),
+    ]
+    rows = [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in corpus]
+    losses = [float(model(ids, labels=ids).loss) for ids in rows]
+    [hook.remove() for hook in hooks]
+    return np.array(losses)
+
+
+def test_costs_are_those_of_a_slow_loop(planted, case, table):
+    corpus = texts(case)
+    intact = loop(planted, corpus, [], None).mean()
+    one_earlier = lambda size: torch.diag(torch.ones(size - 1), -1)  # noqa: E731
+    for head in (EXACT, ELSEWHERE):
+        row = table.loc[(":".join(map(str, head)), "previous")]
+        removed = loop(planted, corpus, [head], None).mean() - intact
+        own = loop(planted, corpus, [head], one_earlier).mean() - intact
+        assert row["removed"] == pytest.approx(removed, abs=1e-5)
+        assert row["own"] == pytest.approx(own, abs=1e-5)
+        there = loop(planted, corpus, [head], None, first=1).mean() - intact  # the first token has none before it
+        assert abs(there - removed) > 1e-4
+        assert row["there"] == pytest.approx(there, abs=1e-5)
+    together = loop(planted, corpus, [EXACT, SILENT, ELSEWHERE], one_earlier).mean() - intact
+    assert table.loc[("all 3", "previous"), "own"] == pytest.approx(together, abs=1e-5)
+
+
+def test_wrong_is_the_mean_of_patterns_of_the_same_sharpness(planted, case, table):
+    controls = [Shift(Previous(), -1), Shift(Previous(), 1), Shuffle(Previous(), 0)]
+    costs = [
+        hr.ablate(planted, case.tokenizer, texts(case), replacement=control, n_resamples=0).loc[EXACT].iloc[0]
+        for control in controls
+    ]
+    assert table.loc[("dec-self:0:0", "previous"), "wrong"] == pytest.approx(np.mean(costs), rel=1e-6)
+
+
+def test_roles_of_a_table_and_a_study(planted, case, tmp_path, monkeypatch):
+    scores = hr.score(planted, case.tokenizer, texts(case, 20), ["position", "sink"], n_resamples=10)
+    roles = hr.roles(scores)
+    corpus = texts(case)
+    options = {"n_resamples": 20, "study": tmp_path}
+    stored = hr.test_roles(planted, case.tokenizer, corpus, roles, **options)
+    assert ("dec-self:0:2", "sink[first]") in stored.index
+    assert ("dec-self:0:0", "positional[-1]") in stored.index
+    with monkeypatch.context() as patched:
+        patched.setattr("headroles.ablation.sweep.Sweep.run", lambda *_, **__: pytest.fail("computed again"))
+        again = hr.test_roles(planted, case.tokenizer, corpus, roles, **options)
+    pd.testing.assert_frame_equal(again, stored)
+
+
+def test_a_head_with_two_roles_has_a_row_of_each(planted, case):
+    table = hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: [Previous(), First()]}, n_resamples=10)
+    assert list(table.index)[:2] == [("dec-self:0:0", "previous"), ("dec-self:0:0", "first")]
+    assert table["own"].nunique() > 1
+
+
+def test_heads_alone_have_rows_and_sets_are_of_all_heads(planted, case, table):
+    some = hr.test_roles(planted, case.tokenizer, texts(case), ROLES, alone=[EXACT], n_resamples=200)
+    assert list(some.index) == [("dec-self:0:0", "previous"), ("all 3", "previous")]
+    costs = ["removed", "mean", "uniform", "own", "wrong", "own.low", "own.high", "p.own"]  # Holm's are of fewer rows
+    pd.testing.assert_frame_equal(some[costs], table.loc[some.index, costs], rtol=1e-6, atol=1e-7)
+    none = hr.test_roles(planted, case.tokenizer, texts(case, 8), ROLES, alone=(), n_resamples=10)
+    assert list(none.index) == [("all 3", "previous")]
+    with pytest.raises(ValueError, match=r"^no role to test of heads alone: got dec-self:1:0 without a role that has"):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), ROLES, alone="L1H0", n_resamples=10)
+
+
+def test_sharp_attention_to_a_wrong_place_costs_more_than_no_head(planted, case):
+    table = hr.test_roles(planted, case.tokenizer, texts(case), {ELSEWHERE: Offset(0)}, metric="agreement")
+    row = table.loc[("dec-self:0:2", "offset=0")]
+    assert row["own"] > row["removed"] > 0
+    assert row["explained"] <= row["explained.high"] < 0
+    assert row["verdict"] == VERDICTS[2]
+
+
+def test_no_roles_and_roles_ahead_are_refused(planted, case):
+    with pytest.raises(ValueError, match=r"^no role to test: got no head that has a role with a pattern; try other "):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), {})
+    with pytest.raises(ValueError, match=r"^a decoder cannot look ahead: got Offset\(offset=1\)"):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: Offset(1)})
+
+
+def test_work_is_that_of_ablations_of_the_same_heads_and_patterns():
+    model = hr.tiny_model("bert", num_hidden_layers=6)
+    words = Case(model)
+    corpus = texts(words, 20)
+    roles = {("enc-self", layer, layer % 2): Offset(layer % 2 * 2 - 1) for layer in range(6)}
+    sets = {str(head): [head] for head in roles}
+    sets |= {
+        name: [h for h, own in roles.items() if own == Offset(d)] for name, d in {"all 3": -1, "all three": 1}.items()
+    }
+    sets["all"] = [*roles]
+    controls = (lambda own: own, lambda own: Shift(own, -1), lambda own: Shift(own, 1), Shuffle, Absent)
+    replacements = ["zero", "mean", "uniform", *({head: made(own) for head, own in roles.items()} for made in controls)]
+    rows = []
+    hooks = [
+        layer.register_forward_hook(lambda _, args, __: rows.append(len(args[0]))) for layer in model.bert.encoder.layer
+    ]
+    options = {"metric": "agreement", "n_resamples": 10}
+    for replacement in replacements:
+        hr.ablate(model, words.tokenizer, corpus, sets=sets, replacement=replacement, **options)
+    ablations, rows[:] = sum(rows), []
+    table = hr.test_roles(model, words.tokenizer, corpus, roles, **options)
+    [hook.remove() for hook in hooks]
+    assert len(table) == len(sets)
+    assert sum(rows) > 0
+    assert sum(rows) <= 1.5 * ablations, (sum(rows), ablations)
+
+
+def test_what_cannot_be_tested_is_refused_before_work(planted, case, monkeypatch):
+    monkeypatch.setattr("headroles.ablation.sweep.Sweep.run", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(ValueError, match=r"^a decoder cannot look ahead: got Offset\(offset=1\)"):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: [Previous(), Offset(1)]})
+    with pytest.raises(ValueError, match=r"^replacement .* needs dependency trees: got corpus"):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: Dependency("nsubj")})
+    with pytest.raises(ValueError, match=r"^pattern Diagonal\(\) does not fit "):
+        hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: Diagonal()})

@@ -1,0 +1,206 @@
+"""Effects have the p of textbooks, and the best heads of halves are chosen and measured on different examples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import scipy.stats
+from helpers.ablations import measured
+from helpers.messages import whole
+from helpers.skewness import p_of_mean
+from scipy import stats
+
+from headroles.ablation.early_stopping import scores
+from headroles.ablation.example_stats import ExampleStats
+from headroles.ablation.metrics import F1, Accuracy, Loss, Perplexity
+from headroles.ablation.significance import best, effects
+from headroles.ablation.significance import effects as found_effects
+from headroles.analysis.intervals import bootstrap_counts
+from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.tables import frame
+
+
+def p_of(found, **options):
+    return effects(found, **{"n_resamples": 200} | options).columns[".p"]
+
+
+@pytest.mark.parametrize("count", [1.0, 4.0])
+def test_p_of_a_mean_is_that_of_a_paired_t_test_that_allows_for_skewness(count):
+    changes = np.random.default_rng(1).normal(0.2, 1, (20, 30))
+    found = measured(np.full(30, count), changes)
+    expected = [p_of_mean(each[:, 0] - found.intact[:, 0]) for each in found.masked.values()]
+    np.testing.assert_allclose(p_of(found, n_resamples=0), expected, rtol=1e-9)
+
+
+def test_p_of_a_ratio_is_that_of_a_t_test_of_its_linear_part():
+    rng = np.random.default_rng(2)
+    counts = rng.integers(1, 20, 40).astype(float)
+    changes = rng.normal(0.3, 1, (20, 40)) * counts
+    ratios = changes.sum(1) / counts.sum()
+    linear = ratios[:, None] + (changes - ratios[:, None] * counts) / counts.mean()
+    expected = [p_of_mean(row) for row in linear]
+    np.testing.assert_allclose(p_of(measured(counts, changes), n_resamples=0), expected, rtol=1e-9)
+
+
+def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
+    for metric, certain in ((Loss(), 2.0**-49), (Perplexity(), 2 / 201)):
+        found = measured(np.ones(50), np.stack([np.zeros(50), np.ones(50)]), metric)
+        assert p_of(found).tolist() == [1, certain]
+    assert np.isnan(p_of(measured(np.ones(1), np.ones((1, 1))), n_resamples=0)).all()
+
+
+def test_p_of_another_metric_is_how_often_a_resample_is_on_the_other_side():
+    found = measured(np.ones(30), np.random.default_rng(3).normal(0.2, 1, (20, 30)), Perplexity())
+    effect = effects(found, n_resamples=200, seed=5)
+    for draws, p in zip(effect.draws, effect.columns[".p"], strict=True):
+        other_side = min((draws <= 0).sum(), (draws >= 0).sum())
+        assert p == pytest.approx(min(1, 2 * (other_side + 1) / 201))
+        assert p >= 2 / 201
+
+
+@pytest.mark.parametrize("metric", [Loss(), Perplexity()], ids=lambda metric: metric.name)
+def test_where_there_is_no_effect_p_is_uniform_and_nothing_is_found(metric):
+    rng = np.random.default_rng(4)
+    counts = rng.integers(1, 20, 120).astype(float)
+    found = effects(measured(counts, rng.normal(0, 1, (200, 120)) * np.sqrt(counts), metric), n_resamples=1000)
+    assert scipy.stats.kstest(found.columns[".p"], "uniform").pvalue > 0.01
+    assert found.columns[".holm"].min() > 0.01
+    assert found.columns[".bh"].min() > 0.01
+
+
+# --- in tables ------------------------------------------------------------------------------------------------------
+
+
+def partly(metric, seed=0):
+    """A sweep of which each variant was run on some examples of its own, and those."""
+    rng = np.random.default_rng(seed)
+    found = measured(rng.integers(1, 9, 60).astype(float), rng.normal(0.3, 1, (6, 60)), metric, seed=seed)
+    found = replace(found, numbers=rng.permutation(100)[:60].tolist())
+    rows = rng.random((6, 60)) < rng.uniform(0.2, 1, (6, 1))
+    rows[0] = True
+    masks = np.where(rows, 0, np.nan)[..., None]
+    masked = {each: values + mask for (each, values), mask in zip(found.masked.items(), masks, strict=True)}
+    return replace(found, masked=masked), rows
+
+
+@pytest.mark.parametrize("metric", [Loss(), Perplexity()], ids=lambda metric: metric.name)
+def test_an_effect_is_of_the_part_that_was_run(metric):
+    found, rows = partly(metric)
+    told = effects(found, n_resamples=200, seed=2)
+    for i, (each, values) in enumerate(found.masked.items()):
+        own = replace(found, masked={each: values}).take(np.flatnonzero(rows[i]))
+        expected = effects(own, n_resamples=200, seed=2)
+        for name in ("", ".low", ".high", ".p"):
+            np.testing.assert_allclose(told.columns[name][i], expected.columns[name][0], rtol=1e-9)
+        np.testing.assert_allclose(told.draws[i], expected.draws[0], rtol=1e-9)
+        assert told.columns[".examples"][i] == rows[i].sum()
+    np.testing.assert_allclose(told.columns[".holm"], holm(told.columns[".p"]))
+    assert told.intact == pytest.approx(metric.compute(found.intact.sum(0)))
+
+
+# --- the best head of each layer ------------------------------------------------------------------------------------
+
+INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
+RIGHT = {Loss: -1, Accuracy: 1}  # the sign of what is better
+
+
+def rest_of(head):
+    return frozenset(other for other in INDEX if other[:2] == head[:2] and other != head)
+
+
+def alone(metric=None, changes=None, seed=0, examples=31):
+    """A made-up sweep of closing all but each head of a layer."""
+    rng = np.random.default_rng(seed)
+    changes = rng.normal(0.1, 1, (len(INDEX), examples)) if changes is None else changes
+    found = measured(np.ones(examples), changes, metric, seed=seed)
+    masked = dict(zip(map(rest_of, INDEX), found.masked.values(), strict=True))
+    return replace(found, masked=masked, numbers=rng.permutation(100)[:examples].tolist(), signature="a:1|b:2")
+
+
+def by_hand(found, halves, seed, n_resamples):
+    """(kind, layer) -> the columns of `best`, by a plain loop over layers and heads."""
+    shuffled = np.random.default_rng(seed).permutation(len(found.numbers))
+    half = len(shuffled) // 2
+    first, second = (shuffled[:half], shuffled[half:]) if halves else (shuffled, shuffled)
+    weights = bootstrap_counts([found.numbers[row] for row in second], n_resamples, seed)[1:]
+    changes = {head: found.masked[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
+    rows = {}
+    for layer in dict.fromkeys(head[:2] for head in INDEX):
+        own = [head for head in INDEX if head[:2] == layer]
+        kept = max(own, key=lambda head: RIGHT[type(found.metric)] * changes[head][first].mean())
+        draws = weights @ changes[kept][second] / weights.sum(1)
+        p = p_of_mean(changes[kept][second])
+        seen = {"chosen": changes[kept][first].mean()} if halves else {}
+        effect = {"effect": changes[kept][second].mean(), "effect.p": p}
+        effect |= dict(zip(("effect.low", "effect.high"), np.quantile(draws, [0.025, 0.975]), strict=True))
+        rows[layer] = {"head": kept[2]} | seen | effect
+    return rows
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
+def test_the_best_head_of_each_layer_is_that_of_a_plain_loop(metric, halves):
+    for seed in range(3):
+        found = alone(metric, seed=seed)
+        table = best(found, INDEX, halves=halves, n_resamples=50, seed=seed)
+        expected = by_hand(found, halves, seed, 50)
+        assert list(table.index) == list(expected)
+        assert table.index.names == ["kind", "layer"]
+        corrected = ["effect.holm", "effect.bh"]
+        assert set(table) == {*next(iter(expected.values())), *corrected}
+        for row, values in zip(table.to_dict("records"), expected.values(), strict=True):
+            assert {name: row[name] for name in values} == pytest.approx(values, rel=1e-7, abs=1e-9)
+        p = table["effect.p"].to_numpy()
+        np.testing.assert_allclose(table[corrected].to_numpy().T, [holm(p), benjamini_hochberg(p)])
+
+
+@pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
+def test_what_is_good_in_one_metric_is_bad_in_another(metric):
+    planted = {("enc-self", 0): 2, ("enc-self", 1): 0, ("cross", 0): 4}
+    marked = [planted[head[:2]] == head[2] for head in INDEX]
+    changes = np.random.default_rng(0).normal(0, 1, (len(INDEX), 40))
+    changes += np.where(marked, 3 * RIGHT[type(metric)], 0)[:, None]
+    for halves, seed in product((False, True), range(5)):
+        table = best(alone(metric, changes, examples=40), INDEX, halves=halves, n_resamples=20, seed=seed)
+        assert dict(zip(table.index, table["head"], strict=True)) == planted
+        assert (table["effect.holm"] < 0.01).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
+def test_effects_chosen_and_measured_on_the_same_examples_are_biased_and_on_halves_are_not(metric):
+    gains = {False: [], True: []}
+    for seed, halves in product(range(30), (False, True)):
+        changes = np.random.default_rng(seed).normal(0, 1, (len(INDEX), 20))
+        table = best(alone(metric, changes, examples=20), INDEX, halves=halves, n_resamples=0, seed=seed)
+        gains[halves].append(RIGHT[type(metric)] * table["effect"].mean())
+    means = {halves: np.mean(each) for halves, each in gains.items()}
+    errors = {halves: np.std(each) / np.sqrt(len(each)) for halves, each in gains.items()}
+    assert means[False] > 7 * errors[False]
+    assert abs(means[True]) < 3 * errors[True]
+
+
+def test_the_best_say_how_they_were_chosen():
+    table = best(alone(), INDEX, halves=True, n_resamples=10, seed=4)
+    expected = "a:1|b:2|plan:rest|halves:True|resamples:10|seed:4"
+    assert {frame.provenance(table, name) for name in table} == {expected}
+
+
+def test_two_halves_need_two_examples():
+    found = alone(examples=2)
+    assert len(best(found, INDEX, halves=True, n_resamples=10)) == 3
+    with pytest.raises(ValueError, match=whole("too few examples for two halves: got 1; expected 2 or more")):
+        best(found.take(np.array([0])), INDEX, halves=True)
+
+
+def test_two_examples_alike_are_no_proof():
+    for metric, statistics in (Loss(), 2), (F1(), 7):
+        intact = np.ones((2, statistics))
+        masked = {frozenset({("enc-self", 0, 0)}): 3 * intact, frozenset({("enc-self", 0, 1)}): intact}
+        masked = {key: np.column_stack([each[:, :-1], intact[:, -1]]) for key, each in masked.items()}
+        found = ExampleStats(intact, masked, [0, 1], 0, metric)
+        assert (found_effects(found, n_resamples=200).columns[".p"] >= 0.5).all()
+        assert (np.abs(scores(found, list(masked))) <= stats.norm.isf(0.25) + 1e-9).all()

@@ -1,0 +1,163 @@
+"""The cache with a budget: the masked model's logits and texts, in prefill, in parts and by token; and its bytes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+from helpers.budgets import PATTERN, budget, gates_of, given
+from helpers.messages import whole
+
+import headroles as hr
+
+LENGTH = 24
+
+
+def inputs(padding="left"):
+    ids = torch.randint(4, 96, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if padding:
+        mask[1, :6] = 0
+    return ids, mask
+
+
+CASES = [("llama", 3), ("llama", 0), ("gemma3_text", 1)]  # a seed: which groups stream
+
+
+def test_cases_have_layers_of_all_kinds():
+    """Layers where all groups stream, none, and one of two."""
+    kept = [budget(name, keep=1 if name != "llama" else 2, seed=seed)["retrieval"].tolist() for name, seed in CASES]
+    layers = {tuple(row[start : start + 2]) for row in kept for start in range(0, len(row), 2)}
+    assert {(1.0, 1.0), (0.0, 0.0)} <= layers
+    assert {(1.0, 0.0), (0.0, 1.0)} & layers
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("padding", ["left", None])
+@pytest.mark.parametrize(("name", "seed"), CASES)
+def test_logits_are_those_of_the_masked_model(name, seed, padding, attention):
+    model, table = copy.deepcopy(given(name)[0]), budget(name, keep=1 if name != "llama" else 2, seed=seed)
+    model.set_attn_implementation(attention)
+    ids, mask = inputs(padding)
+    real = mask.bool()
+    with torch.no_grad():
+        own = model(input_ids=ids, attention_mask=mask).logits[real]
+        with hr.mask_heads(model, gates_of(table), PATTERN):
+            expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[real]
+        for cuts in ([LENGTH], [10, 14], [9, *[1] * 15], [3, 8, 13]):
+            cache, parts, start = hr.BudgetedCache(model, table), [], 0
+            for size in cuts:
+                seen = slice(start, start + size)
+                out = model(input_ids=ids[:, seen], attention_mask=mask[:, : seen.stop], cache=cache)
+                parts.append(out.logits)
+                start = seen.stop
+            logits = torch.cat(parts, 1)[real]
+            assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+            assert cache.get_seq_length() == LENGTH
+    assert float((own - expected).abs().max()) > 1e-2 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}]
+)
+@pytest.mark.parametrize(("name", "seed"), CASES[1:])
+def test_generated_texts_are_those_of_the_masked_model(name, seed, options):
+    model, table = given(name)[0], budget(name, keep=1 if name != "llama" else 2, seed=seed)
+    ids, mask = inputs()
+    written = []
+    for is_cached in (True, False):
+        kept = {"cache": hr.BudgetedCache(model, table)} if is_cached else {"use_cache": False}
+        gates = torch.ones(8) if is_cached else gates_of(table)
+        torch.manual_seed(0)
+        with hr.mask_heads(model, gates, None if is_cached else PATTERN):
+            text = model.generate(
+                input_ids=ids, attention_mask=mask, max_new_tokens=12, **{"do_sample": False} | options, **kept
+            )
+        written.append(text)
+    assert torch.equal(*written)
+
+
+def test_bytes_are_those_of_what_is_kept():
+    model, table = given()[0], budget(seed=3)
+    ids, _ = inputs(None)
+    cache = hr.BudgetedCache(model, table)
+    assert cache.nbytes() == 0
+    with torch.no_grad():
+        model(input_ids=ids, cache=cache)
+    per_token = 2 * 2 * 16 * 4  # two texts; keys and values; size of a head; bytes
+    expected = per_token * (2 * LENGTH + 2 * (PATTERN.sink + PATTERN.recent - 1))
+    assert cache.nbytes() == expected
+    held = [tensor for layer in cache.layers for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    assert sum(storages.values()) - 8 * sum(t.numel() for t in held if t.dtype == torch.long) == expected  # no views
+
+
+def test_texts_are_reordered_repeated_and_chosen():
+    model, table = given()[0], budget(seed=0)
+    ids, mask = inputs()
+    order = torch.tensor([1, 0, 1])
+    with torch.no_grad():
+        cache = hr.BudgetedCache(model, table)
+        model(input_ids=ids[:, :20], attention_mask=mask[:, :20], cache=cache)
+        cache.batch_select_indices(order)
+        chosen = model(input_ids=ids[order, 20:], attention_mask=mask[order], cache=cache).logits
+        cache = hr.BudgetedCache(model, table)
+        model(input_ids=ids[:, :20], attention_mask=mask[:, :20], cache=cache)
+        cache.batch_repeat_interleave(2)
+        twice = model(
+            input_ids=ids[:, 20:].repeat_interleave(2, 0), attention_mask=mask.repeat_interleave(2, 0), cache=cache
+        ).logits
+    torch.testing.assert_close(chosen, twice[[2, 0, 3]], rtol=0, atol=1e-5 * float(twice.abs().max()))
+    cache.reset()
+    assert (cache.nbytes(), cache.get_seq_length()) == (0, 0)
+    message = "a cache with a budget cannot be shortened: got crop(-2); expected generation without an assistant"
+    with pytest.raises(ValueError, match=whole(message)):
+        cache.crop(-2)
+
+
+def test_other_caches_and_the_model_are_as_before():
+    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+    ids, mask = inputs()
+    with torch.no_grad():
+        before = model(input_ids=ids, attention_mask=mask).logits
+        cache = hr.BudgetedCache(model, table)
+        assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
+        other = hr.BudgetedCache(model, table)
+        del cache
+        gc.collect()
+        assert model(input_ids=ids, attention_mask=mask, cache=other).logits.shape == before.shape
+        del other
+        gc.collect()
+    assert type(model.config._attn_implementation) is str
+    assert model.config._attn_implementation == "sdpa"
+    assert copy.deepcopy(model).config._attn_implementation == "sdpa"
+
+
+def test_tables_of_other_models_are_refused():
+    model, table = hr.tiny_model("llama", num_key_value_heads=2, seed=1), budget()
+    with pytest.raises(ValueError, match="the table is of another model: got weights [0-9a-f]{12}; expected "):
+        hr.BudgetedCache(model, table)
+    wide = hr.tiny_model("llama", num_key_value_heads=4)
+    message = "the table is of another model: got 4 groups; expected the 8 groups of LlamaForCausalLM"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.BudgetedCache(wide, table)
+    with pytest.raises(ValueError, match="no table of a budget: got a DataFrame"):
+        hr.BudgetedCache(given()[0], hr.ablate(*given(), n_resamples=0))
+
+
+def test_attention_without_masks_is_refused():
+    model = copy.deepcopy(given()[0])
+    model.config._attn_implementation_internal = "flash_attention_2"
+    message = "no cache with a budget for 'flash_attention_2' attention: expected eager or sdpa; try "
+    with pytest.raises(ValueError, match=whole(f"{message}model.set_attn_implementation('sdpa')")):
+        hr.BudgetedCache(model, budget())
+
+
+@pytest.mark.parametrize("name", ["static", "quantized", "offloaded"])
+def test_other_kinds_of_caches_are_refused_by_transformers(name):
+    cache = hr.BudgetedCache(given()[0], budget())
+    with pytest.raises(ValueError, match=r"Passing both `cache_implementation` .* is unsupported"):
+        given()[0].generate(input_ids=inputs(None)[0], cache=cache, cache_implementation=name, max_new_tokens=2)
+    assert cache.get_seq_length() == 0

@@ -1,0 +1,106 @@
+"""Exports of a budget, read back as the programs read them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from helpers.budgets import budget, given
+from helpers.messages import whole
+
+import headroles as hr
+
+
+def read(folder):
+    """What DuoAttention's `load_attn_pattern` does with a folder, and kvpress with the text of both files."""
+    heads = np.clip(np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t"), 0, 1)
+    config = json.loads((folder / "config.json").read_text())
+    return heads, config["sink_size"], config["recent_size"]
+
+
+def test_duo_attention_reads_its_files(tmp_path):
+    table = budget(seed=0)
+    files = hr.export_budget(table, tmp_path / "new")
+    assert [path.name for path in files] == ["full_attention_heads.tsv", "config.json"]
+    heads, sink, recent = read(tmp_path / "new")
+    assert heads.tolist() == table["retrieval"].to_numpy().reshape(2, 2).tolist()
+    assert (sink, recent) == (2, 3)
+
+
+def test_kvpress_lets_the_same_heads_stream(tmp_path):
+    table = budget(keep=1, seed=0)
+    hr.export_budget(table, tmp_path, "kvpress")
+    heads, *_ = read(tmp_path)
+    ratio = json.loads((tmp_path / "config.json").read_text())["head_compression_ratio"]
+    streaming = np.zeros(heads.shape, dtype=bool)  # as `DuoAttentionPress.__post_init_from_model__` chooses them
+    streaming[np.unravel_index(np.argsort(heads, axis=None)[: round(heads.size * ratio)], heads.shape)] = True
+    assert streaming.flatten().tolist() == (table["streaming"] == 1).tolist()
+
+
+def test_layers_with_windows_keep_what_they_have(tmp_path):
+    table = budget("gemma3_text", keep=1)
+    hr.export_budget(table, tmp_path, layers=3)
+    heads, *_ = read(tmp_path)
+    assert heads.tolist() == [[1, 1], table["retrieval"].tolist(), [1, 1]]
+    hr.export_budget(table, tmp_path)
+    assert read(tmp_path)[0].tolist() == [[1, 1], table["retrieval"].tolist()]  # of the model's two layers
+
+
+def test_a_window_on_the_last_layer_has_its_row_too(tmp_path):
+    _, tokenizer, corpus = given("gemma3_text")
+    swapped = hr.tiny_model("gemma3_text", num_key_value_heads=2, layer_types=["full_attention", "sliding_attention"])
+    table = hr.cache_budget(swapped, tokenizer, corpus, keep=1, by="random", sink=2, recent=3)
+    hr.export_budget(table, tmp_path)
+    assert read(tmp_path)[0].tolist() == [table["retrieval"].tolist(), [1, 1]]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2"])
+def test_vllm_hook_reads_the_query_heads(name, tmp_path):
+    """As `HookLLM.load_config` and `ProbeHookQKWorker._parse_layer_heads` do with its `config_file`."""
+    options = {"llama": (2, 2), "gemma3_text": (2, 2), "gpt2": (4, 1)}  # groups of a layer, heads of a group
+    groups, size = options[name]
+    if name == "gpt2":
+        table = hr.cache_budget(hr.tiny_model(name), *given()[1:], keep=2, by="random", sink=2, recent=3)
+    else:
+        table = budget(name, keep=1, seed=0)
+    (path,) = hr.export_budget(table, tmp_path, "vllm-hook")
+    config, layer_to_heads = json.loads(path.read_text()), {}
+    for layer, head in config["params"]["important_heads"]:
+        layer_to_heads.setdefault(layer, []).append(head)
+    text = ";".join(f"{layer}:{','.join(map(str, heads))}" for layer, heads in sorted(layer_to_heads.items()))
+    parsed = {}
+    for part in text.split(";"):
+        layer, heads = part.split(":")
+        parsed[int(layer)] = [int(head) for head in heads.split(",")]
+    model = given(name)[0] if name != "gpt2" else hr.tiny_model("gpt2")
+    assert groups * size == hr.attention_sites(model)[0].heads
+    kept = {(layer, group) for _, layer, group in table.index[table["retrieval"] == 1]}
+    expected = {}
+    for layer, group in sorted(kept):
+        expected.setdefault(layer, []).extend(range(group * size, (group + 1) * size))
+    assert parsed == expected
+    assert config["model_info"]["model_id"] == type(model).__name__
+
+
+def test_json_lists_the_groups(tmp_path):
+    table = budget(seed=0)
+    (path,) = hr.export_budget(table, tmp_path, "json")
+    content = json.loads(path.read_text())
+    for role in ("retrieval", "streaming"):
+        expected = [[layer, group] for _, layer, group in table.index[table[role] == 1]]
+        assert content[role] == expected
+    assert {key: content[key] for key in ("sink", "recent")} == {"sink": 2, "recent": 3}
+    assert content["weights"] in hr.provenance(table, "streaming")
+
+
+def test_what_cannot_be_exported(tmp_path):
+    with pytest.raises(ValueError, match=whole("unknown form 'csv'; expected one of duo, kvpress, vllm-hook, json")):
+        hr.export_budget(budget(), tmp_path, "csv")
+    message = "no matrix for this budget: got layers of 1, 2 groups up to 1; expected the same number in each of "
+    uneven = budget().iloc[1:]
+    with pytest.raises(ValueError, match=whole(f"{message}layers=2; try form='json'")):
+        hr.export_budget(uneven, tmp_path)
+    with pytest.raises(ValueError, match="no table of a budget: got a DataFrame"):
+        hr.export_budget(hr.ablate(*given(), n_resamples=0), tmp_path)
+    assert not [*tmp_path.iterdir()]

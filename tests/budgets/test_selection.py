@@ -1,0 +1,111 @@
+"""The table of a budget: its effects and tests by plain statistics, its choice by each ranking, and a study of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.budgets import PATTERN, budget, given
+from helpers.messages import whole
+from scipy import stats
+
+import headroles as hr
+from headroles.budgets.calibration import Calibration
+from headroles.budgets.selection import summary
+from headroles.models.head_model import HeadModel
+
+
+def calibration():
+    model, tokenizer, corpus = given()
+    return Calibration(HeadModel(model, tokenizer), corpus, PATTERN)
+
+
+def test_effects_have_students_intervals_and_p():
+    effects = np.random.default_rng(0).normal([0, 1, -1], 1, (40, 3))
+    columns = summary(effects)
+    for group in range(3):
+        low, high = stats.t.interval(0.95, 39, effects[:, group].mean(), stats.sem(effects[:, group]))
+        assert (columns["effect.low"][group], columns["effect.high"][group]) == pytest.approx((low, high))
+        assert columns["effect.p"][group] >= stats.ttest_1samp(effects[:, group], 0).pvalue * (1 - 1e-9)
+        assert columns["effect.p"][group] <= 1.5 * stats.ttest_1samp(effects[:, group], 0).pvalue + 2.0**-39
+    assert (columns["effect.holm"] >= columns["effect.p"]).all()
+    nothing = summary(np.zeros((3, 2)))
+    assert nothing["effect.p"].tolist() == [1, 1]
+    assert np.isnan(summary(effects[:1])["effect.p"]).all()
+
+
+def test_integrated_gradients_keep_the_largest_effects():
+    table = budget(by="integrated-gradients")
+    effects = calibration().along_path(4)
+    np.testing.assert_allclose(table["effect"], effects.mean(0), rtol=1e-5)
+    kept = table["effect"].rank(ascending=False) <= 2
+    assert table["retrieval"].tolist() == kept.astype(float).tolist()
+    assert (table["retrieval"] + table["streaming"]).tolist() == [1] * 4
+    assert table["ranking[integrated-gradients]"].tolist() == table["effect"].tolist()
+    fields = hr.provenance(table, "streaming").split("|")
+    assert {"sink:2", "recent:3", "by:integrated-gradients", "keep:2", "points:4"} <= set(fields)
+
+
+def test_ablation_measures_each_group_alone():
+    table = budget(by="ablation")
+    np.testing.assert_allclose(table["effect"], calibration().one_by_one().mean(0), rtol=1e-5)
+    assert "points" not in hr.provenance(table, "effect")
+
+
+def test_retrieval_is_the_score_of_the_best_head_of_a_group():
+    heads = hr.score(*given(), "retrieval", n_resamples=0)["retrieval"].to_numpy().reshape(4, 2)
+    table = budget(by="retrieval")
+    assert table["ranking[retrieval]"].tolist() == heads.max(1).tolist()
+
+
+def test_learnt_gates_rank_the_groups():
+    table = budget(by="l0", steps=20)
+    assert table["ranking[l0]"].tolist() == calibration().learned(2, steps=20, seed=0).tolist()
+    assert table["retrieval"].sum() == 2
+    assert "steps:20" in hr.provenance(table, "streaming")
+
+
+def test_random_choices_follow_the_seed():
+    choices = {tuple(budget(seed=seed)["retrieval"]) for seed in range(8)}
+    assert len(choices) > 2
+    assert all(sum(choice) == 2 for choice in choices)
+
+
+def test_a_column_of_heads_or_of_groups_ranks_too():
+    heads = hr.score(*given(), "confidence", n_resamples=0)["confidence"]
+    table = hr.cache_budget(*given(), keep=0.25, by=heads, sink=2, recent=3)
+    best = heads.to_numpy().reshape(4, 2).max(1)
+    assert table["ranking[confidence]"].tolist() == best.tolist()
+    assert table["retrieval"].tolist() == (best == best.max()).astype(float).tolist()
+    again = hr.cache_budget(*given(), keep=0.25, by=table["ranking[confidence]"].rename("mine"), sink=2, recent=3)
+    assert again["retrieval"].tolist() == table["retrieval"].tolist()
+    message = "column 'confidence' does not fit the model: got no value for group dec-self:0:0; expected one for "
+    with pytest.raises(ValueError, match=whole(f"{message}each of 4")):
+        hr.cache_budget(*given(), by=heads[4:])
+
+
+def test_layers_with_windows_have_no_rows():
+    assert budget("gemma3_text", keep=1).index.tolist() == [("dec-self", 1, 0), ("dec-self", 1, 1)]
+
+
+def test_a_study_keeps_the_table(tmp_path, monkeypatch):
+    options = {"keep": 2, "sink": 2, "recent": 3, "study": tmp_path}
+    table = hr.cache_budget(*given(), **options)
+    assert (tmp_path / "budget-integrated-gradients.parquet").is_file()
+    monkeypatch.setattr(Calibration, "along_path", lambda *_: pytest.fail("measured again"))
+    pd.testing.assert_frame_equal(hr.cache_budget(*given(), **options), table)
+    kept = hr.load_table(tmp_path / "budget-integrated-gradients.parquet")
+    assert hr.BudgetedCache(given()[0], kept).get_seq_length() == 0
+
+
+def test_wrong_options_are_refused_before_work(monkeypatch):
+    monkeypatch.setattr(Calibration, "along_path", lambda *_: pytest.fail("measured"))
+    for options, message in (
+        ({"by": "best"}, "unknown ranking 'best'; expected one of integrated-gradients, l0, ablation, retrieval, "
+         "random, or a column of a table"),
+        ({"points": 1}, "too few points or steps: got points=1, steps=None; expected 2 and 1 or more"),
+        ({"recent": 0}, "wrong stream: got sink=4, recent=0; expected at least 0 and at least 1"),
+        ({"keep": 5}, "keep is a share above 0 and below 1, or a number of heads from 1 to 4; got 5"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=whole(message)):
+            hr.cache_budget(*given(), **options)

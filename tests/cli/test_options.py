@@ -1,0 +1,83 @@
+"""Options that cannot be are refused before work is done."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import planted
+from helpers.commands import files, run
+from helpers.messages import line
+
+import headroles as hr
+
+FORM = "not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind of heads"
+UNKNOWN = (
+    "unknown artefact 'fig99' of voita2019; known: fig1a, fig1b, fig1c, fig2, fig3, fig4, table1, fig5, rare, fig6, "
+    "fig7, fig8, fig9, fig10, table2, gates"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("shrink model", "no command 'shrink': got a name of an earlier version; try headroles remove-heads"),
+        ("circuits", "no command 'circuits': got a name of an earlier version; try headroles.copying, succession and "
+         "composition in Python"),
+        ("contest", "no command 'contest': got a name of an earlier version; try headroles compare-pruning"),
+        ("odds study", "no command 'odds': got a name of an earlier version; try headroles relate"),
+        ("remove-heads none L0 --output new", f"head 'L0' is {FORM}"),
+        ("report study --output folder", "folder is a folder; name a file in it"),
+        ("train none labels.tsv --output study",
+         "study is a study: it holds heads.parquet; name another folder for the model"),
+        ("train none labels.tsv --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
+        ("relate study study --study new",
+         "no table 'roles' in study; there are: heads; make it with headroles roles study"),
+        ("reproduce voita2019 fig99 --tiny", UNKNOWN),
+        ("reproduce voita2019 fig99 --model none --data none", UNKNOWN),
+        ("ablation-curve model text.txt --study study --by ablation[loss] --kind cross",
+         "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
+         "the learning rate of gates must be above zero; got -1.0"),
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet",
+         "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --keep x --study new",
+         "expected numbers of heads or shares with commas between, as 0.5,0.25; got 'x'"),
+        ("sparsity-sweep model text.txt --held-out text.txt --study new",
+         "BertModel is neither a classifier nor a language model nor an encoder-decoder that generates text; try "
+         "headroles train, or headroles.load_classifier(name, corpus) in Python, which adds a classification head for "
+         "the labels of a corpus, or a class that predicts tokens, such as --cls AutoModelForMaskedLM"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence_and_nothing_is_written(place, command, message):
+    before = files(place)
+    end = run(*command.split())
+    assert (end.code, end.out) == (2, "")
+    assert end == line(message) if message else end.err.count("\n") == 1
+    assert files(place) == before
+
+
+def test_numbers_below_one_are_refused_by_name(place):
+    prune = ["compare-pruning", "model", "labels.tsv", "--held-out", "labels.tsv", "--scored", "0"]
+    for command, option in (
+        (prune, "--scored"),
+        (["score", "model", "text.txt", "--max-tokens", "0"], "--max-tokens"),
+        (["score", "model", "text.txt", "--limit", "-3"], "--limit"),
+    ):
+        end = run(*command)
+        assert (end.code, end.out) == (2, "")
+        assert f"'{option}'" in end.err
+        assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["sparsity-sweep", "compare-pruning"])
+def test_what_cannot_be_measured_is_said_before_training(command, place, monkeypatch):
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    classifier = transformers.BertForSequenceClassification(planted.model().config)
+    hr.save(classifier, planted.tokenizer(), place / "classifier")
+    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_: pytest.fail("trained before"))
+    few = ["--held-out", "labels.tsv", "--study", "new"]
+    end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
+    assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")
+    assert not (place / "new").exists()

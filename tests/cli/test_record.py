@@ -1,0 +1,13 @@
+"""What a command printed is kept as numbers."""
+
+from __future__ import annotations
+
+
+def test_missing_numbers_are_null(study, capsys):
+    from headroles.cli.record import recording
+
+    with recording(quiet=True) as record:
+        record.keep(study.load("heads"), "title")
+    values = [row["confidence"] for row in record.tables[0]["rows"]]
+    assert values == [0.9, 0.5, None, 0.25]
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,122 @@
+"""Artefacts are printed with what they are of."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers.commands import run
+
+import headroles as hr
+from headroles.cli.results import show_roles
+from headroles.tables import frame
+
+
+def test_an_artefact_without_its_paper_is_found(study):
+    for paper in (["fig1a"], ["voita2019", "fig1a"]):
+        end = run("reproduce", *paper, "--from", study.folder)
+        assert end.code == 2
+        assert end.err.startswith("headroles: nothing was made: fig1a of voita2019: ")
+        assert "headroles score MODEL CORPUS --scores confidence,relevance" in end.err
+        assert "not made" in end.out
+
+
+def test_what_is_made_ends_well(study):
+    end = run("reproduce", "voita2019", "fig6", "--from", study.folder)  # of a formula
+    assert (end.code, end.err) == (0, "")
+
+
+def test_an_artefact_of_several_papers_and_one_of_none(study):
+    end = run("reproduce", "fig3", "--from", study.folder)
+    assert end.err.startswith(
+        "headroles: artefact 'fig3' is in several papers: got no paper; expected one of voita2019, "
+    )
+    end = run("reproduce", "fig99", "--from", study.folder)
+    assert end.err.startswith("headroles: no paper 'fig99': expected one of voita2019, michel2019, budhraja2020")
+
+
+# roles
+def scored(sizes, columns, *, seed=0):
+    """The roles of heads with random scores, of some of which all heads have a role."""
+    index = frame.index({(kind, layer): wide for kind, (deep, wide) in sizes.items() for layer in range(deep)})
+    draws = np.random.default_rng(seed)
+    values = {name: draws.uniform(low, 1, len(index)) for name, low in columns.items()}
+    values |= {f"{name}.baseline": np.zeros(len(index)) for name in columns if name.startswith("syntax")}
+    return hr.roles(frame.table(values, index, "made:by hand"))
+
+
+def printed(table, capsys):
+    show_roles(table)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_roles_of_many_heads_are_few_lines_with_the_strongest_first_and_sinks_last(capsys):
+    table = scored(
+        {"dec-self": (30, 9)}, {"sink[first]": 0.45, "sink[special]": 0.45, "position[-1]": 0, "induction": 0}
+    )
+    lines = printed(table, capsys)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    counts = {role: count for role, count, _ in rows if role}
+    sinks = (table["sink[first]"] | table["sink[special]"]).sum()
+    assert counts == {
+        "positional[-1]": str(table["positional[-1]"].sum()), "induction": str(table["induction"].sum()),
+        "sink": str(sinks),
+    }  # fmt: skip
+    assert len(lines) < 16
+    text = " ".join(cells[-1] for cells in rows)
+    for role, after in (("positional[-1]", 5), ("induction", 5)):
+        order = table[f"{role}.value"].sort_values(ascending=False)
+        strongest = [f"L{layer}H{head} {value:.2f}" for (_, layer, head), value in order.head(after).items()]
+        assert f"{', '.join(strongest)}, and {table[role].sum() - after} more" in text
+    assert f"and {sinks - 1} more" in rows[-1][-1]
+    assert "sink" in rows[-1]
+
+
+def test_roles_never_take_more_than_thirty_lines(capsys):
+    ways = itertools.product(
+        ["nsubj", "obj", "amod", "advmod", "det", "case", "nmod", "obl", "ccomp"], ("dep>head", "head>dep")
+    )
+    columns = {f"syntax[{' '.join(way)}]": 0 for way in ways}
+    columns |= dict.fromkeys(["position[-1]", "position[+1]", "rarity", "induction", "duplicate", "retrieval"], 0)
+    columns |= dict.fromkeys(["alignment[monotone]", "succession", "sink[first]", "sink-norm[first]"], 0)
+    lines = printed(scored(dict.fromkeys(["enc-self", "dec-self", "cross"], (12, 16)), columns), capsys)
+    assert len(lines) <= 30
+    text = "".join(lines)
+    assert all(f" {role} " in text for role in ("syntactic", "positional", "rare", "retrieval", "successor", "sink"))
+    assert "cross:" in text
+
+
+def test_a_role_that_few_resamples_keep_is_marked(capsys):
+    table = scored({"dec-self": (1, 2)}, {"induction": 0.6})
+    table["induction.stability"] = [0.94, 0.95]
+    text = "".join(printed(table, capsys))
+    assert [
+        f"{name} {table['induction.value'].iloc[row]:.2f}{mark}" in text
+        for row, (name, mark) in enumerate([("L0H0", "?"), ("L0H1", "")])
+    ] == [True, True]
+    assert text.count("?") == 2  # and in the caption
+
+
+def test_roles_are_printed_without_the_sink_where_they_are_known(capsys):
+    table = scored({"dec-self": (1, 4)}, {"induction": 0, "induction-nosink": 0.6, "sink[first]": 0.6})
+    text = "".join(printed(table, capsys))
+    assert "4 of 4 heads have a role" in text
+    assert f"{table['induction-nosink.value'].max():.2f}" in text
+    assert "nosink" not in text
+    assert "without the sink, but for sinks" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("sentences", "words"),
+    [("5", "1 of 2 roles are stable; 5 sentences are few"), ("1000", "1 of 2 roles are stable")],
+)
+def test_the_headline_says_how_many_roles_are_stable_and_that_few_sentences_are_few(sentences, words, capsys):
+    table = scored({"dec-self": (1, 2)}, {"induction": 0.6})
+    table["induction.stability"] = [0.94, 0.95]
+    table.attrs["signatures"] = {"induction": f"corpus:c|sentences:{sentences}"}
+    assert [line.strip() for line in printed(table, capsys)][:2] == ["2 of 2 heads have a role", words]
+
+
+def test_no_role_at_all_is_said(capsys):
+    assert "0 of 4 heads have a role" in printed(scored({"enc-self": (2, 2)}, {"induction": 0}) * 0, capsys)[0]

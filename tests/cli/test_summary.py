@@ -1,0 +1,134 @@
+"""A summary says what was left out and why; --json is the table; every next command works, and those it prints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pandas as pd
+import pytest
+from helpers import planted
+from helpers.commands import run
+from helpers.messages import line
+
+import headroles as hr
+from headroles.cli.commands import Command
+from headroles.cli.record import record
+from headroles.cli.summary import summarised
+from headroles.tables import frame
+
+
+@pytest.mark.slow
+def test_json_is_the_table_of_the_library_and_nothing_else(model, text, tmp_path):
+    done = run("score", model, text, "--study", tmp_path / "new", "--resamples", 0, "--json", figures=True)
+    assert (done.code, done.err) == (0, "")
+    result = json.loads(done.out)
+    assert result["command"][:3] == ["headroles", "score", str(model)]
+    roles = hr.load_table(tmp_path / "new" / "roles.parquet")
+    (table,) = result["tables"]
+    assert table["title"].endswith("of 16 heads have a role; 6 sentences are few")
+    read = pd.DataFrame(table["rows"]).set_index(["kind", "layer", "head"]).astype(dict(roles.dtypes))
+    pd.testing.assert_frame_equal(read, frame.bare(roles), check_index_type=False, rtol=1e-14)
+    assert result["left_out"]["syntax"].startswith("the corpus has no dependency trees")
+    assert result["next"][-1] == f"headroles report {tmp_path / 'new'}"
+
+
+def test_json_of_effects_has_every_head(model, text, tmp_path):
+    done = run("ablate", model, text, "--study", tmp_path / "new", "--resamples", 5, "--metric", "agreement", "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["tables"][0]["rows"]
+    table = hr.load_table(tmp_path / "new" / "ablation-agreement-single-zero.parquet")
+    assert [row["ablation[agreement]"] for row in rows] == pytest.approx(
+        table["ablation[agreement]"].tolist(), rel=1e-14
+    )
+
+
+def test_an_error_with_json_leaves_the_output_empty(tmp_path):
+    end = run("roles", tmp_path / "none", "--json")
+    where = tmp_path / "none"
+    assert end == line(f"no table 'heads' in {where}; there are: none; make it with headroles score")
+
+
+@pytest.mark.slow
+def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model, text, tmp_path):
+    study = tmp_path / "new"
+    for _ in range(2):  # computed, then kept
+        done = run("score", model, text, "--study", study, "--resamples", 0)
+        lines = done.out.splitlines()
+        summary = lines[next(i for i, row in enumerate(lines) if row.startswith("measured: ")) :]
+        assert summary.pop(1).startswith(f"tables are in {study}; headroles plot ")
+        assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
+        assert summary[0].endswith("on 6 sentences of few")
+        assert [row.split(": ")[:2] for row in summary[1:4]] == [
+            ["left out", "syntax"],
+            ["left out", "alignment"],
+            ["left out", "rarity of enc-self heads is NaN"],
+        ]
+        assert "is for cross heads; the model has enc-self" in summary[2]
+        assert len(summary) == 4  # no next command: this is no terminal
+
+
+def test_a_terminal_is_shown_the_next_command(study, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert f"next: headroles report {study.folder}" in run("roles", study.folder).out
+
+
+def test_what_is_left_out_for_one_reason_is_one_line(capsys):
+    class Listed(Command):
+        def run(self, _):
+            record().left_out.update(a="no trees", b="a stream", c="no trees")
+
+    summarised(Listed("demo"))(as_json=False, study="x")
+    assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
+
+
+def test_warnings_are_repeated_at_the_end(model, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("the a .\n" + "the " * 60 + "\n")
+    done = run("score", model, path, "--study", tmp_path / "new", "--resamples", 0, "--scores", "confidence")
+    assert done.out.splitlines()[-1] == "note: 1 of 2 sentences left out: longer than 32 tokens"
+
+
+def test_nothing_is_left_out_of_what_is_there():
+    table = hr.score(
+        planted.model(), planted.tokenizer(), planted.corpus()[:30], ["confidence", "syntax"], n_resamples=0
+    )
+    assert not hr.scores.left_out(table, ["confidence", "syntax"])
+    assert set(hr.scores.left_out(table, ["confidence", "alignment"])) == {"alignment"}
+
+
+PLACEHOLDER = {"MODEL", "CORPUS"}  # what no command can know
+
+
+def followed(*command: object) -> list[str]:
+    """Run a command and all that follow from it; return those that followed."""
+    left, done = [shlex.join(map(str, command))], dict[str, list[str]]()
+    while left:
+        words = left.pop(0)
+        end = run(*shlex.split(words), "--json")
+        assert end.code == 0, (words, end.err)
+        done[words] = [line.removeprefix("headroles ") for line in json.loads(end.out)["next"]]
+        left += [line for line in done[words] if not {*line.split()} & PLACEHOLDER and line not in {*done, *left}]
+    return list(done)[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["score", "ablate"])
+def test_the_hints_for_an_encoder_work(model, text, tmp_path, monkeypatch, first):
+    monkeypatch.chdir(tmp_path)
+    metric = ("--metric", "agreement") if first == "ablate" else ()
+    lines = followed(first, model, text, "--study", "mine", "--resamples", 20, *metric)
+    assert f"ablate {model} {text} --metric agreement --study mine" in lines  # it has no loss
+    assert {"relate mine mine --study mine", "report mine"} <= {*lines}
+    assert ("score" in [line.split()[0] for line in lines]) == (first == "ablate")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [False, True])
+def test_the_hints_for_a_translator_work(tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("en", ["I see a dog.", "He reads books."]), ("de", ["Ich sehe einen Hund.", "Er liest."])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    words = ["en", *["de"] * target]
+    lines = followed("score", "translator", *words, "--limit", 2, "--study", "mine", "--resamples", 20)
+    assert f"ablate translator {' '.join(words)} --metric loss --study mine --limit 2" in lines

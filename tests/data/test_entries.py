@@ -1,0 +1,200 @@
+"""Entries of files: lines, parallel lines, tables and trees, and what is damaged in them."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from helpers.fuzzing import FILES, NAMES, ODD, fuzz, holds
+from helpers.messages import whole
+from helpers.treebanks import GERMAN, ZUM
+
+from headroles.data.corpus import Corpus, Sentence
+from headroles.data.readers import read
+
+HI = "# text = Hi!\n1\tHi\t_\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\t!\t_\tPUNCT\t_\t_\t1\tpunct\t_\t_\n\n"
+
+
+# plain and parallel text, tables
+def test_plain_text_splits_at_line_feeds_only_and_skips_blank_lines(file):
+    corpus = read(file("a.txt", "one\u2028two\n\n  \n three \n"))
+    assert corpus == Corpus("a", (Sentence("one\u2028two"), Sentence("three")))
+
+
+def test_limit_and_name(file):
+    path = file("a.en.gz", gzip.compress(b"1\n2\n3"))
+    assert read(path) == Corpus("a.en", (Sentence("1"), Sentence("2"), Sentence("3")))
+    assert read(path, limit=2, name="two") == Corpus("two", (Sentence("1"), Sentence("2")))
+    with pytest.raises(ValueError, match=whole("limit must be None or at least 1 sentence; got 0")):
+        read(path, limit=0)
+
+
+def test_two_files(file, caplog):
+    left, right = file("a.en", "one\n\ntwo\n"), file("a.de", "eins\nx\nzwei")
+    pairs = (Sentence("one", target=Sentence("eins")), Sentence("two", target=Sentence("zwei")))
+    assert read(left, right) == Corpus("a.en+a.de", pairs)
+    assert caplog.messages == [f"{left}, {right}: left out 1 of 3 entries, which have a blank text"]
+
+
+def test_trees_and_plain_text_mix(file):
+    trees, plain = file("a.conllu", GERMAN + "\n" + HI), file("a.en", "He sees the doctor.\nHi!\n")
+    greeting = Sentence("Hi!", ((0, 2), (2, 3)), (-1, 0), ("root", "punct"))
+    mixed = read(trees, plain).sentences
+    assert [one.target for one in mixed] == [Sentence("He sees the doctor."), Sentence("Hi!")]
+    assert [one.heads for one in mixed] == [ZUM.heads, greeting.heads]
+    assert [one.target for one in read(plain, trees)] == [ZUM, greeting]
+    assert [one.target for one in read(trees, trees)] == [ZUM, greeting]
+    bare = file("trees", GERMAN + "\n" + HI)
+    assert read(bare, plain, form="conllu").sentences == mixed
+    assert read(bare, form="conllu").sentences == (ZUM, greeting)
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("path", "size", "first", "label", "second"),
+    [
+        ("SST-2/dev", 872, "it 's a charming and often affecting journey .", "1", None),
+        ("SST-2/test_labeled", 1821, "uneasy mishmash of styles and genres .", "0", None),
+        ("CoLA/train", 8551, "Our friends won't buy this analysis,", "1", None),
+        ("CoLA/dev", 1043, "The sailors rode the breeze clear of the rocks.", "1", None),
+        ("RTE/train", 2490, "No Weapons of Mass Destruction Found in Iraq Yet.", "not_entailment", "Weapons of Mass"),
+        ("RTE/dev", 277, "Dana Reeve, the widow of", "not_entailment", "Christopher Reeve had an accident."),
+        (
+            "MRPC/msr_paraphrase_train",
+            4076,
+            'Amrozi accused his brother, whom he called "the w',
+            "1",
+            "Referring to him",
+        ),
+        ("MRPC/msr_paraphrase_test", 1725, "PCCW's chief operating officer", "1", "Current Chief Operating Officer"),
+        ("QNLI/dev", 5463, "What came into force after", "entailment", "As of that day, the new constitution"),
+        ("MNLI/dev_matched_with_bert_correct_counts", 9815, "The new rights", "neutral", "Everyone really likes the"),
+    ],
+)
+def test_glue_reads_without_arguments(shared, path, size, first, label, second):
+    corpus = read(shared / "data" / "glue" / f"{path}.tsv.gz")
+    assert len(corpus) == size
+    assert corpus[0].text.startswith(first)
+    assert corpus[0].label == label
+    assert (corpus[0].second or "").startswith(second or "")
+    assert {one.second is None for one in corpus} == {second is None}
+    assert len({one.label for one in corpus}) == (3 if path.startswith("MNLI") else 2)
+
+
+@pytest.mark.shared
+def test_the_whole_cola_by_index_is_the_same(shared):
+    path = shared / "data" / "glue" / "CoLA" / "dev.tsv.gz"
+    assert read(path, label=1) == read(path, label=1, text=3) == read(path)
+
+
+def test_columns_by_name_and_index(file):
+    path = file("x.tsv", 'id\tone\ttwo\tmood\n7\t"a\tb"\tgood\n8\tc\td\tbad\n')
+    named = read(path, text=("one", "two"), label="mood")
+    assert named.sentences == (Sentence('"a', label="good", second='b"'), Sentence("c", label="bad", second="d"))
+    assert [one.text for one in read(path, text=2, label="mood")] == ['b"', "d"]
+    assert [one.label for one in read(path, text="one", label=0)] == ["7", "8"]
+    plain = file("y.tsv", "good\ta\nbad\tb\n")
+    assert read(plain, label=0).sentences == (Sentence("a", label="good"), Sentence("b", label="bad"))
+    assert read(plain).sentences == (Sentence("good", target=Sentence("a")), Sentence("bad", target=Sentence("b")))
+    headed = file("z.tsv", "sentence\tlabel\na\t1\n")
+    assert read(headed).sentences == read(headed, label=1).sentences == (Sentence("a", label="1"),)
+    assert read(headed, form="parallel")[1] == Sentence("a", target=Sentence("1"))
+
+
+def test_files_of_different_length(file):
+    left, right = file("a.en", "1\n2\n"), file("a.de", "1\n2\n3\n")
+    message = (
+        f"{left} has 2 sentences, {right} has 3; parallel files need the same number, the n-th of one translating the "
+        "n-th of the other"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        read(left, right)
+
+
+def test_arguments_that_do_not_go_together(file):
+    path = file("a.txt", "a\n")
+    message = "unknown form 'csv'; known: conllu, text, parallel, labelled, pairs, or None to decide by the file's name"
+    with pytest.raises(ValueError, match=whole(message)):
+        read(path, form="csv")
+    message = f"form='text' is one file: got a target too, {path}; leave out form= or the target"
+    with pytest.raises(ValueError, match=whole(message)):
+        read(path, path, form="text")
+    start, end = "text= and label= name columns of one labelled table: got ", " too; leave out one of the two"
+    with pytest.raises(ValueError, match=whole(start + f"a target, {path}" + end)):
+        read(path, path, label="label")
+    with pytest.raises(ValueError, match=whole(start + "form='conllu'" + end)):
+        read(path, text=0, form="conllu")
+
+
+def test_columns_that_are_not_there(file):
+    path = file("x.tsv", "id\twords\tmood\n7\ta\tgood\n")
+    columns = "3 columns: 'id', 'words', 'mood'"
+    known = f"it has {columns}; rename the column to label, or in Python give label= one of them, or an index from 0"
+    unknown = f"{path} has no known label column; {known}"
+    with pytest.raises(ValueError, match=whole(unknown)):
+        read(path)
+    with pytest.raises(ValueError, match=whole(unknown.replace("to label", "to sentence").replace("label", "text"))):
+        read(path, label="mood")
+    for column in ("feeling", 3, -1):
+        message = f"{path} has no column {column!r}; {known}"
+        with pytest.raises(ValueError, match=whole(message)):
+            read(path, label=column)
+    message = f"{path} has {columns}; parallel text is two tab-separated columns, or two files"
+    with pytest.raises(ValueError, match=whole(message)):
+        read(path, form="parallel")
+
+
+def test_a_ragged_table(file):
+    path = file("x.tsv", "a\tb\n\nc\td\te\n")
+    message = f"{path}, line 3: found 3 columns: 'c', 'd', 'e'; expected 2, as many as in the first line"
+    with pytest.raises(ValueError, match=whole(message)):
+        read(path)
+
+
+def test_a_table_without_text(file, caplog):
+    path = file("x.tsv", "sentence\tlabel\n \t1\n")
+    with pytest.raises(
+        ValueError, match=whole(f"{path}: all 1 entries have a blank text; expected at least one sentence")
+    ):
+        read(path)
+    path = file("x.tsv", "sentence\tlabel\n \t1\na\t0\n")
+    assert read(path).sentences == (Sentence("a", label="0"),)
+    assert caplog.messages == [f"{path}: left out 1 of 2 entries, which have a blank text"]
+
+
+ODD += [
+    "#",
+    "# text = ",
+    "-",
+    ".",
+    "0",
+    "1-2",
+    "3.1",
+    "٣",
+    "²",
+    "-1",
+    "NaN",
+    "_",
+    '"',
+    "label",
+    "9" * 5000,
+    "a" * 99_999,
+]
+
+
+ODD += ["9" * 5000, "a" * 99_999, "\t" * 9_999, "\n" * 9_999, "1\t" * 9_999]
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_an_error_or_read_as_it_is():
+    numbers = fuzz(200)
+    assert numbers["files"] >= 200
+    assert 0.05 < numbers["read"] / numbers["files"] < 0.95
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_whole_file_is_read(name, tmp_path):
+    content = FILES[name.removesuffix(".gz")].encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert holds(tmp_path / name)

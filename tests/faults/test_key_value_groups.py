@@ -1,0 +1,182 @@
+"""Heads that share a key-value head as one unit: ablated, attributed, ranked and removed together, by plain loops."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.close import close
+from helpers.messages import whole
+from helpers.reports import told
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import headroles as hr
+from headroles.pruning.rankings import Random
+from headroles.testing.case import Case
+
+GROUPS = [(layer, first) for layer in range(2) for first in (0, 2)]  # heads 0 and 1, 2 and 3 share keys
+
+
+@cache
+def case():
+    return Case(hr.tiny_model("llama", num_key_value_heads=2))
+
+
+def given():
+    return case().model, case().tokenizer, case().corpus
+
+
+def loss(model, ids, gates, *, mean=True):
+    """The loss of a text under gates, [layer, head], by hooks on the output projections."""
+    hooks = []
+    for layer, row in zip(model.model.layers, gates, strict=True):
+        size = layer.self_attn.head_dim
+
+        def change(_, args, row=row, size=size):
+            return (args[0] * row.repeat_interleave(size),)
+
+        hooks.append(layer.self_attn.o_proj.register_forward_pre_hook(change))
+    logits = model(input_ids=ids, use_cache=False).logits[0]
+    for hook in hooks:
+        hook.remove()
+    return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="mean" if mean else "sum")
+
+
+def texts():
+    return [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in case().corpus]
+
+
+def closed(*groups):
+    gates = torch.ones(2, 4)
+    for layer, first in groups:
+        gates[layer, first : first + 2] = 0
+    return gates
+
+
+def of_heads(values):
+    """One value for each head, of the values of the groups."""
+    return [value for value in values for _ in range(2)]
+
+
+def test_ablation_of_groups_is_a_plain_loop():
+    table = hr.ablate(*given(), unit="group", n_resamples=20)
+    count = sum(ids.shape[1] - 1 for ids in texts())
+    with torch.no_grad():
+        sums = [
+            float(sum(loss(case().model, ids, closed(*masked), mean=False) for ids in texts())) / count
+            for masked in ((), *([group] for group in GROUPS))
+        ]
+    close(table["ablation[loss group]"], of_heads([value - sums[0] for value in sums[1:]]), size=sums[0], operations=32)
+    assert "plan:group" in hr.provenance(table, "ablation[loss group]")
+    assert table["ablation[loss group].p"].nunique() == 4  # a test for each group, not for each head
+
+
+def test_importance_of_groups_is_a_plain_gradient():
+    table = hr.score(*given(), [hr.Importance(unit="group"), hr.Importance()], n_resamples=0)
+    sizes = []
+    for ids in texts():
+        gates = torch.ones(2, 2, requires_grad=True)  # one for each group
+        (gradient,) = torch.autograd.grad(loss(case().model, ids, gates.repeat_interleave(2, 1)), gates)
+        sizes.append(gradient.abs().flatten())
+    expected = torch.stack(sizes).mean(0).tolist()
+    assert table["importance[group]"].tolist() == pytest.approx(of_heads(expected), rel=1e-4)
+    assert "unit='group'" in hr.provenance(table, "importance[group]")
+    assert "unit" not in hr.provenance(table, "importance")
+
+
+@pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
+def test_attribution_of_groups_is_captum_on_their_masks(method):
+    options = {"n_steps": 2} if method == "IntegratedGradients" else {}
+    table = hr.attribute(*given(), method=method, objective="loss", unit="group", n_resamples=0, **options)
+    rows = []
+    for ids in texts():
+        if method == "FeatureAblation":
+            with torch.no_grad():
+                whole_loss = loss(case().model, ids, closed())
+                rows.append(torch.stack([whole_loss - loss(case().model, ids, closed(group)) for group in GROUPS]))
+            continue
+        parts = []
+        for at in (0.5 - 12**-0.5, 0.5 + 12**-0.5):  # of Gauss and Legendre
+            gates = torch.full((2, 2), at, requires_grad=True)
+            parts += torch.autograd.grad(loss(case().model, ids, gates.repeat_interleave(2, 1)), gates)
+        rows.append(torch.stack(parts).mean(0).flatten())
+    expected = torch.stack(rows).mean(0).tolist()
+    assert table[f"attribution[{method} group]"].tolist() == pytest.approx(of_heads(expected), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["importance", "effect", "random", "top", "confidence"])
+def test_pruned_groups_are_removed_whole(strategy):
+    model = copy.deepcopy(case().model)
+    table = hr.prune(model, case().tokenizer, case().corpus, strategy, keep=0.5, unit="group", at_least=1)
+    survival = table[f"survival[{strategy} group 2]"].to_numpy().reshape(2, 2, 2)
+    assert (survival[..., 0] == survival[..., 1]).all()
+    assert survival[..., 0].sum(1).tolist() == [1, 1]  # groups of each layer
+    sites = hr.attention_sites(model)
+    assert [(site.heads, site.kv_heads, site.silenced) for site in sites] == [(2, 1, ())] * 2
+    ids, mask = texts()[0], torch.tensor(survival.reshape(2, 4), dtype=torch.float32)
+    with torch.no_grad():
+        expected = loss(case().model, ids, mask)
+        assert float(loss(model, ids, torch.ones(2, 2))) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_groups_are_ranked_by_their_own_importance():
+    table = hr.score(*given(), hr.Importance(unit="group"), n_resamples=0)
+    pruned = hr.prune(*given(), "importance", keep=1, unit="group", remove=False)
+    turn = pruned["survival[importance group 1].turn"]
+    assert turn.tolist() == table["importance[group]"].rank(method="dense").tolist()
+
+
+def test_learnt_gates_are_one_for_each_group():
+    model = copy.deepcopy(case().model)
+    gates = hr.L0().gates(model, [("dec-self", 0, head) for head in range(4)], 1, unit="group")
+    assert len(gates.log_alpha) == 2
+    with torch.no_grad():
+        gates.log_alpha[:] = torch.tensor([-1.0, 3.0])
+    assert gates.of_all(gates.final()).tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_without_shared_keys_a_group_is_a_head():
+    plain = Case(hr.tiny_model("llama", num_key_value_heads=4))
+    tables = [
+        hr.ablate(plain.model, plain.tokenizer, plain.corpus, unit=unit, n_resamples=0) for unit in ("head", "group")
+    ]
+    assert tables[0].iloc[:, 0].tolist() == tables[1].iloc[:, 0].tolist()
+
+
+def test_units_that_are_not_known():
+    with pytest.raises(ValueError, match=whole("unknown unit of a mask: got unit='layer'; expected 'head' or 'group'")):
+        hr.Importance(unit="layer")
+    message = "AtP patches single heads: got unit='group'; expected 'head'; try a captum method"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.attribute(*given(), method="AtP", unit="group")
+    message = "unknown unit of pruning: got unit='layer'; expected 'head' or 'group'"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.prune(*given(), Random(), keep=0.5, unit="layer")
+
+
+def test_many_queries_of_one_key_are_one_group():
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, max_position_embeddings=64,
+    )  # fmt: skip
+    (first, second) = hr.attention_sites(LlamaForCausalLM(config))
+    assert first.groups == second.groups == [(0, 1, 2, 3)]
+
+
+def test_columns_of_groups_are_in_words_on_the_report(tmp_path):
+    study = hr.Study(tmp_path)
+    hr.score(*given(), [hr.Importance(unit="group")], n_resamples=0, study=study)
+    hr.attribute(*given(), method="Saliency", objective="loss", unit="group", n_resamples=0, study=study)
+    hr.ablate(*given(), unit="group", n_resamples=2, study=study)
+    hr.prune(*given(), "importance", keep=1, unit="group", remove=False, study=study)
+    data = told(hr.report(study, tmp_path / "report.html").read_text(encoding="utf-8"))
+    shown = {column["name"]: column for column in data["columns"]}
+    labels = {"importance[group]": "importance, group", "attribution[Saliency group]": "Saliency, group"}
+    for name in (*labels, "ablation[loss group]"):
+        assert "share its key-value head" in shown[name]["about"]
+    assert {name: shown[name]["label"] for name in labels} == labels
+    (pruning,) = data["prunings"]
+    assert sum(pruning["sizes"][0]["held"]) == 2  # one group of two heads

@@ -1,0 +1,16 @@
+"""What several tests of check_model share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import headroles as hr
+from headroles.testing import architectures
+
+built = cache(architectures.build)  # checks leave a model as it was
+
+
+@cache
+def results(name):
+    """The results of the checks on an architecture."""
+    return hr.check_model(built(name))

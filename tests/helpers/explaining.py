@@ -1,0 +1,43 @@
+"""What several tests of scores of gradients share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from helpers import zoo
+from helpers.letters import corpus, tokens_of, total
+
+import headroles as hr
+
+RULES = ["cp", "attn", "voita", "gradient"]
+
+
+def sums(score, head_gradients):
+    """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
+    denominators, update = score.denominators(head_gradients), score.update(head_gradients)
+    assert not set(denominators) & set(update)
+    assert all(len(values) == len(head_gradients.counted) for values in (denominators | update).values())
+    return {name: values.double() for name, values in (denominators | update).items()}
+
+
+def finished(score, head_gradients):
+    return score.compute(total(sums(score, head_gradients)))
+
+
+FEW = 5  # sentences
+
+
+def asked():
+    """Relevance by every rule set, and importance."""
+    return [*(hr.Relevance(rules=rules, steps="sum" if rules == "voita" else "all") for rules in RULES), "importance"]
+
+
+def measured(name, scores, given=None, **options):
+    """The scores of a model of the zoo on a few sentences, by default without resamples."""
+    options = {"n_resamples": 0} | options
+    return hr.score(zoo.tiny(name), tokens_of(name), given or corpus(FEW), scores, **options)
+
+
+@cache
+def scored(name):
+    return measured(name, asked(), n_resamples=20)

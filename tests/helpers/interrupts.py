@@ -1,0 +1,256 @@
+"""Interrupts at chosen and at random moments, and all that they must not leave behind."""
+
+from __future__ import annotations
+
+import copy
+import random
+import signal
+import sys
+import threading
+from collections import defaultdict
+from functools import cache, partial
+
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+from torch._dynamo import eval_frame
+from torch.overrides import _get_current_function_mode_stack
+
+import headroles as hr
+from headroles import _restoration
+from headroles.models import attention_hooks
+from headroles.pruning.learned_gates import frozen
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+HOOKS += ("_forward_hooks_always_called", "_backward_hooks", "_backward_pre_hooks")
+REGISTERS = ("register_forward_hook", "register_forward_pre_hook")  # of torch, in which a hook may be half there
+PLACES = ("/headroles/", "/contextlib.py", "/torch/autograd/grad_mode.py", "/torch/overrides.py")
+
+
+def subject():
+    """A tiny BERT whose linear maps are in train mode, with embeddings that take no gradient."""
+    model = zoo.tiny("bert")
+    for module in model.modules():
+        module.training = isinstance(module, torch.nn.Linear)
+    model.get_input_embeddings().weight.requires_grad_(False)
+    return model
+
+
+def inputs():
+    ids = torch.tensor([[0, 9, 5, 12, 7, 2], [0, 30, 31, 2, 1, 1]])
+    return {"input_ids": ids, "attention_mask": ids.ne(1).long()}
+
+
+def state(model):
+    """Everything that a block changes, in the model and in the process."""
+    modules = dict(model.named_modules())
+    return {
+        "hooks": [[len(vars(module)[kind]) for kind in HOOKS] for module in modules.values()],
+        "forwards": [name for name, module in modules.items() if "forward" in vars(module)],
+        "attention": [config._attn_implementation for config in attention_hooks.configs_of(model.modules())],
+        "modules": [*modules],
+        "modes": [module.training for module in modules.values()],
+        "gradients": [parameter.requires_grad for parameter in model.parameters()],
+        "function modes": _get_current_function_mode_stack(),
+        "autograd": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "vmap": torch._C._functorch.maybe_current_level(),
+        "compiler": eval_frame._stance.stance,
+        "open": (len(_restoration._open), len(attention_hooks._observers), len(attention_hooks._names)),
+    }
+
+
+def logits(model):
+    """The model's own numbers, by its forward alone."""
+    with torch.no_grad():
+        return model(**inputs()).logits
+
+
+def difference(model, before, expected):
+    """What an interrupt has left, in words; empty if nothing."""
+    after = state(model)
+    left = [name for name in before if after[name] != before[name]]
+    try:
+        found = logits(model)
+    except Exception as error:
+        return [*left, f"forward: {error!r:.80}"]
+    return left if any(torch.equal(found, numbers) for numbers in expected) else [*left, "logits"]
+
+
+def _masked(model, replacement=None):
+    with hr.mask_heads(model, torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 0]), replacement):
+        logits(model)
+
+
+def _captured(model):
+    with hr.capture_attention(model, lambda *_: None):
+        logits(model)
+
+
+def _ruled(model):
+    ones = torch.ones(8, requires_grad=True)
+    with hr.lrp_rules(model, "cp"), hr.mask_heads(model, ones):
+        torch.autograd.grad(model(**inputs()).logits.sum(), ones)
+
+
+@cache
+def _gates(model):
+    return hr.L0(strength=0.1).gates(model, [("enc-self", 0, 0)], None)
+
+
+def _gated(model):
+    with hr.train_gates(model, _gates(model)), frozen(model, "all"):
+        logits(model)
+
+
+def _scored(name, model):
+    hr.score(model, tokens_of("bert"), corpus(2), [name], n_resamples=0)
+
+
+def _ablated(model, replacement="zero"):
+    hr.ablate(model, tokens_of("bert"), corpus(2), replacement=replacement, n_resamples=0)
+
+
+OPERATIONS = {
+    "mask_heads": _masked,
+    "mask_heads uniform": partial(_masked, replacement="uniform"),
+    "capture_attention": _captured,
+    "lrp_rules": _ruled,
+    "train_gates": _gated,
+    "ablate": _ablated,
+    "ablate resample": partial(_ablated, replacement="resample"),
+    "importance": partial(_scored, "importance"),
+    "relevance": partial(_scored, "relevance"),
+    "confidence": partial(_scored, "confidence"),
+    "AtP*": lambda model: hr.attribute(model, tokens_of("bert"), corpus(2), method="AtP*", n_resamples=0),
+    "remove_heads": lambda model: hr.remove_heads(model, [("enc-self", 0, 1), ("enc-self", 1, 2)]),
+}
+
+
+class Attack:
+    """An operation on a model of its own, to be interrupted again and again."""
+
+    def __init__(self, name):
+        self.operation, self.permanent = OPERATIONS[name], name == "remove_heads"
+        self.model = subject()
+        self.expected = [logits(self.model)]
+        again = copy.deepcopy(self.model)
+        self.operation(again)  # and what is found once is known: sites, lazy imports
+        if self.permanent:
+            self.expected.append(logits(again))
+        else:
+            self.operation(self.model)
+        logits(self.model)
+        self.before = state(self.model)
+        self.kept = None  # the traceback, as a notebook keeps it
+
+    def run(self, interrupted):
+        """Run the operation by `interrupted`; return what is left at once, and after `hr.restore`."""
+        self.kept = None
+        model = copy.deepcopy(self.model) if self.permanent else self.model
+        self.kept = interrupted(partial(self.operation, model))
+        at_once = difference(model, self.before, self.expected)
+        hr.restore(model)
+        after = difference(model, self.before, self.expected)
+        return at_once, after
+
+
+def _is_ours(code):
+    return any(place in code.co_filename for place in PLACES) or code.co_name in REGISTERS
+
+
+def events(run):
+    """The events of a run by places in the code: (file, function, line, event) -> their numbers."""
+    places, count = defaultdict(list), 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if not _is_ours(frame.f_code):
+            return None
+        count += 1
+        places[frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno, event].append(count)
+        return trace
+
+    _traced(trace, run)
+    return dict(places)
+
+
+def at_event(number, run):
+    """Run something with an interrupt at the n-th event of our code; return the interrupt, or None."""
+    count = 0
+
+    def trace(frame, _, value):
+        nonlocal count
+        del value  # what a function returns would live as long as the traceback, which a real interrupt does not keep
+        if not _is_ours(frame.f_code):
+            return None
+        count += 1
+        if count == number:
+            raise KeyboardInterrupt(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return trace
+
+    return _traced(trace, run)
+
+
+def _traced(trace, run):
+    before, hook = sys.gettrace(), sys.unraisablehook
+    sys.unraisablehook = lambda _: None  # Python swallows some interrupts: in `__del__`, or where generators are closed
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    finally:
+        sys.settrace(before)
+        sys.unraisablehook = hook
+    return None
+
+
+def by_signal(delays, run):
+    """Run something with Ctrl-C after each of some seconds; return the interrupt or what it has become, or None.
+
+    Compiled code of others may swallow it: pandas takes an interrupted check of a type for its failure.
+    """
+    left, hook = list(delays), sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+
+    def handle(*_):
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left.pop(0))
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    caught = None
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, left.pop(0))
+            run()
+        except (KeyboardInterrupt, Exception) as error:
+            caught = error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt as interrupt:  # while the other one was on its way
+        caught = interrupt
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    sys.unraisablehook = hook
+    return caught
+
+
+def other_thread(run, seconds=5):
+    """Run something in another thread; return whether it ended."""
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def left_by(name, numbers_of, most=None):
+    """What interrupts leave at once, and after `hr.restore`: at the events of each place that are asked for."""
+    attack = Attack(name)
+    model = copy.deepcopy(attack.model) if attack.permanent else attack.model
+    numbers = sorted(
+        {number for found in events(partial(attack.operation, model)).values() for number in numbers_of(found)}
+    )
+    random.Random(0).shuffle(numbers)
+    outcomes = {number: attack.run(partial(at_event, number)) for number in numbers[:most]}
+    return {number: outcome for number, outcome in outcomes.items() if outcome != ([], [])}, len(outcomes)

@@ -1,0 +1,319 @@
+"""Weights that are spread over processes: exact under tensor parallelism, otherwise refused by all in one sentence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers.letters import tokens_of
+from helpers.processes import Fork, together
+from helpers.zoo import BERT, tiny
+from transformers import LlamaConfig, LlamaForCausalLM
+
+PRELUDE = """
+import json, os, sys
+from pathlib import Path
+import torch
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.distributed import DistributedConfig
+import headroles as hr
+from headroles.ablation.shapley import shapley_values
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import identity
+from headroles.patterns import Offset
+
+folder, rank = Path(sys.argv[1]), os.environ.get("RANK", "alone")
+if rank != "alone":
+    torch.distributed.init_process_group("gloo")
+tokenizer = AutoTokenizer.from_pretrained(folder)
+texts = ["a b c d", "b c", "d d a e f g h", "c a", "e f a b", "a"]
+corpus = Corpus("letters", [Sentence(text) for text in texts])
+asked = Corpus("questions", [Sentence(text, target=Sentence("a")) for text in texts[:3]])
+ids = torch.arange(4, 16).view(2, 6)
+
+def loaded(**options):
+    options = {"distributed_config": DistributedConfig(**options)} if options else {}
+    return AutoModelForCausalLM.from_pretrained(folder, **options)
+
+def written(result):
+    (folder / f"{rank}.json").write_text(json.dumps(result))
+"""
+
+REFUSED = """
+models = {"tensor": loaded(tp_size=2), "fsdp": loaded(fsdp_size=2), "fsdp of the root": fully_shard(loaded())}
+for model in models.values():
+    model(ids)  # after which FSDP of the root alone keeps the whole weights
+scored = lambda *scores, **options: lambda model: hr.score(model, tokenizer, corpus, scores, **options)
+whole = {
+    "relevance": scored("relevance"),
+    "norms": scored("confidence", weights="norm"),
+    "shapley": lambda model: shapley_values(model, tokenizer, corpus),
+    "removal": lambda model: hr.prune(model, tokenizer, corpus, "importance", keep=0.5),
+    "training": lambda model: hr.prune(model, tokenizer, corpus, "l0", keep=0.5, remove=False),
+    "learnt gates": lambda model: hr.cache_budget(model, tokenizer, asked, by="l0", recent=2),
+    "DeepLift": lambda model: hr.attribute(model, tokenizer, corpus, method="DeepLift"),
+    "direct": scored("direct"),
+    "conservation": lambda model: hr.scores.lrp.conservation(model, tokenizer, corpus),
+    "copying": hr.copying,
+    "succession": lambda model: hr.succession(model, tokenizer),
+    "composition": hr.composition,
+    "weight_change": lambda model: hr.weight_change(model, model),
+    "BudgetedCache": lambda model: hr.BudgetedCache(model, None),
+    "remove_heads": lambda model: hr.remove_heads(model, ["L0H0"]),
+    "train": lambda model: hr.train(model, tokenizer, corpus, folder / "trained"),
+    "lrp_rules": lambda model: hr.lrp_rules(model, "cp"),
+    "efficiency": lambda model: hr.efficiency(model, ["L0H0"]),
+}
+uneven = {
+    "per token": scored(hr.Importance(per="token")),
+    "attribute": lambda model: hr.attribute(model, tokenizer, corpus),
+    "AtP*": lambda model: hr.attribute(model, tokenizer, corpus, method="AtP*"),
+    "generation": lambda model: hr.ablate(model, tokenizer, asked, metric="bleu"),
+}
+said = {}
+for kind, model in models.items():
+    for name, call in (whole if kind == "tensor" else whole | uneven).items():
+        try:
+            said[f"{kind}: {name}"] = f"no error: {call(model)}"
+        except ValueError as error:
+            said[f"{kind}: {name}"] = str(error)
+written(said)
+"""
+SENTENCE = (
+    "the weights of {name} are spread over processes: got {sign}; expected whole weights in every process{what}; try "
+    "{instead}one process without tp_plan or FSDP, with device_map='auto', on what save_pretrained() writes when all "
+    "processes call it"
+)
+
+MEASURED = """
+model = loaded() if rank == "alone" else loaded(tp_size=2)
+masked = [("dec-self", 0, 3), ("dec-self", 1, 0)]
+gates = torch.rand(2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+def captured():
+    weights = []
+    with torch.no_grad(), hr.capture_attention(model, lambda site, weight: weights.append(weight)):
+        model(ids)
+    return torch.stack(weights)
+
+def logits(mask, replacement=None):
+    with hr.mask_heads(model, mask, replacement):
+        return model(ids).logits
+
+def numbers(table):
+    return torch.tensor(table.to_numpy())
+
+def ablated(**options):
+    return numbers(hr.ablate(model, tokenizer, corpus, n_resamples=20, **options))
+
+result = {"attention": captured(), "logits": model(ids).logits, "mask": logits(hr.head_mask(model, masked))}
+result["gates"] = logits(gates)
+(result["gradient"],) = torch.autograd.grad(result["gates"][..., 5].sum(), gates)
+for replacement in ("uniform", "resample", Offset(-1)):
+    result[f"gates, {replacement}"] = logits(gates, replacement)
+for score in (None, "importance", hr.Importance(per="token")):
+    result[f"score {score}"] = numbers(hr.score(model, tokenizer, corpus, score and [score], n_resamples=20))
+result["ablate"] = ablated(study=folder / "study", max_tokens=32)
+result["ablate, mean"] = ablated(replacement="mean")
+result["ablate, all but one"] = ablated(unit="all_but_one")
+result["ablate, sets"] = ablated(sets={"two": masked, "none": []})
+result["ablate, precision"] = ablated(precision=1.1)
+curve = hr.ablation_curve(model, tokenizer, corpus, {"some": masked}, n_resamples=20)
+result["ablate, curve"] = numbers(curve[["value", "low", "change", "change.high"]])
+tested = hr.test_roles(model, tokenizer, corpus, {masked[0]: Offset(-1)}, n_resamples=20)
+result["ablate, roles"] = numbers(tested.filter(regex=r"^(removed|mean|uniform|own|wrong)$").select_dtypes("number"))
+result["evaluate"] = numbers(hr.evaluate(model, tokenizer, corpus, ["loss"]))
+patched = {"node": "query", "replacement": "resample"}
+for method, options in {
+    "IntegratedGradients": {"n_steps": 4, "unit": "group"},
+    "FeatureAblation": {"replacement": "uniform"},
+    "ShapleyValueSampling": {"n_samples": 2},
+    "AtP": {},
+    "AtP*": patched,
+}.items():
+    result[method] = numbers(hr.attribute(model, tokenizer, corpus, method=method, n_resamples=20, **options))
+for strategy in ("importance", "-effect", "confidence", "random"):
+    result[strategy] = numbers(hr.prune(model, tokenizer, corpus, strategy, keep=3, unit="group", remove=False))
+for by in ("integrated-gradients", "ablation"):
+    table = hr.cache_budget(model, tokenizer, asked, keep=2, by=by, sink=1, recent=2)
+    result[f"ablate, streaming by {by}"] = numbers(table.filter(regex=r"^(effect|effect.low|ranking|retrieval)"))
+sites = [(site.heads, site.kv_heads, site.size) for site in hr.attention_sites(model)]
+names = [identity.weights_digest(model), identity.identity(model, tokenizer)]
+written([sites, names, {name: values.tolist() for name, values in result.items()}])
+"""
+
+FOUR = """
+import headroles.models.head_model
+from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+model = loaded()
+if rank != "alone":
+    mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    apply_tensor_parallelism(model, mesh["tensor"], model._expand_parallel_plan(model.tp_plan))
+    model._tp_size = mesh["tensor"].size()  # as from_pretrained does
+score = hr.score(model, tokenizer, corpus, ["confidence", "position", "importance"], n_resamples=20, max_tokens=8)
+many = hr.ablate(model, tokenizer, corpus, n_resamples=20, max_tokens=64)  # of which processes share the batches
+few = hr.ablate(model, tokenizer, corpus, n_resamples=20)  # of which they share the variants
+axis = headroles.models.head_model.HeadModel(model, allow_sharded=True).axis
+tables = {"score": score, "ablate, many": many, "ablate, few": few}
+written([axis.count, axis.rank, {name: table.to_numpy().tolist() for name, table in tables.items()}])
+"""
+
+GATHERED = """
+import headroles.models.head_model
+sites = hr.attention_sites(model := loaded())  # as they are before
+if rank != "alone" and sys.argv[2] == "layers":
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+elif rank != "alone":
+    model = loaded(fsdp_size=torch.distributed.get_world_size())
+masked = [("dec-self", 0, 3), ("dec-self", 1, 0)]
+
+def numbers(table):
+    return torch.tensor(table.to_numpy())
+
+result = {}
+for tokens in (8, 4096):  # five batches and one, of which the second process has none
+    options = {"max_tokens": tokens, "n_resamples": 20}
+    for scores in (["confidence", "importance"], ["position", "rarity", hr.Importance(per="batch")]):
+        result[f"score {tokens} {scores}"] = numbers(hr.score(model, tokenizer, corpus, scores, **options))
+    options |= {"max_tokens": 8 * tokens, "study": folder / f"fsdp-{tokens}"}
+    result[f"ablate {tokens}"] = numbers(hr.ablate(model, tokenizer, corpus, **options))
+result["ablate, sets"] = numbers(hr.ablate(model, tokenizer, corpus, sets={"two": masked}, replacement="mean"))
+result["ablate, precision"] = numbers(hr.ablate(model, tokenizer, corpus, precision=1.1))
+result["importance"] = numbers(hr.prune(model, tokenizer, corpus, "importance", keep=3, remove=False))
+with hr.mask_heads(model, hr.head_mask(model, masked)):
+    result["mask"] = model(ids).logits
+axis = headroles.models.head_model.HeadModel(model, allow_sharded=True).axis
+names = [identity.weights_digest(model), identity.identity(model, tokenizer)]
+written([[axis.count, axis.rank], names, {name: values.tolist() for name, values in result.items()}])
+"""
+
+UNEVEN = """
+model = loaded(tp_size=2)
+try:
+    written(f"no error: {hr.attention_sites(model)}")
+except ValueError as error:
+    written(str(error))
+"""
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """The folder of a tiny Llama of two key-value heads with its tokenizer."""
+    return saved(tiny("llama-grouped"), tmp_path_factory.mktemp("llama"))
+
+
+def saved(model, folder):
+    model.save_pretrained(folder)
+    tokens_of("llama-grouped").save_pretrained(folder)
+    return folder
+
+
+def results(code, folder, *arguments, processes=2):
+    """What each of some processes has written."""
+    done = together(PRELUDE + code, folder, *arguments, processes=processes)
+    assert done.code == 0, done.err
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
+
+
+def alone(code, folder, *arguments):
+    """What a process by itself writes, with whole weights."""
+    fork = Fork(PRELUDE + code, folder, *arguments)
+    assert fork.wait() == 0, fork.said()
+    return json.loads((folder / "alone.json").read_text())
+
+
+def check_close(found, expected):
+    """That numbers differ by roundings: relative to the largest of each kind, and ablation to the loss."""
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        scale = max(np.nanmax(np.abs(values)), 3.0 if name.startswith("ablate") else 0.0)
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5 * scale, err_msg=name)
+
+
+@pytest.mark.slow
+def test_weights_spread_over_processes_are_refused_by_every_function_and_both_processes(llama):
+    said, same = results(REFUSED, llama)
+    assert said == same
+    scores = {"relevance": "relevance[cp]", "norms": "confidence-norm", "DeepLift": "attribution[DeepLift]"}
+    whats = {name: f" for {label}" for name, label in (scores | {"direct": "direct[reference]"}).items()}
+    whats |= dict.fromkeys(("removal", "training"), " for training and removal") | {"learnt gates": " for learnt gates"}
+    others = dict.fromkeys(("removal", "training"), "a ranking with remove=False, or ")
+    others["learnt gates"] = "by='integrated-gradients', or "
+    whats |= {"per token": " for importance", "attribute": " for attribution[IntegratedGradients]"}
+    whats |= {"AtP*": " for attribution[AtP*]", "generation": " for generation"}
+    others["generation"] = "a metric such as 'loss', with targets, or "
+    for call, text in said.items():
+        is_tensor = call.startswith("tensor")
+        name = "LlamaForCausalLM" if is_tensor else "FSDPLlamaForCausalLM"
+        sign = "a DTensor for model.embed_tokens.weight" if is_tensor else "FSDP in the model itself"
+        refused = call.partition(": ")[2]
+        what, instead = (parts.get(refused, "") for parts in (whats, others))
+        assert text == SENTENCE.format(name=name, sign=sign, what=what, instead=instead), call
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_of_the_heads_each_measure_what_one_with_all_of_them_does(llama):
+    """Also what two have begun, one goes on with: it keeps their batches, and measures those that are lost."""
+    first, second = results(MEASURED, llama)
+    batches, tables = sorted((llama / "study" / ".sweeps").glob("*.npy")), sorted((llama / "study").glob("*.parquet"))
+    assert len(batches) == 6
+    assert len(tables) == 2
+    for path in (*tables, *batches[::2]):
+        path.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in batches[1::2]}
+    expected = alone(MEASURED, llama)
+    assert sorted((llama / "study" / ".sweeps").glob("*.npy")) == batches
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert first == second
+    assert first[:2] == expected[:2]  # with one identity: what one has begun, others go on with
+    assert first[0] == [[4, 2, 8]] * 2
+    check_close(first[2], expected[2])
+    gates, model = torch.rand(2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_(), tiny("llama-grouped")
+    for layer, parts in zip(model.model.layers, gates.split(4, dim=1), strict=True):
+        spread = parts.repeat_interleave(8, dim=1)[:, None]
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, spread=spread: (args[0] * spread,))
+    logits = model(torch.arange(4, 16).view(2, 6)).logits
+    (gradient,) = torch.autograd.grad(logits[..., 5].sum(), gates)
+    plain = {"gates": logits.tolist(), "gradient": gradient.tolist()}
+    check_close({name: first[2][name] for name in plain}, plain)
+
+
+@pytest.mark.slow
+def test_an_axis_of_data_shares_the_work_and_an_axis_of_tensors_the_heads(llama):
+    expected, found = alone(FOUR, llama), results(FOUR, llama, processes=4)
+    assert [parts[:2] for parts in found] == [[2, 0], [2, 0], [2, 1], [2, 1]]
+    for parts in found:
+        check_close(parts[2], expected[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapped", ["by transformers", "layers"])
+def test_processes_that_gather_weights_share_the_work_and_none_waits_for_ever(tmp_path, wrapped):
+    folder = saved(tiny("llama-grouped"), tmp_path)
+    found = results(GATHERED, folder, wrapped)
+    lost = sorted((folder / "fsdp-8" / ".sweeps").glob("*.npy"))[1::2]
+    assert len(lost) == 2
+    for path in (*lost, *folder.glob("fsdp-*/*.parquet")):
+        path.unlink()
+    expected = alone(GATHERED, folder, wrapped)  # goes on with the batches that are left
+    assert [parts[0] for parts in found] == [[2, 0], [2, 1]]
+    for parts in found:
+        assert parts[1] == expected[1]
+        check_close(parts[2], expected[2])
+
+
+@pytest.mark.slow
+def test_heads_that_processes_cannot_divide_are_refused(tmp_path):
+    torch.manual_seed(0)
+    folder = saved(LlamaForCausalLM(LlamaConfig(**BERT | {"num_key_value_heads": 1})), tmp_path)
+    expected = (
+        "LlamaForCausalLM does not run on 2 processes with a part of its heads each (shape '[1, 7, -1, 8]' is invalid "
+        "for input of size 28); expected numbers of heads and of key-value heads that they divide; try fewer processes"
+    )
+    assert results(UNEVEN, folder) == [expected] * 2

@@ -1,0 +1,150 @@
+"""Every artefact is made of toys."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import matplotlib
+import pytest
+from helpers.artefacts import WANTED, budhraja2020
+from helpers.commands import run
+
+from headroles.papers.artefact import Reproduced
+from headroles.papers.bench import Bench
+from headroles.papers.claims import PAPERS, artefacts
+from headroles.papers.needs import Missing
+from headroles.papers.reproduction import TOYS
+from headroles.papers.tiny import workflows
+from headroles.papers.voita2019 import relevance
+from headroles.papers.workflow import Workflow
+from headroles.tables import frame as heads
+from headroles.tables.io import load_table
+
+matplotlib.use("agg")
+
+
+DRAWN = [
+    "fig1a",
+    "fig1b",
+    "fig1c",
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5",
+    "fig6",
+    "fig7",
+    "fig8",
+    "fig9",
+    "fig10",
+    "gates",
+    "fig1",
+    "claim1",
+    "claim3",
+    "claim4",
+]
+
+
+class Made(NamedTuple):
+    """An artefact of a toy: the toy's name, and all but its files."""
+
+    toy: str
+    artefact: Reproduced
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relevance, "COUNT", 2)  # untrained models
+        toys = workflows(tmp_path_factory.mktemp("toys"))
+    return {name: replace(toy, keep=(0.2,)) for name, toy in toys.items()}  # trainings of one size
+
+
+@pytest.fixture(scope="module")
+def made(toys: dict[str, Workflow]) -> dict[tuple[str, str], Made]:
+    """All artefacts of the toys, of tables computed by need: neither drawn nor asked of controls, as committed ones."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relevance, "COUNT", 2)
+        for toy, workflow in toys.items():
+            for paper in TOYS[toy]:
+                for name, make in artefacts(paper).items():
+                    if (paper, name) not in found:
+                        with suppress(Missing):
+                            found[paper, name] = Made(toy, make(Bench([workflow.folder], workflow)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "name"), [(paper, name) for paper in PAPERS for name in WANTED[paper].split()])
+def test_every_artefact_is_made_of_toys(made, paper, name):
+    artefact = made[paper, name].artefact
+    assert len(artefact.table)
+    assert artefact.verdict.holds in (True, False, None)
+    assert re.search(r"\d|no task", artefact.verdict.why)
+    assert "nan" not in artefact.verdict.why
+    assert (artefact.draw is not None) == (name in DRAWN or (paper == "michel2019" and name.startswith("fig")))
+
+
+@pytest.mark.slow
+def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
+    study = toys["translation"].folder
+    scores = load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
+    assert made["voita2019", "fig1a"].artefact.table["share"].tolist() == scores.groupby("layer").max().tolist()
+    sizes_ = load_table(study / "pruning" / "sizes-l0.parquet")
+    ours = made["voita2019", "fig9"].artefact.table.dropna(subset="enc-self")
+    assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
+    layers = (
+        made["voita2019", "fig10"].artefact.table.dropna(subset="cross lower").sort_values("heads", ascending=False)
+    )
+    assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
+    table = made["michel2019", "fig1"].artefact.table
+    effects = load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
+    assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
+    intact = float(
+        dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
+    )
+    assert (table["score"] - table["change"]).to_numpy() == pytest.approx(intact)
+    table = made["michel2019", "table1"].artefact.table
+    assert table["significant"].sum() == (effects.loc["enc-self", "ablation[loss].p"] < 0.01).sum()
+    assert made["michel2019", "fig3"].artefact.table["paired"].all()
+    contest = load_table(toys["classifier"].folder / "contest" / "contest.parquet")
+    contest = contest.set_index(["strategy", "heads", "tuned"])
+    for row in made["budhraja2020", "claim2"].artefact.table.itertuples():
+        assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["claim1", "claim2", "claim3", "claim4"])
+def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_were(toys, made, name):  # noqa: ARG001
+    workflow = toys["classifier"].untrained(trains=True)
+    untrained = Bench([workflow.folder], workflow, shared=Bench([toys["classifier"].folder]))
+    table = artefacts("budhraja2020")[name](untrained).table
+    verdict = getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100))
+    assert verdict.answer in ("no", "cannot be said")
+
+
+@pytest.mark.slow
+def test_what_a_toy_lacks_is_made_of_the_other(made):
+    assert made["michel2019", "table3"].toy == "classifier"
+    assert made["michel2019", "table2"].toy == "translation"
+
+
+@pytest.mark.slow
+def test_the_command_makes_an_artefact_of_each_toy_that_has_it_and_asks_its_controls(toys, made):  # noqa: ARG001
+    folder = toys["classifier"].folder.parent
+    done = run("reproduce", "--tiny", "michel2019", "fig1", "--study", folder, figures=True)
+    assert (done.code, "a toy translator, michel2019" in done.out) == (0, True), done.err
+    for toy in toys:
+        place = folder / toy / "papers" / "michel2019"
+        facts = json.loads((place / "fig1.json").read_text())
+        assert {path.name for path in place.iterdir()} == {"fig1.json", "fig1.parquet", "fig1.png"}
+        assert facts["signatures"]
+        assert {name: (control["of"], control["passes"]) for name, control in facts["controls"].items()} == {
+            "untrained": (1, False),
+            "shuffled": (0, False),
+        }
+        assert all(len(control["why"]) >= 5 for control in facts["controls"].values())

@@ -1,0 +1,60 @@
+"""A workflow computes what the functions of the package compute, and its untrained model is a control."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.papers.preparation import Material
+from headroles.papers.workflow import Workflow, batch_tokens, pace
+from headroles.tables.io import load_table
+
+
+@pytest.fixture
+def flow(tmp_path):
+    text = corpus(8)
+    return Workflow(tmp_path, zoo.tiny("gpt2"), tokens_of("gpt2"), Material(text, text, text), n_resamples=5)
+
+
+def test_its_tables_are_those_of_the_functions(flow):
+    parts = flow.model, flow.tokenizer, flow.material.test
+    found = load_table(flow.score(flow.study("scores"), flow.material.test, ["confidence"]))
+    pd.testing.assert_frame_equal(found, hr.score(*parts, ["confidence"], n_resamples=5))
+    flow.ablate(flow.study("effects"), flow.material.test)
+    found = flow.study("effects").load("ablation-loss-single-zero")
+    pd.testing.assert_frame_equal(found, hr.ablate(*parts, metric="loss", n_resamples=5))
+    orders = {"all": flow.random_ranking()}
+    found = load_table(flow.curves(orders))
+    pd.testing.assert_frame_equal(found, hr.ablation_curve(*parts, orders, metric="loss", n_resamples=5))
+
+
+def test_the_metric_is_what_the_model_is_made_for(flow):
+    assert (flow.metric, flow.translation) == ("loss", False)
+    translator = replace(flow, model=zoo.tiny("marian"), metric="")
+    assert (translator.metric, translator.translation) == ("bleu", True)
+
+
+def test_a_random_ranking_takes_a_head_of_each_layer_in_turn(flow):
+    ranking = flow.random_ranking()
+    assert sorted(ranking) == sorted(hr.models.head_index(flow.model))
+    assert [len({layer for _, layer, _ in ranking[i : i + 2]}) for i in range(0, len(ranking), 2)] == [2] * 4
+
+
+def test_the_control_has_other_weights_in_a_folder_of_its_own_and_does_not_learn(flow):
+    control = flow.untrained()
+    assert control.folder == flow.folder / "untrained"
+    assert (control.tune["rate"], control.scratch["rate"], control.trains) == (0, 0, False)
+    ours, theirs = (dict(one.model.named_parameters()) for one in (flow, control))
+    assert ours.keys() == theirs.keys()
+    assert not any(torch.equal(ours[name], theirs[name]) for name in ours if ours[name].ndim > 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a processor alone")
+def test_without_a_gpu_nothing_is_sped_up():
+    assert (pace(), batch_tokens()) == ({}, 4096)

@@ -1,0 +1,46 @@
+"""Claims about pruning of heads of all kinds can hold, not hold, and not be decided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.artefacts import cases, frame, judged
+
+from headroles.papers.voita2019 import pruning
+
+
+def kinds(*small: float, half: tuple[int, int, int] = (9, 31, 32)) -> pd.DataFrame:
+    return frame("heads of enc-self dec-self cross", (144, 144, 48, 48, 48), (72, 144, *half), (36, 144, *small))
+
+
+def thirds(*counts: float) -> pd.DataFrame:
+    names_ = [f"{kind} {third}" for kind in ("dec-self", "cross") for third in ("lower", "middle", "upper")]
+    row = dict(zip(names_, counts, strict=True)) | {f"{name}.of": 16 for name in names_}
+    return pd.DataFrame([row | {"heads": 40, "of": 96}])
+
+
+def scratch(low: float, high: float, steps: float = 900) -> pd.DataFrame:
+    columns = "heads of finetuned gap gap.low gap.high steps.finetuned steps.scratch"
+    return frame(columns, (72, 144, 30, (low + high) / 2, low, high, 454, steps))
+
+
+RULES = {  # tables with which a claim holds, does not hold, and cannot be decided
+    "fig9": (kinds(3, 14, 19), kinds(20, 8, 8), kinds(11, 12, 13, half=(22, 24, 26))),
+    "fig10": (
+        thirds(9, 5, 2, 1, 4, 14), thirds(9, 5, 2, 14, 4, 1), thirds(5, 5, 5, 1, 4, 14)
+    ),
+    "table2": (scratch(1, 2), scratch(-2, -1), scratch(-0.5, 0.5)),
+    "gates": tuple(frame("of undecided closed", (288, count, 9)) for count in (5, 80, 25)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "table", "answer"), cases(pruning, RULES))
+def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
+    judged(rule, table, answer)
+
+
+@pytest.mark.parametrize("table", [scratch(-2, -1, steps=4540), scratch(1, 2, steps=np.nan)])
+def test_what_was_not_trained_alike_is_not_compared(table):
+    verdict = pruning.table2_claim(table)
+    assert (verdict.holds, verdict.comparable, verdict.answer) == (None, False, "not comparable")

@@ -1,0 +1,171 @@
+"""Patterns: what all of them promise, imposed alone and beside others; what cannot be imposed, and labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.imposed import tiny
+from helpers.letters import corpus, observation, tokenizer
+from helpers.messages import whole
+
+import headroles as hr
+from headroles.models.head_model import HeadModel
+from headroles.patterns import (
+    Dependency,
+    Diagonal,
+    Duplicate,
+    First,
+    Induction,
+    Offset,
+    Pattern,
+    Previous,
+    Rarest,
+    Shift,
+    Shuffle,
+    Special,
+    Streaming,
+    Uniform,
+)
+
+PATTERNS = [Offset(-1), Induction(), Duplicate(), First(), Rarest(0), Special(), Diagonal(), Uniform()]
+
+
+def observed(kind):
+    return observation(torch.rand(8, 8), kind=kind, special=(0, 7), ids=[9, 700, 9, 8, 700, 9, 30, 9])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind"), [(pattern, kind) for pattern in PATTERNS for kind in pattern.kinds], ids=str
+)
+def test_targets_sum_to_one_or_do_not_apply(pattern, kind):
+    for made in (pattern, Shift(pattern, 1), Shift(pattern, -1), Shuffle(pattern)):
+        targets = made.targets(observed(kind))
+        sums = targets.sum(-1)
+        torch.testing.assert_close(sums, sums.round(), rtol=0, atol=1e-6)
+        assert set(sums.round().unique().tolist()) <= {0.0, 1.0}
+        assert torch.equal(made.applies(observed(kind)), (sums > 0.5) & observed(kind).queries.content)
+        if kind == "dec-self":
+            assert not targets.triu(1).any()
+
+
+def test_targets_of_a_block_of_queries_are_rows_of_the_whole():
+    handle = HeadModel(zoo.tiny("bert"), tokenizer())
+    (batch,) = handle.batches(handle.encode(corpus(3)))
+    view = batch.source
+    size = view.ids.shape[1]
+    counts = torch.arange(1000, 0, -1)
+    patterns = [*PATTERNS, Dependency("obj"), Dependency("obj", "head>dep"), Streaming(1, 2)]
+    for pattern in [made for one in patterns for made in (one, Shift(one, 1), Shuffle(one))]:
+        kind = pattern.kinds[-1]
+        seen = replace(
+            observation(torch.ones(size, size), kind=kind), weights=torch.rand(3, 1, size, size), keys=view,
+            queries=view, counts=counts, ranks=torch.arange(1000), kind=kind,
+        )  # fmt: skip
+        if kind == "cross":  # whose queries are never read in blocks by themselves
+            continue
+        targets = pattern.targets(seen)
+        for first in range(0, size, 4):
+            last = min(first + 4, size)
+            part = replace(seen, weights=seen.weights[:, :, first:last], queries=view.span(first, last), first=first)
+            assert torch.equal(pattern.targets(part), targets[..., first:last, :]), pattern
+
+
+def test_gates_interpolate_between_a_head_and_its_pattern():
+    case, head = tiny("bert"), ("enc-self", 1, 0)
+    site = next(site for site in hr.attention_sites(case.model) if site.key == head[:2])
+    outputs = []
+    for gate in (0.0, 0.25, 1.0):
+        gates = torch.where(hr.head_mask(case.model, [head]) == 0, gate, 1.0)
+        with torch.no_grad(), hr.mask_heads(case.model, gates, Offset(-1)):
+            hook = site.out.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))  # after the mask's
+            case.output(case.model)
+            hook.remove()
+    pattern, mixed, own = outputs
+    assert not torch.allclose(own, pattern, rtol=0.1)
+    torch.testing.assert_close(mixed, 0.25 * own + 0.75 * pattern, rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_of_gates_is_a_finite_difference():
+    case = tiny("gpt2")
+    model, ids, step = case.precise, case.inputs["input_ids"], 1e-6
+
+    def value(gates):
+        with hr.mask_heads(model, gates, Previous()):
+            return model(input_ids=ids).logits.logsumexp(-1).mean()
+
+    gates = torch.linspace(0.1, 1, case.heads, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(value(gates), gates)
+    steps = step * torch.eye(case.heads, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack([(value(gates + row) - value(gates - row)) / (2 * step) for row in steps])
+    assert expected.abs().min() > 1e-4
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_gates_of_each_example():
+    case = tiny("bert")
+    ids, count = case.inputs["input_ids"], len(case.inputs["input_ids"])
+    gates = torch.linspace(0, 1, count * case.heads).view(count, case.heads)
+    with torch.no_grad(), hr.mask_heads(case.model, gates, Offset(1)):
+        together = case.output(case.model, {"input_ids": ids})
+    assert count > 1
+    for row in range(count):
+        with torch.no_grad(), hr.mask_heads(case.model, gates[row], Offset(1)):
+            alone = case.output(case.model, {"input_ids": ids[row : row + 1]})
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-5, atol=1e-5 * float(alone.abs().max()))
+
+
+def test_left_padding_leaves_the_text_as_it_is():
+    case = tiny("llama")
+    ids = case.inputs["input_ids"][:1]
+    left = {
+        "input_ids": torch.cat([torch.ones(1, 3, dtype=torch.long), ids], 1),
+        "attention_mask": torch.cat([torch.zeros(1, 3, dtype=torch.long), torch.ones_like(ids)], 1),
+        "position_ids": torch.cat([torch.zeros(1, 3, dtype=torch.long), torch.arange(ids.shape[1])[None]], 1),
+    }
+    gates = hr.head_mask(case.model, [("dec-self", 0, 1), ("dec-self", 1, 2)])
+    for pattern in (Previous(), First(), Uniform(), Streaming(1, 2)):
+        with torch.no_grad(), hr.mask_heads(case.model, gates, pattern):
+            plain, padded = case.model(input_ids=ids).logits, case.model(**left).logits[:, 3:]
+        assert float((plain - padded).abs().max()) <= 1e-5 * float(plain.abs().max())
+
+
+def test_what_cannot_be_imposed_is_refused():
+    case = tiny("llama")
+    zeros = torch.zeros(case.heads)
+    message = r"^pattern Diagonal\(\) does not fit .*: got dec-self heads; expected cross$"
+    with pytest.raises(ValueError, match=message), hr.mask_heads(case.model, zeros, Diagonal()):
+        pass
+    message = r"^pattern Rarest\(frequent=500\) needs counts of tokens, and a forward has "
+    with pytest.raises(ValueError, match=message), hr.mask_heads(case.model, zeros, Rarest()):
+        case.output(case.model)
+    with torch.no_grad(), hr.mask_heads(case.model, zeros, Previous()):
+        message = r"^pattern Previous\(\) needs all tokens in one forward: got .*; try use_cache=False$"
+        with pytest.raises(ValueError, match=message):
+            case.model.generate(case.inputs["input_ids"], max_new_tokens=3, do_sample=False)
+
+
+def test_a_forward_without_token_ids_is_refused():
+    case = tiny("marian")
+    states = case.model.get_encoder()(input_ids=case.inputs["input_ids"])
+    inputs = {"encoder_outputs": states, "decoder_input_ids": case.inputs["decoder_input_ids"]}
+    message = "a pattern needs token ids: got a forward without those of the source; expected input_ids"
+    gates = hr.head_mask(case.model, [("cross", 0, 0)])
+    with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(case.model, gates, Diagonal()):
+        case.model(**inputs)
+
+
+def test_labels_are_words_for_columns_and_files():
+    labels = {
+        "offset=-1": Offset(-1),
+        "previous": Previous(),
+        "shift=first,2": Shift(First(), 2),
+        "streaming=2": Streaming(2),
+        "rarest": Rarest(),
+        "dependency=obj,head-to-dep": Dependency("obj", "head>dep"),
+    }
+    assert {pattern.label: pattern for pattern in labels.values()} == labels
+    assert all(isinstance(pattern, Pattern) for pattern in labels.values())

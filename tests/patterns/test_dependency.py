@@ -1,0 +1,102 @@
+"""Dependency: the pieces of the other word in a small tree, by hand; imposed by a plain loop over the links."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.imposed import alike, imposed_equals_loop, lettered, table
+from helpers.letters import corpus, observation, tokenizer
+from helpers.messages import whole
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models.tokens.alignment import NO_WORD
+from headroles.patterns import Dependency, Shift
+
+# the words a b c d; b governs a and d, d governs c; c is written in two pieces, between [CLS] and [SEP]
+TREE = Sentence("abcd", ((0, 1), (1, 2), (2, 3), (3, 4)), (1, -1, 3, 1), ("nsubj:pass", "root", "amod", "obj"))
+WORDS = [NO_WORD, 0, 1, 2, 2, 3, NO_WORD]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "expected"),  # query -> keys
+    [
+        (Dependency("obj"), "enc-self", {5: [2]}),
+        (Dependency("obj"), "dec-self", {5: [2]}),
+        (Dependency("obj", "head>dep"), "enc-self", {2: [5]}),
+        (Dependency("obj", "head>dep"), "dec-self", {}),  # its dependent is later
+        (Dependency("amod"), "enc-self", {3: [5], 4: [5]}),  # both pieces are queries
+        (Dependency("amod", "head>dep"), "enc-self", {5: [3, 4]}),  # and keys, which share the weight
+        (Dependency("amod", "head>dep"), "dec-self", {5: [3, 4]}),
+        (Dependency("nsubj"), "enc-self", {}),
+        (Dependency("nsubj:pass"), "enc-self", {1: [2]}),
+        (Dependency("nsubj", subtypes=True), "enc-self", {1: [2]}),
+        (Dependency("root"), "enc-self", {}),
+    ],
+)
+def test_targets_are_the_pieces_of_the_other_word(pattern, kind, expected):
+    seen = observation(torch.ones(7, 7), kind=kind, special=(0, 6), sentence=TREE, words=WORDS)
+    rows = [alike(expected[query], 7).tolist() if query in expected else [0.0] * 7 for query in range(7)]
+    assert table(pattern, seen) == rows
+
+
+def test_several_dependents_share_the_weight():
+    tree = Sentence("abc", ((0, 1), (1, 2), (2, 3)), (1, -1, 1), ("amod", "root", "amod"))
+    seen = observation(torch.ones(3, 3), sentence=tree, words=[0, 1, 2])
+    assert table(Dependency("amod", "head>dep"), seen) == [[0, 0, 0], [0.5, 0, 0.5], [0, 0, 0]]
+
+
+def test_a_sentence_without_a_tree_or_with_a_lost_word_has_no_targets():
+    for sentence, words in ((Sentence("abcd", TREE.spans), WORDS), (TREE, [NO_WORD, 0, 1, 2, 2, 2, NO_WORD])):
+        seen = observation(torch.ones(7, 7), sentence=sentence, words=words)
+        assert not torch.tensor(table(Dependency("obj"), seen)).any()
+
+
+@pytest.mark.parametrize(("name", "way"), [("bert", "dep>head"), ("bert", "head>dep"), ("gpt2", "dep>head")])
+def test_imposed_is_a_slow_loop(name, way):
+    case = lettered(name)
+    causal = name == "gpt2"
+    sentence = next(
+        one
+        for one in case.corpus
+        if any(
+            relation == "obj" and (head < word or not causal)
+            for word, (head, relation) in enumerate(zip(one.heads, one.relations, strict=True))
+        )
+    )
+    case.corpus = Corpus("one", (sentence,))
+    links = [
+        (word, head) if way == "dep>head" else (head, word)
+        for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True))
+        if relation == "obj"
+    ]
+
+    def row(batch):
+        (words,) = batch.source.words.tolist()
+        keys = {
+            query: [key for key, word in enumerate(words) if (words[query], word) in links]
+            for query in range(len(words))
+        }
+        keys = {query: [key for key in row if not causal or key < query] for query, row in keys.items()}
+        assert any(keys.values())
+        return lambda query, _: alike(keys[query], len(words))
+
+    imposed_equals_loop(case, Dependency("obj", way), case.sites[0].kind, row)
+
+
+def test_a_corpus_without_trees_is_refused():
+    message = (
+        "replacement shift=dependency=obj,1 needs dependency trees: got corpus 'letters' without any; read CoNLL-U, or "
+        "make trees with headroles.parse"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.ablate(
+            zoo.tiny("gpt2"), tokenizer(), corpus(3, trees=False), replacement=Shift(Dependency("obj"), 1),
+            n_resamples=0,
+        )  # fmt: skip
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(ValueError, match=whole("unknown way 'up'; expected one of: dep>head, head>dep")):
+        Dependency("obj", "up")

@@ -1,0 +1,84 @@
+"""Figures of relations show the table."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.relations import NOBODY, effects, index, told
+
+import headroles as hr
+from headroles import plots
+from headroles.analysis.role_rules import VERDICTS
+from headroles.tables import frame
+
+
+def test_drift_is_drawn_as_it_is_counted():
+    before = told(index(layers=1, many=6), rarity=[1, 1, 1, 0, 0, 0])
+    after = told(frame.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
+    (ax,) = hr.plots.drift(hr.role_changes(before, {6: before, 4: after}))
+    heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
+    assert heights == {"stayed": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1]}
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
+    assert all(tick == int(tick) for tick in ax.get_yticks())  # heads are whole
+    assert ax.get_ylim()[1] > 3  # the tallest bar ends below the title
+    nobody = told(index(layers=1), rarity=[0] * 8)
+    with pytest.raises(ValueError, match="^nothing to draw: no head has a role, before or after$"):
+        hr.plots.drift(hr.role_changes(nobody, {8: nobody}))
+
+
+def test_nothing_to_draw_is_said():
+    where = index(layers=1)
+    nobody = hr.relate(told(where, rarity=[0] * 8), effects(where, loss=range(8)), n_resamples=0, n_permutations=9)
+    with pytest.raises(ValueError, match=f"^nothing to draw: {NOBODY}$"):
+        hr.plots.relation(nobody)
+
+
+def role_tests():
+    """A table of role tests: a head that is its role, one that does something else, and both together."""
+    rows = [("enc-self:0:0", "a"), ("enc-self:0:1", "b"), ("all 2", "all")]
+    labels = pd.MultiIndex.from_tuples(rows, names=["heads", "role"])
+    columns = {}
+    costs = {"removed": [3.0, 2, 4], "there": [1, 1.5, 2.5], "uniform": [2, 1, 3], "wrong": [4, 3, 5]}
+    for name, values in {**costs, "own": [0, 2.5, 2]}.items():
+        columns[name] = values
+        columns |= {f"{name}.low": np.array(values) - 0.5, f"{name}.high": np.array(values) + 0.5}
+    verdicts = [VERDICTS[0], VERDICTS[2], VERDICTS[1]]
+    return frame.signed(pd.DataFrame(columns, index=labels).assign(verdict=verdicts), "metric:Loss()")
+
+
+@pytest.mark.parametrize(("sets", "heads"), [(False, ["a  enc-self:0:0", "b  enc-self:0:1"]), (True, ["all  all 2"])])
+def test_costs_of_roles_are_those_of_the_table(sets, heads):
+    table = role_tests()
+    ax = plots.role_costs(table, sets=sets)
+    assert [text.get_text() for text in ax.get_yticklabels()] == heads
+    rows = table.iloc[2:] if sets else table.iloc[:2]
+    names = ["removed", "there", "uniform", "wrong", "own"]
+    lines = [line for line in ax.lines if line.get_marker() in "sv^Do"]
+    assert [line.get_xdata()[0] for line in lines] == [row[name] for _, row in rows.iterrows() for name in names]
+    ends = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "None" and len(line.get_ydata()) == 2]
+    expected = [[row[f"{name}.low"], row[f"{name}.high"]] for _, row in rows.iterrows() for name in names]
+    assert [pair for pair in ends if pair in expected] == expected
+    own = [line for line in lines if line.get_marker() == "o"]
+    assert [line.get_markerfacecolor() != "white" for line in own] == [row in VERDICTS[:2] for row in rows["verdict"]]
+    plt.close(ax.figure)
+
+
+def test_a_table_without_heads_alone_has_no_costs_to_draw():
+    with pytest.raises(ValueError, match=r"^nothing to draw: got no heads alone in the table$"):
+        plots.role_costs(role_tests().iloc[2:])
+
+
+def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
+    where = index(layers=3, many=8)
+    roles = told(where, rarity=[1, 1, 1, 0, 0, 0, 0, 0] * 3)
+    table = hr.relate(roles, effects(where, loss=range(24), bleu=range(24)), n_permutations=99)
+    table[["p", "holm"]] = [[0.01, 0.04], [0.03, 0.06]]
+    ax = hr.plots.relation(table)
+    marks = [mark for mark in ax.lines if mark.get_marker() == "o"]
+    assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, True]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05"]
+    rows = [label.get_text() for label in ax.get_yticklabels()]
+    assert rows == ["effect on loss\nlarger values matter more", "effect on BLEU\nsmaller values matter more"]

@@ -1,0 +1,142 @@
+"""Strategies are compared on the same heads, seeds and training."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.commands import run
+from helpers.messages import whole
+from helpers.prunings import learnt, no_training, setting
+from helpers.trainings import films, tokenizer
+from scipy import stats
+from tokenizers import processors
+
+import headroles as hr
+from headroles.analysis import intervals
+from headroles.pruning.comparison import _summary, compare_pruning
+from headroles.pruning.rankings import Random
+from headroles.pruning.weight_changes import uniformity
+from headroles.tables.io import load_table
+from headroles.tables.study import Study
+from headroles.training.trainer import train
+
+
+def test_a_comparison_pairs_its_seeds_and_says_nothing_of_one():
+    names, random = ("random", "importance"), np.random.default_rng(0)
+    each = pd.DataFrame(
+        [{"strategy": name, "heads": 4, "tuned": True, "seed": seed} for seed in range(3) for name in names]
+    )
+    luck = np.repeat([0.0, 3, -5], 2)  # of a seed, for both
+    draws = (luck + np.tile([0.0, 1], 3))[:, None] + 0.01 * random.normal(size=(6, 101))
+    table = _summary(each, draws).set_index("strategy")
+    assert table.loc["importance", "gain"] == pytest.approx(1, abs=0.05)
+    assert 0.8 < table.loc["importance", "gain.low"] < table.loc["importance", "gain.high"] < 1.2
+    assert table.loc["importance", "value.low"] < -5
+    differences = np.array([0.0, 1.0, 2.0])
+    part = intervals.over_seeds(np.repeat(differences[:, None], 9, axis=1))  # all examples alike
+    assert part == pytest.approx(stats.t.interval(0.95, 2, 1, stats.sem(differences)))
+    alone = _summary(each[:2], draws[:2])
+    assert alone[["value.low", "value.high", "gain.low", "seeds.sd"]].isna().all(axis=None)
+    assert alone["gain"].iloc[1] == pytest.approx(1, abs=0.05)
+
+
+TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
+
+
+@cache
+def fought(folder, seeds=2):
+    asked = {
+        "strategies": ["importance", "random"],
+        "keep": [0.5],
+        "seeds": seeds,
+        "metric": "loss",
+        "scored": 16,
+        "tune": TUNE,
+    }
+    return compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), study=Study(folder), **asked)
+
+
+@pytest.mark.slow
+def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch):
+    found, study = fought(tmp_path), Study(tmp_path)
+    each, choices = study.load("contest-seeds"), study.load("contest-heads")
+    assert choices.sum().tolist() == [4.0] * 4
+    for seed in (0, 1):
+        gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
+        assert gone == sorted(Random().order(setting(seed))[:4])
+        with hr.mask_heads(learnt(), hr.head_mask(learnt(), gone)):
+            masked = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
+        cut = hr.remove_heads(deepcopy(learnt()), gone)
+        train(cut, tokenizer(), films(48), tmp_path / f"own-{seed}", **TUNE, seed=seed)
+        tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
+        rows = each[(each["strategy"] == "random") & (each["seed"] == seed)].set_index("tuned")["value"]
+        assert rows.to_dict() == pytest.approx({False: masked, True: tuned}, rel=1e-5)
+    means = each.groupby(["strategy", "tuned"])["value"].mean()
+    assert found.set_index(["strategy", "tuned"])["value"].to_dict() == pytest.approx(means.to_dict())
+    gains = found.set_index(["strategy", "tuned"])["gain"]
+    for tuned in (False, True):
+        expected = means["importance", tuned] - means["random", tuned]
+        assert gains["importance", tuned] == pytest.approx(expected)
+    assert ((found["value.low"] <= found["value"]) & (found["value"] <= found["value.high"])).all()
+    no_training(monkeypatch)
+    fought.cache_clear()
+    assert fought(tmp_path).equals(found)
+    fought(tmp_path, seeds=(1,))  # a seed of those that were run
+    pd.testing.assert_frame_equal(study.load("contest-seeds"), each[each["seed"] == 1].reset_index(drop=True))
+
+
+def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
+    other = deepcopy(tokenizer())
+    other._tokenizer.post_processor = processors.TemplateProcessing(
+        "$A [SEP]", special_tokens=[("[SEP]", other.sep_token_id)]
+    )
+    options = {"strategies": ["random"], "keep": [4], "seeds": 1, "tune": TUNE}
+    tables = [
+        compare_pruning(learnt(), each, films(16), films(40, 1), **options, study=Study(tmp_path, overwrite=True))
+        for each in (tokenizer(), other)
+    ]
+    assert not np.allclose(*(table["value"] for table in tables))
+
+
+def test_two_strategies_of_one_name_are_refused(tmp_path):
+    two = [hr.L0(), hr.L0(rate=0.5)]
+    with pytest.raises(ValueError, match=whole("duplicate strategy 'l0': got l0, l0; expected different names")):
+        compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), strategies=two, study=Study(tmp_path))
+
+
+@pytest.mark.slow
+def test_three_fine_tunings_of_a_study_are_compared(folder):
+    before, tokens = hr.load(folder / "model")
+    for seed in range(3):
+        after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
+        hr.train(after, tokens, hr.read(folder / "train.tsv"), folder / f"tuned-{seed}", epochs=1, seed=seed)
+        hr.weight_change(before, after, seed=seed, study=folder / "moved")
+    tables = [load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    assert [len(table) for table in tables] == [7, 7, 7]
+    assert all((table["moved[all]"] > 0).all() for table in tables)
+    found = load_table(folder / "moved/uniformity.parquet")
+    assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
+
+
+@pytest.mark.slow
+def test_comparison_is_a_command_and_its_study_is_drawn(folder):
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "1", "--strategies", "random,top"]
+    done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
+    assert done.code == 0, done.err
+    each = load_table(folder / "contest/contest-seeds.parquet")
+    assert (set(each["strategy"]), set(each["seed"])) == ({"all heads", "random", "top"}, {0})
+    model, _ = hr.load(folder / "model")
+    for batch in (1, 2):
+        hr.efficiency(model, batches=[batch], length=5, repeats=2, study=folder / "contest")
+        assert load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [batch]
+    options = ["--epochs", "2", "--output", folder / "trained"]
+    assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
+    dev = hr.read(folder / "dev.tsv")
+    found = hr.dynamics(folder / "trained", dev, dev, study=folder / "contest")
+    assert list(found.order["epoch"]) == [1, 2]
+    names = {path.stem for path in hr.plot(folder / "contest")}
+    assert {"contest", "efficiency", "dynamics", "settling"} <= names

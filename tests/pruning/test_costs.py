@@ -1,0 +1,59 @@
+"""What is removed costs nothing, and the interval of a speed-up is that of a t-test."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from helpers import zoo
+from helpers.messages import whole
+from scipy import stats
+
+import headroles as hr
+from headroles.models import heads as families
+from headroles.pruning import costs
+from headroles.pruning.rankings import Random, RankingContext
+
+
+@pytest.mark.slow
+def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
+    model = zoo.tiny("bert")
+    line = Random("layer").order(RankingContext(None, None, None, list(families.head_index(model))))
+    table = hr.efficiency(model, line, shares=(0.0, 0.5), batches=(1, 3), length=6, repeats=2)
+    assert table[["share", "way", "batch"]].values.tolist() == [
+        [share, way, batch] for batch in (1, 3) for share in (0.0, 0.5) for way in ("gates", "cut")
+    ]
+    left = hr.remove_heads(deepcopy(model), line[:4])
+    cut = table[(table["way"] == "cut") & (table["share"] == 0.5)]
+    assert set(cut["parameters"]) == {sum(one.numel() for one in left.parameters())}
+    assert (cut["bytes"] == 4 * cut["parameters"]).all()
+    rest = table.drop(cut.index)
+    assert set(rest["parameters"]) == {sum(one.numel() for one in model.parameters())}
+    assert (rest["allowed"] == 1).all()
+    saved = rest["flops"].min() - cut["flops"].iloc[0]  # a head of 8 of 32: four maps, scores and sums of 6 x 6
+    assert saved == 4 * (4 * 2 * 6 * 32 * 8 + 2 * 2 * 6 * 6 * 8)
+    assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
+    with pytest.raises(ValueError, match=whole("the ranking is too short: got 2 heads; expected at least 4")):
+        hr.efficiency(model, line[:2], shares=(0.5,), batches=(1,))
+
+
+class Stopwatch(costs._Forward):
+    """A forward pass of planted durations."""
+
+    def __init__(self, durations):
+        self.durations = iter(durations)
+
+    def seconds(self):
+        return next(self.durations)
+
+
+@pytest.mark.parametrize("repeats", [2, 6])
+def test_the_interval_of_a_speed_up_is_that_of_a_t_test_of_its_logarithm(repeats):
+    durations = np.random.default_rng(repeats).lognormal(-3, 0.1, (2, 1 + repeats))  # the first is to warm up
+    row = costs._timed(*map(Stopwatch, durations), 4, repeats)
+    ratios = np.log(durations[1, 1:] / durations[0, 1:])
+    ends = stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
+    assert np.log([row["speedup.low"], row["speedup.high"]]) == pytest.approx(list(ends), rel=1e-9)
+    assert row["speedup"] == pytest.approx(stats.gmean(durations[1, 1:] / durations[0, 1:]), rel=1e-12)
+    assert row["speed"] == pytest.approx((4 / durations[0, 1:]).mean(), rel=1e-12)

@@ -1,0 +1,144 @@
+"""Rankings name every head once, in the order of a score, an effect, roles, the layer or chance."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from helpers.messages import whole
+from helpers.prunings import grid, learnt, setting
+from helpers.trainings import films, tokenizer
+
+import headroles as hr
+from headroles.analysis import role_rules
+from headroles.models import heads as families
+from headroles.pruning import rankings
+from headroles.pruning.rankings import (
+    NAMED,
+    ByEffect,
+    ByPosition,
+    ByRoles,
+    ByScore,
+    FromColumn,
+    Random,
+    RankingContext,
+    Reverse,
+)
+from headroles.pruning.selection import prune
+from headroles.tables import frame
+
+
+def placed(where, alternating=False, layers=6):
+    """The layers in the order in which `Place` empties them."""
+    line = ByPosition(where, alternating).order(RankingContext(None, None, None, grid(layers, 2, "enc-self")))
+    return [layer for _, layer, _ in line][::2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
+    first = rankings.ranking(name).order(setting())
+    assert sorted(first) == sorted(families.head_index(learnt()))
+    assert rankings.ranking(name).order(setting()) == first
+    assert rankings.ranking(f"-{name}").order(setting()) == first[::-1]
+    assert rankings.ranking(f"-{name}").name == f"-{name}"
+
+
+@pytest.mark.parametrize(
+    ("where", "alternating", "layers"),
+    [
+        ("bottom", False, [0, 1, 2, 3, 4, 5]),
+        ("top", False, [5, 4, 3, 2, 1, 0]),
+        ("middle", False, [2, 3, 1, 4, 0, 5]),
+        ("ends", False, [0, 5, 1, 4, 2, 3]),
+        ("bottom", True, [0, 2, 4, 1, 3, 5]),
+        ("top", True, [5, 3, 1, 4, 2, 0]),
+        ("middle", True, [2, 4, 0, 3, 1, 5]),
+    ],
+)
+def test_layers_go_in_their_order(where, alternating, layers):
+    assert placed(where, alternating) == layers
+
+
+def test_kinds_take_turns_within_a_place():
+    line = ByPosition("bottom").order(RankingContext(None, None, None, grid(2, 4, "enc-self", "cross")))
+    assert [layer for _, layer, _ in line] == [0] * 8 + [1] * 8
+    assert {kind for kind, _, _ in line[:2]} == {"enc-self", "cross"}
+
+
+@pytest.mark.parametrize(("spread", "groups"), [("kind", 2), ("layer", 6)])
+def test_chance_can_be_spread_over_kinds_or_layers(spread, groups):
+    line = Random(spread).order(RankingContext(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
+    for start in range(0, len(line), groups):
+        part = line[start : start + groups]
+        assert len({head[: 1 + (spread == "layer")] for head in part}) == groups
+
+
+def test_chance_depends_on_the_seed_alone():
+    lines = [Random().order(setting(seed)) for seed in (0, 0, 1)]
+    assert lines[0] == lines[1] != lines[2]
+
+
+def test_a_score_puts_the_smallest_first():
+    table = hr.score(learnt(), tokenizer(), films(24), ["importance"], n_resamples=0)
+    line = ByScore("importance").order(setting())
+    assert table["importance"].loc[line].is_monotonic_increasing
+    assert FromColumn(table["importance"]).order(setting()) == line
+    assert ByScore("importance", limit=4).order(setting()) == ByScore("importance").order(setting(size=4))
+
+
+def test_sinks_go_first():
+    """Heads that attend to the first token most, by a loop over the captured attention of each text."""
+    model, tokens, mass = learnt(), tokenizer(), dict.fromkeys(families.head_index(learnt()), 0.0)
+    for one in films(24):
+        inputs = tokens(one.text, return_tensors="pt", return_special_tokens_mask=True)
+        content = inputs.pop("special_tokens_mask")[0] == 0
+
+        def add(site, weights, content=content):
+            for head in range(site.heads):
+                mass[*site.key, head] += float(weights[0, head, content, 0].sum())
+
+        with torch.no_grad(), hr.capture_attention(model, add):
+            model(**inputs)
+    line = rankings.ranking("sink").order(setting())
+    sinks = pd.Series(mass)[line]
+    assert (sinks.diff().dropna() <= 1e-4 * sinks.max()).all()
+    assert sinks.iloc[0] > 1.2 * sinks.iloc[-1]
+    table = prune(learnt(), tokenizer(), films(24), "sink", keep=3, remove=False)
+    assert list(table.index[table["survival[sink 3]"] == 1].sort_values()) == sorted(line[-3:])
+
+
+def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
+    for metric, sign in (("loss", 1), ("accuracy", -1)):
+        table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, n_resamples=0)
+        line = ByEffect(metric).order(setting())
+        assert (sign * table.iloc[:, 0]).loc[line].is_monotonic_increasing
+
+
+def test_roles_go_last_and_the_farthest_from_one_first():
+    index = frame.index({("enc-self", 0): 4})
+    columns = {"position[-1]": [0.95, 0.2, 0.5, 0.1], "rarity": [0.1, 0.45, 0.1, 0.2], "confidence": [0.9] * 4}
+    table = frame.table(columns, index, "made up")
+    assert role_rules.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
+    line = ByRoles(table).order(RankingContext(None, None, None, list(index)))
+    assert [head for _, _, head in line] == [2, 3, 1, 0]
+    with pytest.raises(
+        ValueError,
+        match=whole(
+            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, successor, syntactic can "
+            "be assigned: got columns confidence"
+        ),
+    ):
+        role_rules.margins(table[["confidence"]])
+
+
+def test_values_of_other_heads_are_no_order():
+    values = pd.Series([1.0], index=frame.index({("enc-self", 0): 1}), name="mine")
+    with pytest.raises(
+        ValueError, match=r"^column 'mine' lacks head \('enc-self', \d, \d\); expected values of all 8 heads to rank$"
+    ):
+        FromColumn(values).order(setting())
+
+
+def test_a_reverse_has_the_same_heads():
+    assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]

@@ -1,0 +1,85 @@
+"""Weights that moved are those of the same heads, and uniform movement is known by its p."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from helpers import zoo
+from helpers.messages import whole
+from helpers.prunings import learnt
+
+import headroles as hr
+from headroles.models import heads as families
+from headroles.pruning.weight_changes import uniformity, weight_change
+from headroles.tables import frame
+
+
+def test_what_did_not_move_did_not_move():
+    table = weight_change(learnt(), deepcopy(learnt()))
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    assert np.allclose(table.filter(like="cosine["), 1)
+    assert {name for name in table if name.startswith("moved")} == {f"moved[{part}]" for part in (*"qkvo", "all")}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rows", "part"),
+    [
+        ("bert", "bert.encoder.layer.1.attention.self.query", slice(16, 24), "q"),
+        ("marian", "model.encoder.layers.1.self_attn.v_proj", slice(16, 24), "v"),
+        ("gpt-neox", "gpt_neox.layers.1.attention.query_key_value", slice(2 * 24 + 8, 2 * 24 + 16), "k"),
+    ],
+)
+def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
+    before, after = zoo.tiny(name), zoo.tiny(name)
+    kind = families.attention_sites(before)[0].kind
+    weight = after.get_submodule(where).weight
+    with torch.no_grad():
+        weight[rows] *= 1.5
+    table = weight_change(before, after)
+    moved = table.filter(regex=r"^moved\[[^a]\]$")
+    assert moved.loc[(kind, 1, 2), f"moved[{part}]"] == pytest.approx(0.5)
+    assert moved.sum().sum() == pytest.approx(0.5)
+    assert table.loc[(kind, 1, 2), f"cosine[{part}]"] == pytest.approx(1)
+
+
+def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
+    before = zoo.tiny("bert")
+    after = hr.remove_heads(deepcopy(before), [("enc-self", 0, 0), ("enc-self", 1, 2)])
+    table = weight_change(before, after)
+    assert len(table) == 6
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    message = "the model before lacks head ('enc-self', 0, 0) of the model after; try the other order"
+    with pytest.raises(ValueError, match=whole(message)):
+        weight_change(after, before)
+
+
+def test_heads_that_share_keys_move_together():
+    before, after = zoo.tiny("llama-grouped"), zoo.tiny("llama-grouped")
+    with torch.no_grad():
+        after.model.layers[0].self_attn.k_proj.weight[:8] *= 2
+    moved = weight_change(before, after)["moved[k]"]
+    assert moved.loc["dec-self", 0].tolist() == pytest.approx([1, 1, 0, 0])
+
+
+def moved(values):
+    index = frame.index({("enc-self", layer): len(values) // 2 for layer in (0, 1)})
+    return frame.table({"moved[all]": values}, index, "made up")
+
+
+def test_uniform_movement_differs_from_heads_that_always_move_most():
+    rng = np.random.default_rng(0)
+    base = np.linspace(1, 2, 20)
+    same = uniformity([moved(base + rng.normal(0, 0.001, 20)) for _ in range(4)])
+    chance = uniformity([moved(1 + rng.normal(0, 0.1, 20)) for _ in range(4)])
+    assert same.loc["heads", "w"] > 0.99
+    assert same.loc["heads", "p"] < 1e-6
+    assert same.loc["heads", "cv"] == pytest.approx(base.std() / base.mean(), abs=1e-3)
+    assert chance.loc["heads", "p"] > 0.01
+    assert uniformity([moved(np.zeros(20))] * 3)[["w", "p"]].isna().all(axis=None)  # nothing moved: without a warning
+    with pytest.raises(
+        ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
+    ):
+        uniformity([moved(base)] * 2)

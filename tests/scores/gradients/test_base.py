@@ -1,0 +1,499 @@
+"""Scores of gradients conform, and batches, steps and order do not matter."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import zoo
+from helpers.close import bound
+from helpers.explaining import FEW, asked, finished, measured, scored, sums
+from helpers.letters import DETERMINISTIC, corpus, plain, same, tokens_of, total, writing
+from helpers.messages import whole
+from helpers.relevance import close, relevance
+from helpers.traces import _traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching
+from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
+from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients
+from headroles.scores.gradients.captum import methods
+from headroles.scores.objectives import Loss, Reference, Top
+from headroles.scores.registry import list_scores
+from headroles.tables import frame
+
+NAMES = ["marian", "bert", "gpt2"]
+CONFORMING = [
+    hr.Relevance(rules="cp"),  # of rules what is added up depends on two things alone: where it starts, and its sign
+    *(hr.Relevance(rules="voita", by=by) for by in ("layer", "logit", "sum")),
+    hr.Relevance(rules="attn", by="logit"),
+    *(hr.Importance(per=per) for per in ("example", "token", "batch")),
+    hr.Importance(norm="layer"),
+    hr.Attribution(),
+    *(hr.AttributionPatching(drop=drop) for drop in (False, True)),
+    hr.Direct(),
+]
+
+
+def winning():
+    """A new score, in fifteen lines."""
+
+    @dataclass(frozen=True)
+    class Winning(GradientScore):
+        """Share of the steps at which more flows back to a head than to any other of its layer."""
+
+        def head_gradients(self, model, target, batch):
+            return head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
+
+        def update(self, head_gradients):
+            first = F.one_hot(head_gradients.gradients.abs().argmax(-1), head_gradients.gradients.shape[-1])
+            return {"won": (first * head_gradients.counted[..., None]).sum(1)}
+
+        def compute(self, sums):
+            return {"winning": sums["won"] / sums["steps"]}
+
+    return Winning
+
+
+# --- the suite, on random gradients ----------------------------------------------------------------------------------
+
+
+@st.composite
+def felt(draw):
+    """Slopes of one site; some steps do not count and give nothing back, some that count give nothing either."""
+    shape = draw(st.tuples(*(st.integers(1, most) for most in (4, 5, 4))))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    counted = rng.random(shape[:2]) < 0.7
+    flows = counted & (rng.random(shape[:2]) < 0.8)
+    gradients = (
+        flows[..., None] * (rng.random(shape) < 0.9) * rng.normal(size=shape) * np.exp(2 * rng.normal(size=shape))
+    )
+    values = counted * rng.normal(size=shape[:2])
+    parts = gradients.astype(np.float32), values.astype(np.float32), counted  # as models have them
+    return HeadGradients("enc-self", *(torch.from_numpy(part) for part in parts))
+
+
+def some(head_gradients, rows):
+    """The gradients of some examples."""
+    return HeadGradients(
+        head_gradients.kind,
+        *(each[rows] for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)),
+    )
+
+
+def split(score, head_gradients):
+    """The sums of a batch are those of its parts; but per batch, as Michel et al.'s code does."""
+    if getattr(score, "per", None) == "batch":
+        return
+    rows = range(len(head_gradients.counted))
+    parts = [sums(score, some(head_gradients, [row])) for row in rows]
+    same(sums(score, head_gradients), {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+def order(score, head_gradients):
+    backwards = list(range(len(head_gradients.counted)))[::-1]
+    same(
+        sums(score, some(head_gradients, backwards)),
+        {name: each.flip(0) for name, each in sums(score, head_gradients).items()},
+    )
+
+
+def uncounted(score, head_gradients):
+    """Steps that do not count, such as those of padding, change nothing."""
+    wider = (
+        F.pad(head_gradients.gradients, (0, 0, 0, 3)),
+        F.pad(head_gradients.values, (0, 3)),
+        F.pad(head_gradients.counted, (0, 3)),
+    )
+    same(sums(score, head_gradients), sums(score, HeadGradients(head_gradients.kind, *wider)))
+
+
+def leading_dimensions(score, head_gradients):
+    """Resamples are finished together as each by itself."""
+    weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(head_gradients.counted)))).double()
+    heads_per_batch = score.compute(total(sums(score, head_gradients), weights))
+    for i in np.ndindex(2, 3):
+        alone = score.compute(total(sums(score, head_gradients), weights[i]))
+        same({name: values[i] for name, values in heads_per_batch.items()}, alone)
+    assert all(values.shape == (2, 3, head_gradients.gradients.shape[-1]) for values in heads_per_batch.values())
+
+
+def purity(score, head_gradients):
+    """What flowed back is not changed, and read again is the same."""
+    before = [each.clone() for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)]
+    same(sums(score, head_gradients), sums(score, head_gradients))
+    after = head_gradients.gradients, head_gradients.values, head_gradients.counted
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def columns(score, head_gradients):
+    """Columns begin with the score's label, are the same whatever flows back, and are float64."""
+    found = finished(score, head_gradients)
+    assert list(found) == list(finished(score, some(head_gradients, [0])))
+    assert all(re.fullmatch(rf"{re.escape(score.label)}(\.\w+)?", name) for name in found)
+    assert not any(name.endswith((".low", ".high")) for name in found)
+    assert {values.dtype for values in found.values()} == {torch.float64}
+
+
+def sizes(score, head_gradients):
+    """A signed column is at most its size; by layer the sizes of the heads sum to the share of steps that flow."""
+    found = finished(score, head_gradients)
+    size = found.get(f"{score.label}.size")
+    if size is None or not head_gradients.counted.any():
+        return
+    assert (found[score.label].abs() <= size * (1 + 1e-9) + 1e-12).all()
+    if getattr(score, "by", None) == "layer":
+        flows = head_gradients.gradients.any(-1).sum() / head_gradients.counted.sum()
+        torch.testing.assert_close(size.sum(), flows.double())
+
+
+def nothing_only_where_nothing_was(score, head_gradients):
+    """NaN stands where no step counts, for all heads alike, and is nowhere else; nothing is infinite."""
+    for name, values in finished(score, head_gradients).items():
+        assert not values.isinf().any(), name
+        assert not values.isnan().any() or not head_gradients.counted.any(), name
+    never = score.compute({name: 0 * values for name, values in total(sums(score, head_gradients)).items()})
+    assert all(values.isnan().all() for values in never.values())
+
+
+SUITE = (split, order, uncounted, leading_dimensions, purity, columns, sizes, nothing_only_where_nothing_was)
+
+
+def conform(score):
+    """Run the suite on a score, for many random gradients."""
+
+    @DETERMINISTIC
+    @given(felt())
+    def run(head_gradients):
+        for check in SUITE:
+            check(score, head_gradients)
+
+    run()
+
+
+@pytest.mark.parametrize("score", CONFORMING, ids=repr)
+def test_every_score_of_gradients_conforms(score):
+    conform(score)
+
+
+def test_every_score_of_gradients_is_among_them():
+    assert {type(score).name() for score in CONFORMING} == {
+        name for name, cls in list_scores().items() if issubclass(cls, GradientScore)
+    }
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_new_score_is_one_like_any_other():
+    new = winning()
+    conform(new())
+    assert list_scores()["winning"] is new
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), ["winning", "importance"], n_resamples=20)
+    assert list(table) == [f"{name}{end}" for name in ("winning", "importance") for end in ("", ".low", ".high")]
+    np.testing.assert_allclose(table["winning"].groupby(level=["kind", "layer"]).sum(), 1)
+    assert "objective:Top()" in frame.provenance(table, "winning").split("|")
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_score_of_some_kinds_is_of_their_heads_alone():
+    new = dataclass(frozen=True)(type("Winning", (winning(),), {"kinds": ("cross",)}))
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), new(), n_resamples=0)
+    there = table["winning"].dropna().index
+    assert set(there.get_level_values("kind")) == {"cross"}
+    assert len(there) == len(table.loc["cross"])
+
+
+# --- passes over a corpus -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
+    sentences = list(corpus(FEW))
+    random.Random(0).shuffle(sentences)
+    other = measured(name, asked(), Corpus("letters", tuple(sentences)), max_tokens=20)
+    pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
+    assert scored(name).notna().all(axis=None)
+
+
+@pytest.mark.slow
+def test_of_its_own_output_it_is_the_same_too():
+    model, given = writing("marian"), corpus(4, translated=False)
+    asked = ["relevance", "importance", hr.Attribution(method="FeatureAblation")]
+    small, large = (
+        hr.score(model, tokens_of("marian"), given, asked, n_resamples=0, max_tokens=max_tokens)
+        for max_tokens in (20, 4096)
+    )
+    pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
+    assert "decoder:greedy" in frame.provenance(large, "importance").split("|")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
+    drawn = hr.Relevance(steps=2)
+    one, again, small = (measured(name, drawn, max_tokens=max_tokens) for max_tokens in (4096, 4096, 20))
+    pd.testing.assert_frame_equal(one, again, rtol=0, atol=0)
+    pd.testing.assert_frame_equal(one, small, rtol=0, atol=bound(1))
+    every = plain(scored(name))[list(one)]  # by the rules cp too
+    assert not np.allclose(one, every)
+    most = measured(name, hr.Relevance(steps=100))
+    pd.testing.assert_frame_equal(most, every, rtol=0, atol=bound(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_scores_of_attention_and_of_gradients_stand_side_by_side(name):
+    heads_per_batch = measured(name, ["confidence", "relevance", "entropy", hr.Importance(per="token")], n_resamples=20)
+    for one in ("confidence", "relevance", "entropy", hr.Importance(per="token")):
+        alone = measured(name, one, n_resamples=20)
+        pd.testing.assert_frame_equal(heads_per_batch[list(alone)], alone, rtol=0, atol=bound(1))
+        assert all(frame.provenance(heads_per_batch, column) == frame.provenance(alone, column) for column in alone)
+    assert len(heads_per_batch.columns) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "training"), [("marian", True), ("gpt2", False)])
+def test_the_model_is_left_as_it_was(name, training):
+    model = zoo.tiny(name).train(training)
+    next(model.base_model.children()).train(not training)  # each part has a mode of its own
+    next(model.parameters()).requires_grad_(False)
+    before = _traces(model)
+    given = [*asked(), hr.Attribution(method="FeatureAblation")]
+    found = hr.score(model, tokens_of(name), corpus(FEW), given, n_resamples=0)
+    assert _traces(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    pd.testing.assert_frame_equal(found[list(plain(scored(name)))], plain(scored(name)), rtol=0, atol=bound(1))
+    _outputs(model, math.nan)
+    with pytest.raises(ValueError, match="is not finite"):
+        hr.score(model, tokens_of(name), corpus(FEW), given)
+    assert _traces(model) == before
+
+
+def _outputs(model, value):
+    """The same number everywhere in the output projections of the heads."""
+    for site in families.attention_sites(model):
+        site.out.weight.data.fill_(value)
+
+
+# --- what cannot be measured ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.scores.lrp.RULES)}"),
+        (lambda: hr.Relevance(by="heads"), "unknown normalisation: got by='heads'; expected 'layer', 'logit' or 'sum'"),
+        *(
+            (
+                lambda rules=rules: hr.Relevance(rules=rules, by="sum"),
+                f"rules {rules!r} give relevance of both signs, and its plain sum may be near 0: got by='sum'; "
+                "expected 'layer' or 'logit'; try by='layer', which divides by the sum of |R|",
+            )
+            for rules in ("cp", "attn", "gradient")
+        ),
+        *(
+            (
+                lambda steps=steps: hr.Relevance(steps=steps),
+                f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
+                "sentence",
+            )
+            for steps in ("first", 0, -1, True, 1.5)
+        ),
+        (
+            lambda: hr.Importance(per="word"),
+            "unknown importance: got per='word', norm=None; expected per 'example', 'token' or 'batch' and norm "
+            "'layer' or None",
+        ),
+        (
+            lambda: hr.Importance(norm="model"),
+            "unknown importance: got per='example', norm='model'; expected per 'example', 'token' or 'batch' and norm "
+            "'layer' or None",
+        ),
+        (lambda: hr.Attribution(method="Magic"), f"unknown captum method 'Magic'; known: {', '.join(methods())}"),
+    ],
+)
+def test_options_that_are_none(make, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        make()
+
+
+@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_heads_without_a_part_in_the_objective(name, score):
+    model = zoo.tiny(name)
+    _outputs(model, 0.0)
+    message = (
+        f"every gradient of {score.label} is zero: no head of {type(model).__name__} has a part in objective "
+        f"{score.chosen(HeadModel(model)).name!r}; choose another"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokens_of(name), corpus(4), score)
+
+
+@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
+def test_weights_that_are_no_numbers(score):
+    model = zoo.tiny("bert")
+    _outputs(model, math.nan)
+    longest = max(range(4), key=lambda i: (len(tokens_of("bert")(corpus(4)[i].text)["input_ids"]), -i)) + 1
+    message = (
+        f"{score.label} is not finite on sentence {longest} of the corpus; look for NaN or infinite weights in "
+        f"BertForMaskedLM: 1,024 of 1,024 in bert.encoder.layer.0.attention.output.dense.weight; or load it in float32"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokens_of("bert"), corpus(4), score)
+
+
+@pytest.mark.parametrize("score", ["relevance", "importance"])
+def test_the_sentence_with_gradients_that_are_not_finite_is_named(score):
+    model = zoo.tiny("bert")
+    words = model.bert.embeddings.word_embeddings
+    words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted
+    words.weight.data[tokens_of("bert")("d")["input_ids"][1]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c d a", "b a c"))))
+    with pytest.raises(ValueError, match=r"is not finite on sentence 3 of the corpus"):
+        hr.score(model, tokens_of("bert"), given, score)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_one_gradient_that_is_no_number_is_enough():
+    class Broken(winning()):
+        def head_gradients(self, model, target, batch):
+            found = super().head_gradients(model, target, batch)
+            found.gradients[batch.numbers.index(1), 0, 0] = math.inf
+            return found
+
+    with pytest.raises(ValueError, match=r"^broken is not finite on sentence 2 of the corpus; look for NaN"):
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), Broken())
+
+
+SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
+OF_NOTHING = {
+    "asked": [hr.Relevance(), hr.Relevance(rules="voita", steps="sum"), "importance"],
+    "top": hr.Importance(objective="top"),
+    "captum": hr.Attribution(method="FeatureAblation"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scores", OF_NOTHING)
+def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
+    mixed = Corpus("mixed", (*SHORT, *corpus(3)))
+    alone, heads_per_batch, without = (
+        measured("gpt2", OF_NOTHING[scores], given, max_tokens=max_tokens)
+        for given, max_tokens in ((mixed, 1), (mixed, 4096), (corpus(3), 4096))
+    )
+    pd.testing.assert_frame_equal(alone, heads_per_batch, rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(without, heads_per_batch, rtol=0, atol=bound(1))
+
+
+def test_a_model_of_one_layer_has_scores():
+    few = zoo.tiny("bert")
+    few.config.num_hidden_layers = 1
+    scores = [*asked(), "confidence", "position"]
+    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, n_resamples=0)
+    assert (len(found), found.notna().all(axis=None)) == (4, True)
+
+
+@pytest.mark.parametrize("measure", ["score", "ablate"])
+def test_gradients_within_inference_mode_are_those_outside(measure):
+    def measured(model):
+        if measure == "score":
+            return hr.score(model, tokens_of("marian"), corpus(6), ["importance"], n_resamples=0)
+        return hr.ablate(model, tokens_of("marian"), corpus(40), precision=1.1)
+
+    model = zoo.tiny("marian")
+    expected = measured(model)
+    with torch.inference_mode():
+        pd.testing.assert_frame_equal(measured(model), expected, rtol=0, atol=0)
+        made = deepcopy(model)
+    message = (
+        "no gradient passes the weights of MarianMTModel: got a model made in inference mode; expected one that was "
+        "loaded outside; try to load or copy it outside torch.inference_mode()"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        measured(made)
+
+
+def first_batch(name, size=4):
+    model = zoo.tiny(name)
+    return model, next(batching.batches(batching.encode(corpus()[:size], tokens_of(name), model), model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(  # every two of them together once
+    ("name", "rules", "objective"),
+    [
+        (name, rules, (Top(), Reference(), Loss())[(row + column) % 3])
+        for row, name in enumerate(("marian", "gpt2", "bert"))
+        for column, rules in enumerate(("cp", "attn", "gradient"))
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_steps_add_up(name, rules, objective):
+    model, batch = first_batch(name)
+    fitted = objective.fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules=rules)
+    assert every.gradients.shape == (*every.counted.shape, len(families.head_index(model)))
+    assert not every.gradients[~every.counted].any()
+    assert not every.values[~every.counted].any()
+    at_once = head_gradients(HeadModel(model), fitted, batch, rules=rules, steps="sum")
+    close(every.gradients.sum(1), at_once.gradients[:, 0], 1e-5)
+    close(every.values.sum(1), at_once.values[:, 0], 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rules"), [("marian", "cp"), ("marian", "voita"), ("gpt2", "attn"), ("gpt2", "gradient")]
+)
+def test_steps_by_themselves_however_they_are_asked_for(name, rules):
+    model, batch = first_batch(name, 2)
+    fitted = Top().fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules=rules)
+    for options in ({"chunk": 1}, {"chunk": 3}, {"by_token": False}, {"by_token": False, "chunk": 1}):
+        close(head_gradients(HeadModel(model), fitted, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rules"), [("marian", "voita"), ("gpt2", "cp")])
+def test_each_step_is_what_the_model_says_of_that_token(name, rules):
+    model, batch = first_batch(name)
+    every = head_gradients(HeadModel(model), Reference().fit(HeadModel(model), [batch]), batch, rules=rules)
+    labels = batch.labels if name == "marian" else batch.source.ids.roll(-1, 1)
+    for step in (0, 1, 2):
+
+        def chosen(output, step):
+            return output.logits[:, step].gather(-1, labels[:, step, None]).squeeze(-1)
+
+        assert every.counted[:, step].all()
+        close(every.gradients[:, step], relevance(model, batch.inputs, rules, step=step, number=chosen), 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_drawn_steps_are_some_of_all(name):
+    model, batch = first_batch(name)
+    fitted = Top().fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules="cp")
+    for steps in (1, 3, 50):
+        drawn = head_gradients(HeadModel(model), fitted, batch, rules="cp", steps=steps)
+        assert drawn.counted.sum(1).tolist() == [min(steps, int(row.sum())) for row in every.counted]
+        for row in range(len(drawn.values)):
+            here = drawn.counted[row]
+            apart = (drawn.gradients[row, here, None] - every.gradients[row, None]).abs().amax(-1)  # [drawn, step]
+            places = apart.argmin(-1).tolist()
+            assert all(a < b for a, b in pairwise(places))
+            assert apart.amin() <= 1e-5 * every.gradients.abs().max()
+            torch.testing.assert_close(drawn.values[row, here], every.values[row, places])

@@ -1,0 +1,91 @@
+"""Importance is that of plain loops over losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import zoo
+from helpers.close import bound
+from helpers.explaining import FEW, finished, measured, scored
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import heads as families
+from headroles.scores.gradients.base import HeadGradients
+
+NAMES = ["marian", "bert", "gpt2"]
+
+
+# --- importance -----------------------------------------------------------------------------------------------------
+
+
+def losses(model, tokenizer, sentence):
+    """The loss of each token of one sentence, by the plain definition: [step]."""
+    ids = tokenizer(sentence.text, return_tensors="pt")["input_ids"]
+    if model.config.is_encoder_decoder:
+        labels = tokenizer(sentence.target.text, return_tensors="pt")["input_ids"]
+        start = torch.tensor([[model.config.decoder_start_token_id]])
+        logits = model(input_ids=ids, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
+        return F.cross_entropy(logits[0], labels[0], reduction="none")
+    logits = model(input_ids=ids).logits[0]
+    if "MaskedLM" in type(model).__name__:
+        words = ids[0] >= zoo.FIRST_WORD
+        return F.cross_entropy(logits[words], ids[0, words], reduction="none")
+    return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+
+
+def by_hand(name, split, given=None):
+    """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
+    model, found = zoo.tiny(name), []
+    for sentence in given or corpus(FEW):
+        gate = torch.ones(len(families.head_index(model)), requires_grad=True)
+        with hr.mask_heads(model, gate):
+            parts = split(losses(model, tokens_of(name), sentence))
+        found += [torch.autograd.grad(part, gate, retain_graph=True)[0].abs() for part in parts]
+    return torch.stack(found).mean(0).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "per", "split"),
+    [(name, "example", lambda losses: [losses.mean()]) for name in (*NAMES, "llama-grouped")]
+    + [("marian", "token", list), ("gpt2", "token", list)],
+)
+def test_importance_is_that_of_a_plain_loop(name, per, split):
+    table = measured(name, hr.Importance(per=per), corpus(FEW))
+    np.testing.assert_allclose(table["importance"], by_hand(name, split), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_of_sentences_of_one_word_is_that_of_a_plain_loop():
+    table = measured("bert", "importance", SHORT)
+    np.testing.assert_allclose(table["importance"], by_hand("bert", list, SHORT), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
+    table = measured("marian", hr.Importance(per="batch"), corpus(FEW), n_resamples=20)
+    assert list(table) == ["importance"]
+    model = zoo.tiny("marian")
+    gate = torch.ones(len(table), requires_grad=True)
+    with hr.mask_heads(model, gate):
+        mean = torch.stack([losses(model, tokens_of("marian"), one).mean() for one in corpus(FEW)]).mean()
+    np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_without_any_importance_has_none_by_layer():
+    nothing = HeadGradients("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    assert finished(hr.Importance(norm="layer"), nothing)["importance"].tolist() == [0, 0, 0, 0]
+
+
+def test_importance_by_layer_has_length_one_in_each():
+    table = measured("marian", hr.Importance(norm="layer"))
+    np.testing.assert_allclose((table["importance"] ** 2).groupby(level=["kind", "layer"]).sum(), 1)
+    bare = scored("marian")["importance"]
+    lengths = (bare**2).groupby(level=["kind", "layer"]).transform("sum") ** 0.5
+    np.testing.assert_allclose(table["importance"], bare / lengths, rtol=0, atol=bound(1))
+
+
+# --- what cannot be measured ----------------------------------------------------------------------------------------
+
+SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next

@@ -1,0 +1,137 @@
+"""Relevance is the gradient of masks under rules, in steps and shares."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.close import MANY, bound, close
+from helpers.explaining import measured, scored
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import heads as families
+from headroles.scores.gradients.base import HeadGradients, shares
+from headroles.tables import frame
+
+NAMES = ["marian", "bert", "gpt2"]
+
+
+# --- passes over a corpus -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rules"), [("marian", "cp"), ("llama-grouped", "attn"), ("marian", "gradient")])
+def test_one_pass_for_the_sum_gives_the_sum_of_the_steps(name, rules):
+    all_, sum_ = (measured(name, hr.Relevance(rules=rules, by="logit", steps=steps)) for steps in ("all", "sum"))
+    column = f"relevance[{rules} logit]"
+    np.testing.assert_allclose(sum_[column], all_[column], rtol=0, atol=bound(all_[column], operations=MANY))
+    assert (sum_[f"{column}.size"] < all_[f"{column}.size"] + 1e-6).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "steps"), [("marian", "all"), ("marian", "sum"), ("gpt2", "all"), ("gpt2", 2), ("bert", "sum")]
+)
+def test_by_voita_the_heads_of_a_layer_take_no_more_than_there_is(name, steps):
+    table = measured(name, hr.Relevance(rules="voita", by="logit", steps=steps))
+    shares = table["relevance[voita logit]"]
+    assert shares.min() > -1e-6
+    assert shares.groupby(level=["kind", "layer"]).sum().max() < 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_plain_shares_of_voita_sum_to_one(name):
+    table = measured(name, hr.Relevance(rules="voita", by="sum", steps="sum"))
+    np.testing.assert_allclose(table["relevance[voita]"].groupby(level=["kind", "layer"]).sum(), 1, atol=bound(1))
+    np.testing.assert_allclose(table["relevance[voita]"], table["relevance[voita].size"], atol=bound(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rules", "epsilon"), [("cp", 0.5), ("cp", 0.0), ("attn", 0.5), ("gradient", 0.0), ("voita", 0.0)]
+)
+def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsilon):
+    model, two = zoo.tiny("gpt2"), Corpus("two", (Sentence("a b"),))
+    gate = torch.ones(1, len(families.head_index(model)), requires_grad=True)
+    with hr.lrp_rules(model, rules, epsilon=epsilon), hr.mask_heads(model, gate):
+        top = model(**tokens_of("gpt2")("a b", return_tensors="pt")).logits[0, 0].amax()
+    whole_of_it = torch.autograd.grad(top, gate)[0][0] / top.detach()
+    for steps in ("all", "sum"):
+        found = measured("gpt2", hr.Relevance(rules, epsilon=epsilon, by="logit", steps=steps), two)
+        close(found[f"relevance[{rules} logit]"], whole_of_it, operations=MANY)
+
+
+def test_what_epsilon_takes_is_said_to_be_left_over():
+    left = [
+        float(
+            dict(field.partition(":")[::2] for field in frame.provenance(found, list(found)[0]).split("|"))["residue"]
+        )
+        for found in (measured("gpt2", hr.Relevance(epsilon=epsilon)) for epsilon in (0.0, 0.5))
+    ]
+    assert abs(left[0]) < 1e-3 < abs(left[1])
+
+
+def test_plain_shares_are_signed():
+    found = HeadGradients(
+        "enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool)
+    )
+    assert shares(found, signed=True).tolist() == [[[1.5, -0.5]]]
+    assert shares(found, signed=False).tolist() == [[[0.75, -0.25]]]
+    by_sum = hr.Relevance(rules="voita", by="sum").update(found)
+    assert [by_sum[name].tolist() for name in ("signed", "size")] == [[[1.5, -0.5]], [[1.5, 0.5]]]
+
+
+def test_steps_together_as_in_many_chunks():
+    one, other = (measured("marian", hr.Relevance(chunk=chunk)) for chunk in (1, 50))
+    pd.testing.assert_frame_equal(one, other, rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_signature_says_the_target_and_the_shares_of_relevance(name):
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(scored(name), "relevance[cp]").split("|"))
+    assert fields["objective"] == "Top()"
+    shares = [float(fields[part]) for part in ("inputs", "biases", "residue")]
+    assert sum(shares) == pytest.approx(1, abs=2e-4)
+    assert shares[2] == pytest.approx(0, abs=1e-3)  # by cp nothing is lost
+    of_loss = frame.provenance(scored(name), "importance").split("|")
+    assert "objective:Loss()" in of_loss
+    assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
+
+
+@pytest.mark.slow
+def test_a_model_that_loses_relevance_by_rules_that_conserve_is_refused(caplog):
+    model = zoo.tiny("bert")
+
+    def score(relevance):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "headroles.scores.gradients.relevance"):
+            hr.score(model, tokens_of("bert"), corpus(3), relevance, n_resamples=0)
+        (record,) = caplog.records
+        assert record.levelno == logging.INFO
+        parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
+        said = re.fullmatch(rf"{re.escape(relevance.label)} of the target: {parts}", record.message)
+        assert sum(map(float, said.groups())) == pytest.approx(100, abs=0.2)
+
+    score(hr.Relevance())
+    model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda *given: torch.sin(9 * given[-1]))
+    for rules in ("cp", "cp-gate", "voita", "voita-exact"):
+        with pytest.raises(ValueError, match=rf"^relevance\[{rules}\] does not add up in BertForMaskedLM: got "):
+            score(hr.Relevance(rules=rules))
+        score(hr.Relevance(rules=rules, max_residue=1e9))
+    score(hr.Relevance(epsilon=0.1))
+    score(hr.Relevance(rules="attn"))
+
+
+# --- what cannot be measured ----------------------------------------------------------------------------------------
+
+
+def test_one_step_of_each_sentence_may_be_asked_for():
+    assert measured("gpt2", hr.Relevance("cp", steps=1)).notna().all(axis=None)
+    assert hr.Relevance("attn").rules == "attn"  # by its place

@@ -1,0 +1,212 @@
+"""Rules do not depend on the way a function is written, on padding, or on precision."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from helpers import zoo
+from helpers.relevance import allowed, cast, close, exact, explained, relevance
+
+import headroles as hr
+from headroles.models import heads as families
+from headroles.models.attention_hooks import without_cache
+from headroles.scores.lrp import RULES
+
+
+@cache
+def unchanged(name, rules, dtype=torch.float64):
+    """The relevance of the heads of a model of the zoo as it is, which several tests compare with."""
+    model = zoo.tiny(name).to(dtype)
+    return relevance(model, cast(zoo.inputs(model), dtype), rules)
+
+
+def part(model, kind, layer):
+    """Which of all heads those of a site are, and the site."""
+    here = [i for i, (k, n, _) in enumerate(families.head_index(model)) if (k, n) == (kind, layer)]
+    return slice(here[0], here[-1] + 1), next(
+        site for site in families.attention_sites(model) if site.key == (kind, layer)
+    )
+
+
+# --- gates -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "deberta-v2", "falcon", "albert"])
+def test_without_rules_it_is_the_gradient_of_the_gate(name):
+    model, inputs = exact(name)
+    one = {key: value[:1] for key, value in inputs.items()}
+    many, step = len(families.head_index(model)), 1e-5
+    spread = {key: value.expand(2 * many, *value.shape[1:]) for key, value in one.items()}
+    moved = 1 + step * torch.cat([torch.eye(many), -torch.eye(many)]).double()
+    with torch.no_grad(), hr.mask_heads(model, moved):
+        up, down = explained(model(**spread, **without_cache(model))).chunk(2)
+    close(relevance(model, one, "gradient")[0], (up - down) / (2 * step), 1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "t5", "albert", "gpt2", "llama-grouped", "falcon"])
+def test_a_head_that_nothing_reads_has_no_relevance(name):
+    """No more than a bias of the output projection, of which voita-exact gives every input a part."""
+    model, inputs = exact(name)
+    index = list(families.head_index(model))
+    site = families.attention_sites(model)[-1]
+    rows = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
+    rows[:, site.size : 2 * site.size] = 0
+    if site.out.bias is not None:
+        site.out.bias.data.zero_()
+    for rules in allowed(name):
+        found = relevance(model, inputs, rules)[:, index.index((*site.key, 1))]
+        assert found.abs().max() == 0, rules
+
+
+# --- invariances -----------------------------------------------------------------------------------------------------
+
+
+def permuted(attention, heads, size):
+    """The heads of an attention module in another order."""
+    order = torch.tensor(heads)[:, None] * size + torch.arange(size)
+    for one in (attention.q_proj, attention.k_proj, attention.v_proj):
+        one.weight.data, one.bias.data = one.weight[order.flatten()], one.bias[order.flatten()]
+    attention.out_proj.weight.data = attention.out_proj.weight[:, order.flatten()]
+
+
+def scaled(one, factor):
+    one.weight.data *= factor
+    one.bias.data *= factor
+
+
+def rescaled_values(attention):
+    scaled(attention.v_proj, 3)
+    attention.out_proj.weight.data /= 3
+
+
+def rescaled_keys(attention):
+    scaled(attention.q_proj, 2)
+    scaled(attention.k_proj, 1 / 2)
+
+
+def shifted_keys(attention):
+    attention.k_proj.bias.data += torch.linspace(-1, 1, len(attention.k_proj.bias)).double()
+
+
+def rotated_values(attention):
+    """Every head's values in another basis: a rotation of its first two numbers."""
+    turn = torch.eye(len(attention.v_proj.bias)).double()
+    cos, sin = np.cos(1), np.sin(1)
+    for start in range(0, len(turn), 8):
+        turn[start : start + 2, start : start + 2] = torch.tensor([[cos, -sin], [sin, cos]])
+    attention.v_proj.weight.data, attention.v_proj.bias.data = (
+        turn @ attention.v_proj.weight,
+        turn @ attention.v_proj.bias,
+    )
+    attention.out_proj.weight.data = attention.out_proj.weight @ turn.T
+
+
+CHANGES = [rescaled_values, rescaled_keys, shifted_keys, rotated_values]
+BREAKS = {"voita": {shifted_keys, rotated_values}}  # the function is the same, but not the sizes that voita adds up
+
+
+def attentions(model):
+    for layer in model.model.encoder.layers:
+        yield layer.self_attn
+    for layer in model.model.decoder.layers:
+        yield from (layer.self_attn, layer.encoder_attn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_way_to_write_the_same_function(change):
+    model, inputs = exact("marian")
+    with torch.no_grad():
+        plain = model(**inputs).logits
+        for attention in attentions(model):
+            change(attention)
+        torch.testing.assert_close(model(**inputs).logits, plain, atol=1e-12, rtol=1e-12)
+    for rules in ("cp", "attn", "voita", "gradient"):
+        before, after = unchanged("marian", rules), relevance(model, inputs, rules)
+        if change in BREAKS.get(rules, ()):
+            assert (after - before).abs().max() > 1e-3 * before.abs().max()
+        else:
+            close(after, before, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
+def test_heads_in_another_order(rules):
+    model, inputs = exact("marian")
+    expected = unchanged("marian", rules).clone()
+    for kind, layer, order in (
+        ("enc-self", 0, [2, 0, 3, 1]),
+        ("dec-self", 0, [1, 0, 3, 2]),
+        ("cross", 1, [3, 1, 2, 0]),
+    ):
+        here, site = part(model, kind, layer)
+        with torch.no_grad():
+            permuted(site.module, order, site.size)
+        expected[:, here] = expected[:, here][:, order]
+    close(relevance(model, inputs, rules), expected, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("marian", rules) for rules in RULES] + [("t5", "cp"), ("t5", "voita"), ("bert", "attn"), ("bert", "voita-exact")],
+)
+def test_padding_and_company_do_not_count(name, rules):
+    model, inputs = exact(name)
+    batched = unchanged(name, rules)
+    for row, length in enumerate((7, 5)):
+        alone = {key: value[row : row + 1] for key, value in inputs.items()}
+        for key in ("input_ids", "attention_mask"):
+            alone[key] = alone[key][:, :length]
+        close(relevance(model, alone, rules)[0], batched[row], 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rules"), [("marian", rules) for rules in RULES] + [("gpt2", "cp"), ("gpt2", "voita")]
+)
+def test_what_comes_later_does_not_count(name, rules):
+    model, inputs = exact(name)
+    key = "decoder_input_ids" if name == "marian" else "input_ids"
+    inputs = {given: value for given, value in inputs.items() if given != "decoder_attention_mask"}
+    before = relevance(model, inputs, rules)
+    changed = inputs[key].clone()
+    changed[:, 3:] = torch.where(changed[:, 3:] == 9, 10, 9)
+    close(relevance(model, inputs | {key: changed}, rules), before, 1e-12)
+    shorter = inputs | {key: inputs[key][:, :3]}
+    if name == "gpt2":
+        shorter["attention_mask"] = inputs["attention_mask"][:, :3]
+    close(relevance(model, shorter, rules), before, 1e-12)
+
+
+# --- precision -------------------------------------------------------------------------------------------------------
+
+ALLOWED = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
+HALF = [  # every two of them together
+    (name, rules, dtype, ALLOWED[dtype])
+    for row, name in enumerate(("marian", "bert", "llama"))
+    for column, rules in enumerate(("cp", "attn", "voita"))
+    for dtype in (ALLOWED if (name, rules) == ("llama", "cp") else [list(ALLOWED)[(row + column) % 2]])
+]
+MISSED = pytest.mark.xfail(reason="0.037 of the largest: a bound of relevance that is not met", strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rules", "dtype", "tolerance"),
+    [pytest.param(*row, marks=MISSED if row[:3] == ("llama", "cp", torch.bfloat16) else ()) for row in HALF],
+)
+def test_half_precision(name, rules, dtype, tolerance):
+    model = zoo.tiny(name)
+    inputs = zoo.inputs(model)
+    close(relevance(model.to(dtype), inputs, rules), unchanged(name, rules, torch.float32), tolerance)
+
+
+@pytest.mark.parametrize("rules", ["voita", "voita-exact"])
+def test_small_sums_of_contributions_do_not_overflow(rules):
+    """T5's numbers are far apart, so that 1 over a sum may be beyond float16."""
+    test_half_precision("t5", rules, torch.float16, 2e-2)

@@ -1,0 +1,142 @@
+"""Attention on example sentences is the model's own."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import zoo
+from helpers.attentions import own_attentions
+from helpers.close import bound
+from helpers.letters import PIECES, corpus, tokenizer, tokens_of, writing
+from helpers.messages import whole
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching
+from headroles.models.head_model import HeadModel
+from headroles.models.identity import weights_digest
+from headroles.tables import frame
+from headroles.tables.study import Study
+
+
+def test_an_example_that_is_not_finite_is_named():
+    model, letters = zoo.tiny("gpt2"), tokens_of("gpt2")
+    model.transformer.wte.weight.data[letters("d")["input_ids"][0]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a", "c a d"))))
+    with pytest.raises(ValueError, match=r"^the attention of dec-self layer 0 is not finite on sentence 3 of the"):
+        hr.attention_examples(model, letters, given)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "dec-self") for name in ("gpt2", "bloom", "marian")]
+    + [(name, "enc-self") for name in ("bert", "marian")]
+    + [("marian", "cross")],
+)
+def test_the_attention_of_one_head_is_the_models_own(name, kind):
+    model, sentence = zoo.tiny(name), corpus()[0]
+    found = hr.attention_matrix(model, tokens_of(name), sentence, (kind, 1, 2))
+    batch = next(batching.batches(batching.encode(corpus()[:1], tokens_of(name), model), model))
+    own = own_attentions(model, batch.inputs)[kind, 1][0, 2]
+    np.testing.assert_allclose(found, own, atol=bound(1))
+    sides = [batch.queries(kind).ids[0], batch.keys(kind).ids[0]]
+    assert [list(found.index), list(found.columns)] == [[PIECES[i] for i in ids] for ids in sides]
+
+
+def test_the_attention_of_a_bare_text():
+    model = writing("marian").train()
+    found = hr.attention_matrix(model, tokenizer(), "ab c", ("enc-self", 0, 0))
+    assert list(found.columns) == ["a", "##b", "c", "</s>"]
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=bound(1))
+    assert model.training
+    assert hr.attention_matrix(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
+    half = hr.attention_matrix(model.bfloat16(), tokenizer(), "ab c", ("enc-self", 0, 0))
+    np.testing.assert_allclose(half, found, atol=0.02)
+
+
+def test_attention_of_one_head_that_is_not_finite_is_an_error():
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[1].attention.self.query.weight.data[0, 0] = math.nan
+    message = (
+        "the attention of ('enc-self', 1, 0) is not finite; look for NaN or infinite weights in BertForMaskedLM: "
+        "1 of 1,024 in bert.encoder.layer.1.attention.self.query.weight"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.attention_matrix(model, tokens_of("bert"), "ab c", ("enc-self", 1, 0))
+    assert hr.attention_matrix(model, tokens_of("bert"), "ab c", ("enc-self", 0, 0)).notna().all(axis=None)
+
+
+def test_what_attention_refuses():
+    for sentence, head, message in [
+        ("a", ("cross", 0, 0), "no head ('cross', 0, 0) in BertForMaskedLM, which has enc-self 2 layers of 4 heads"),
+        (
+            "a " * 60,
+            ("enc-self", 0, 0),
+            "corpus 'one sentence' has no sentence of at most 40 tokens, as many as the model reads; split them",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            hr.attention_matrix(zoo.tiny("bert"), tokens_of("bert"), sentence, head)
+
+
+def greedy(name: str) -> Any:
+    return corpus(5, trees=False, translated=name == "marian")
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
+def test_attend_keeps_what_attention_gives(tmp_path, name):
+    model, tokenizer, sentences = zoo.tiny(name), tokens_of(name), greedy(name)
+    table = hr.attention_examples(model, tokenizer, sentences, limit=3, study=Study(tmp_path))
+    assert list(table.groupby("sentence", sort=False).groups) == [0, 1, 2]
+    assert [tuple(head) for head in table[table["sentence"] == 1][frame.LEVELS].to_numpy()] == list(
+        hr.models.head_index(model)
+    )
+    fields = dict(frame.fields(frame.provenance(table, "weights")))
+    assert (fields["weights"], fields["corpus"]) == (weights_digest(model), "letters")
+    for row in table.iloc[::5].itertuples():
+        whole_one = hr.attention_matrix(model, tokenizer, sentences[row.sentence], (row.kind, row.layer, row.head))
+        assert (list(row.queries), list(row.keys)) == (list(whole_one.index), list(whole_one.columns))
+        np.testing.assert_allclose(row.weights, whole_one.to_numpy().ravel(), atol=0.00051)
+    again = Study(tmp_path).load("attention")
+    assert [list(one) for one in again["queries"]] == [list(one) for one in table["queries"]]
+    np.testing.assert_array_equal(np.concatenate(again["weights"]), np.concatenate(table["weights"]))
+
+
+def test_attend_runs_one_forward_for_each_sentence(tmp_path, monkeypatch):
+    model, seen, forward = zoo.tiny("marian"), [], HeadModel.forward_body
+    monkeypatch.setattr(HeadModel, "forward_body", lambda *given: seen.append(1) or forward(*given))
+    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))
+    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))  # kept
+    assert len(seen) == 2
+
+
+def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
+    table = hr.attention_examples(
+        zoo.tiny("marian"), tokens_of("marian"), corpus(2, trees=False, translated=False), study=Study(tmp_path)
+    )
+    assert "|decoder:greedy|" in frame.provenance(table, "weights")
+    assert table.loc[table["kind"] == "cross", "queries"].map(len).min() > 0
+    assert table["target"].notna().all()
+    assert table["sentence"].nunique() == 2
+
+
+def test_attend_refuses_no_sentences(tmp_path):
+    message = "number of sentences out of range: got limit=0; expected 1 or more"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0, study=Study(tmp_path))
+
+
+def test_attention_that_is_not_finite_is_refused(tmp_path):
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[1].attention.self.query.weight.data.fill_(float("nan"))
+    message = (
+        r"\Athe attention of enc-self layer 1 is not finite on sentence \d of the corpus; "
+        r"look for NaN or infinite weights in BertForMaskedLM: 1,024 of 1,024 in "
+        r"bert.encoder.layer.1.attention.self.query.weight\Z"
+    )
+    with pytest.raises(ValueError, match=message):
+        hr.attention_examples(model, tokens_of("bert"), greedy("bert"), study=Study(tmp_path))

@@ -1,0 +1,415 @@
+"""Scores of a corpus end to end: batches, resamples, provenance, and odd input."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import planted, zoo
+from helpers.attending import collate, rows
+from helpers.close import bound
+from helpers.errors import given_corpus, planted_scores
+from helpers.letters import (
+    DETERMINISTIC,
+    PIECES,
+    STEP,
+    corpus,
+    measured,
+    plain,
+    scored,
+    scores_for,
+    tokenizer,
+    tokens_of,
+    writing,
+)
+from helpers.messages import whole
+from helpers.traces import _traces
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+import headroles as hr
+from headroles.analysis.intervals import bootstrap_counts, bounds, rounded
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching
+from headroles.models import heads as families
+from headroles.models.tokens.alignment import NO_WORD
+from headroles.scores.accumulator import Accumulator
+from headroles.scores.registry import list_scores, named
+from headroles.tables import frame
+
+# --- adding up ------------------------------------------------------------------------------------------------------
+
+
+def test_how_often_a_sentence_counts_depends_on_its_number_and_the_seed_alone():
+    weights = bootstrap_counts(range(50), 400, 7)
+    assert weights.shape == (401, 50)
+    assert (weights[0] == 1).all()
+    assert np.array_equal(bootstrap_counts([30, 4], 400, 7), weights[:, [30, 4]])
+    assert np.array_equal(bootstrap_counts(range(50), 100, 7), weights[:101])
+    assert not np.array_equal(bootstrap_counts(range(50), 400, 8), weights)
+    assert bootstrap_counts([3], 0, 7).shape == (1, 1)
+    assert weights[1:].mean() == pytest.approx(1, abs=0.03)
+    assert weights[1:].var(ddof=1) == pytest.approx(1, abs=0.05)
+    assert len(np.unique(weights[1:], axis=1).T) == 50
+
+
+@pytest.mark.slow
+@DETERMINISTIC
+@given(rows(kinds=("enc-self",)), st.integers(0, 5))
+def test_sums_over_batches_in_any_order_are_equal(rows, seed):
+    scores = named(["confidence", "position", "syntax", "rarity"])
+    index = frame.index({("enc-self", 0): rows[0].weights.shape[0]})
+
+    def columns(groups):
+        accumulator = Accumulator(scores, n_resamples=5, seed=seed)
+        for group in groups:
+            observation, weights = collate([rows[i] for i in group]), torch.from_numpy(bootstrap_counts(group, 5, seed))
+            for score in scores:
+                accumulator.add(score, ("enc-self", 0), score.update(observation), weights)
+                accumulator.add_denominators(score, "enc-self", score.denominators(observation), weights)
+        return {name: values for _, name, values, _ in accumulator.columns(index)}
+
+    whole = columns([range(len(rows))])
+    for name, values in columns([[i] for i in reversed(range(len(rows)))]).items():
+        np.testing.assert_allclose(values, whole[name], atol=bound(1))
+    plain = {}
+    for score in scores:
+        plain |= measured(score, collate(rows))
+    for name, values in whole.items():
+        np.testing.assert_allclose(values[:, 0], plain[name])
+
+
+def test_resamples_keep_thirteen_bits():
+    given = np.random.default_rng(0).normal(size=(4, 500)) * 10.0 ** np.arange(-2, 2)[:, None]
+    kept = rounded(given)
+    assert np.abs(kept / given - 1).max() <= 2**-13
+    mantissas, _ = np.frexp(kept)
+    assert np.array_equal(mantissas * 2**13, (mantissas * 2**13).round())
+    assert np.isnan(rounded(np.array([np.nan])))[0]
+
+
+@pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
+def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
+    message = (
+        f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
+        f"0 <= seed < 2**64"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Accumulator([], n_resamples=n_resamples, seed=seed)
+    Accumulator([], n_resamples=0, seed=2**64 - 1)
+
+
+def test_bounds_leave_out_resamples_without_a_value():
+    draws = np.array([np.arange(101.0), np.full(101, np.nan)])
+    draws[0, :50] = np.nan
+    low, high = bounds(draws)
+    np.testing.assert_allclose(low, [51.25, np.nan])
+    np.testing.assert_allclose(high, [98.75, np.nan])
+
+
+# --- end to end -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_resamples_are_the_same_for_every_max_tokens():
+    small, large = scored("marian", 64), scored("marian")
+    pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
+    assert small.attrs["signatures"] == large.attrs["signatures"]
+    for column in frame.resamples(large).draws:
+        one, other = (frame.resamples(table).draws[column] for table in (small, large))
+        np.testing.assert_allclose(one, other, rtol=2 * STEP, atol=bound(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["bert", "bloom", "marian", "t5", "fsmt"]
+)  # places of tokens are counted each their way
+def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
+    sentences = list(corpus())
+    random.Random(0).shuffle(sentences)
+    given, options = Corpus("letters", tuple(sentences)), {"n_resamples": 0, "max_tokens": 64}
+    other = hr.score(zoo.tiny(name), tokens_of(name), given, scores_for(name), **options)
+    pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
+
+
+def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(noticed):
+    texts = {"enc-self": [one.text for one in corpus()], "dec-self": [one.target.text for one in corpus()]}
+    for kind, side in (("enc-self", "keys"), ("dec-self", "queries"), ("cross", "queries"), ("cross", "keys")):
+        read = sorted(
+            ids[mask].tolist()
+            for view in (getattr(observed, side) for observed in noticed[kind][::2])  # of the two layers the first
+            for ids, mask in zip(view.ids, view.attention_mask, strict=True)
+        )
+        of_source = side == "keys"
+        written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
+        assert read == sorted(ids if of_source else [zoo.EOS, *ids[:-1]] for ids in written), (kind, side)
+
+
+def test_every_token_is_known_by_its_word(noticed):
+    for observed in (observed for kind in noticed for observed in noticed[kind]):
+        for side in (observed.queries, observed.keys):
+            for i, sentence in enumerate(side.sentences):
+                owned = ["" for _ in sentence.spans]
+                for token, word in zip(side.ids[i].tolist(), side.words[i].tolist(), strict=True):
+                    if word != NO_WORD:
+                        owned[word] += PIECES[token].removeprefix("##")
+                assert owned == sentence.text.split()
+
+
+def test_what_a_model_writes_ends_at_its_end():
+    """Nothing after the end token was written; other sentences of the batch may go on."""
+    model = writing("marian")
+    model.final_logits_bias[0, zoo.EOS] = 1.5
+    encoded = batching.encode(corpus(translated=False), tokenizer(), model)
+    lengths = []
+    for batch in batching.batches(encoded, model):
+        for ids, present in zip(batch.target.ids.tolist(), batch.target.attention_mask.tolist(), strict=True):
+            end = ids.index(zoo.EOS, 1) if zoo.EOS in ids[1:] else len(ids)
+            assert present == [True] * end + [False] * (len(ids) - end)
+            lengths.append(end)
+    assert len(set(lengths)) > 2
+
+
+def test_two_calls_of_one_module_are_two_layers():
+    table = scored("albert")
+    assert table.index.unique("layer").tolist() == [0, 1]
+    assert not np.allclose(table.loc["enc-self", 0]["confidence"], table.loc["enc-self", 1]["confidence"])
+
+
+@pytest.mark.slow
+def test_a_decoder_is_forced_on_references_or_writes_its_own():
+    name = "marian"
+    model, sources = writing(name), corpus(12, translated=False)
+    forced, greedy = (
+        hr.score(model, tokens_of(name), given, scores_for(name), n_resamples=0) for given in (corpus(12), sources)
+    )
+    assert "|decoder:reference|" in frame.provenance(forced, "confidence")
+    assert "|decoder:greedy|" in frame.provenance(greedy, "confidence")
+    assert "decoder" not in frame.provenance(scored("bert"), "confidence")
+    encoder = forced.loc["enc-self"]
+    pd.testing.assert_frame_equal(greedy.loc["enc-self"], encoder, rtol=0, atol=bound(1))
+    assert not np.allclose(greedy.loc["cross"]["confidence"], forced.loc["cross"]["confidence"])
+    assert greedy.loc["dec-self"].filter(regex=r"^syntax\[[^.]*$").isna().all(axis=None)
+    assert greedy["confidence"].between(0, 1).all()
+    again = hr.score(model, tokens_of(name), sources, scores_for(name), n_resamples=0, max_tokens=40)
+    pd.testing.assert_frame_equal(again, greedy, rtol=0, atol=bound(1))
+
+
+def test_the_seed_changes_the_intervals_only():
+    one, other = (
+        scored("bert"),
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), scores_for("bert"), n_resamples=50, seed=1),
+    )
+    pd.testing.assert_frame_equal(plain(other), plain(one), rtol=0, atol=0)
+    assert not np.allclose(one["confidence.low"], other["confidence.low"])
+    assert "|seed:0|" in frame.provenance(one, "confidence.low")
+    assert "|seed:1|" in frame.provenance(other, "confidence.low")
+
+
+def test_intervals_hold_the_estimate_and_are_narrower_for_larger_corpora():
+    few, many = (hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(n), ["confidence", "position"], n_resamples=300)
+                 for n in (20, 320))  # fmt: skip
+    widths = []
+    for table in (few, many):
+        columns = [name for name in plain(table) if name not in ("position[best]", "position[offset]")]
+        low, value, high = (table[[name + end for name in columns]].to_numpy() for end in (".low", "", ".high"))
+        assert ((low <= value) & (value <= high)).mean() > 0.95
+        widths.append((high - low).mean())
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.3)
+
+
+def test_a_thousand_resamples_are_drawn_unless_others_are_asked_for():
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), "confidence")
+    assert frame.resamples(table).draws["confidence"].shape[1] == 1000
+    assert "|resamples:1000|" in frame.provenance(table, "confidence")
+
+
+def test_without_resamples_there_are_no_intervals():
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), "confidence", n_resamples=0)
+    assert list(table) == ["confidence"]
+    assert frame.resamples(table) is None
+
+
+BOUNDED = ("position[+", "position[-", "position[0", "position[best", "syntax[", "rarity", "alignment[diagonal")
+
+
+def test_resamples_are_those_the_intervals_are_of():
+    table = scored("marian")
+    draws_of = frame.resamples(table).draws
+    assert set(plain(table)) - set(draws_of) == {name for name in table if name.endswith(".words")}
+    for name, draws in draws_of.items():
+        assert draws.shape == (len(table), 50)
+        assert draws.dtype == np.float32
+        if name.startswith(BOUNDED):
+            inside = (table[f"{name}.low"] <= table[name]) & (table[name] <= table[f"{name}.high"])
+            wide = table[f"{name}.high"] > table[f"{name}.low"]
+            assert ((inside & wide) | table[name].isna()).all()
+            continue
+        low, high = bounds(draws)
+        np.testing.assert_allclose(low, table[f"{name}.low"], rtol=STEP, atol=bound(1))
+        np.testing.assert_allclose(high, table[f"{name}.high"], rtol=STEP, atol=bound(1))
+
+
+def test_the_signature_says_what_was_measured():
+    text = frame.provenance(scored("marian"), "position[-1]")
+    fields = dict(field.partition(":")[::2] for field in text.split("|"))
+    both = [one for sentence in corpus() for one in (sentence, sentence.target)]
+    tokens = sum(len(tokenizer()(one.text)["input_ids"]) for one in both)
+    assert fields["model"] == "MarianMTModel"
+    assert re.fullmatch("[0-9a-f]{12}", fields["weights"])
+    assert (fields["corpus"], fields["text"], fields["sentences"]) == ("letters", corpus().hash, "40")
+    assert (fields["tokens"], fields["too_long"], fields["unaligned"]) == (str(tokens), "0", "0")
+    assert fields["score"] == "Position(offsets=(-2, -1, 0, 1, 2))"
+    assert (fields["resamples"], fields["seed"]) == ("50", "0")
+    assert "shared" not in fields
+    grouped = hr.score(zoo.tiny("llama-grouped"), tokens_of("llama-grouped"), corpus(3), "confidence", n_resamples=0)
+    assert re.search(r"\|shared:[^|]+\|", frame.provenance(grouped, "confidence"))
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "bloom"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(name, training):
+    model = zoo.tiny(name).train(training)
+    next(model.base_model.children()).train(not training)  # each part has a mode of its own
+    before = _traces(model)
+    measured = hr.score(model, tokens_of(name), corpus(), "confidence", n_resamples=0)
+    assert _traces(model) == before
+    assert np.array_equal(measured["confidence"], scored(name)["confidence"])  # and was measured without dropout
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_sentences_too_long_are_left_out_and_counted(caplog):
+    long = Corpus("letters", (Sentence("a " * 60), *corpus()))
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), long, "confidence", n_resamples=0)
+    np.testing.assert_allclose(table["confidence"], scored("bert")["confidence"], atol=bound(1))
+    assert "|sentences:40|too_long:1|" in frame.provenance(table, "confidence")
+    assert caplog.messages == ["1 of 41 sentences left out: longer than 40 tokens"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "scores", "message"),
+    [
+        ("bert", corpus(), "alignment", "score 'alignment' is for cross heads; the model has enc-self"),
+        ("bert", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has none "
+         "on the side of its enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
+        ("marian", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has "
+         "none on the side of its dec-self or enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
+        ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
+        ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
+         "tokens, as many as the model reads; split them"),
+        ("bert", corpus(), "nonsense", "unknown score 'nonsense'; known: {known}"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_an_error(name, given, scores, message):
+    message = message.format(known=", ".join(list_scores()))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.score(zoo.tiny(name), tokens_of(name), given, scores)
+
+
+def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
+    model = zoo.tiny("marian")
+    hr.remove_heads(model, [("enc-self", layer, head) for layer in (0, 1) for head in range(4)])
+    pairs = (replace(one, target=other.target) for one, other in zip(corpus(4), corpus(4, trees=False), strict=True))
+    with pytest.raises(ValueError, match="has none on the side of its dec-self heads; read CoNLL-U"):
+        hr.score(model, tokenizer(), Corpus("half", tuple(pairs)), "syntax")
+
+
+def test_a_model_without_heads_is_an_error():
+    model = zoo.tiny("bert")
+    hr.remove_heads(model, list(families.head_index(model)))
+    for scores in (None, "confidence", "importance"):
+        with pytest.raises(ValueError, match=r"^BertForMaskedLM has no heads left to measure$"):
+            hr.score(model, tokens_of("bert"), corpus(4), scores)
+
+
+def test_a_tokenizer_of_another_model_is_an_error():
+    large = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 70, "<unk>": 0}, "<unk>")))
+    message = (
+        f"the tokenizer does not fit the model: {type(large).__name__} has tokens up to 70, BertForMaskedLM has "
+        f"embeddings for 64; load both from one checkpoint"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.score(zoo.tiny("bert"), large, Corpus("a", (Sentence("a"),)))
+
+
+ONE = Sentence("the a .")
+LONG = Sentence("the " * planted.POSITIONS)  # [CLS] and [SEP] are two more
+
+
+# --- corpora ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_without_sentences():
+    with pytest.raises(ValueError, match=whole("corpus 'given' is empty")):
+        planted_scores(given_corpus())
+
+
+# --- lengths ---------------------------------------------------------------------------------------------------------
+
+
+def test_sentences_that_are_too_long_are_left_out_counted_and_said_once(caplog):
+    table = planted_scores(given_corpus(ONE, LONG, ONE, LONG))
+    assert [message for message in caplog.messages if "left out" in message] == [
+        "2 of 4 sentences left out: longer than 32 tokens"
+    ]
+    pd.testing.assert_frame_equal(_bare(table), _bare(planted_scores(given_corpus(ONE, ONE))))
+    signatures = [frame.provenance(table, column).split("|") for column in table]
+    assert all({"sentences:2", "too_long:2", "tokens:10"} <= set(fields) for fields in signatures)
+
+
+def test_a_sentence_as_long_as_the_model_reads_is_read():
+    fits = Sentence("the " * (planted.POSITIONS - 2))
+    assert "too_long:0" in frame.provenance(planted_scores(given_corpus(fits)), "confidence").split("|")
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_of_another_model():
+    word = planted.lexicon()["verb"][1].form
+    assert planted.vocabulary()[word] >= zoo.VOCABULARY
+    message = (
+        f"the tokenizer does not fit the model: {type(planted.tokenizer()).__name__} has tokens up to "
+        f"{max(planted.vocabulary().values())}, BertForMaskedLM has embeddings for 64; load both from one checkpoint"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        planted_scores(given_corpus(ONE, Sentence(f"the {word}")), model=zoo.tiny("bert"))
+
+
+# --- odd but good input ----------------------------------------------------------------------------------------------
+
+
+def _bare(table: pd.DataFrame) -> pd.DataFrame:
+    bare = table.copy()
+    bare.attrs = {}
+    return bare
+
+
+def test_sentences_of_special_tokens_alone_change_nothing():
+    some = planted.corpus().sentences[:20]
+    table = planted_scores(given_corpus(*some))
+    again = planted_scores(given_corpus(Sentence(""), *some, Sentence(" ")))
+    pd.testing.assert_frame_equal(_bare(again), _bare(table), rtol=0, atol=bound(1))
+    assert table["confidence"].notna().all()
+
+
+@pytest.mark.parametrize("text", ["the", "\0", "the \0 a", "😀", "the 😀 a .", "the\u2028a", "\ufeffthe"])
+def test_scores_of_the_oddest_sentences_are_numbers_or_not_there(text):
+    table = planted_scores(given_corpus(Sentence(text)), n_resamples=3)
+    values = table.to_numpy(dtype=float)
+    assert not np.isinf(values).any()
+    assert table["confidence"].between(0, 1).all()
+    assert table["position[0]"].between(0, 1).all()
+
+
+def test_a_single_word_looks_at_itself_or_nowhere():
+    table = planted_scores(given_corpus(Sentence("the")))
+    assert (table["position[0]"] == 1).all()
+    assert table[["position[-1]", "position[+1]"]].isna().all(axis=None)

@@ -1,0 +1,388 @@
+"""Several processes share work, say it once, and show how far it is; modules that FSDP has wrapped are known."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import time
+from contextlib import redirect_stderr
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.ablations import files, terse
+from helpers.commands import ended, run
+from helpers.letters import corpus, tokens_of
+from helpers.processes import COMMAND, WITHOUT_GPU, Fork, together
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import headroles as hr
+from headroles import _distributed
+from headroles._distributed import class_of, gathers, precision, track
+from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, looks
+from headroles.ablation.effects import ablate
+from headroles.data.readers import read
+from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
+from headroles.tables.study import Study
+
+SIZE = 100  # sentences, more than a first look
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+LAUNCH = [  # with `--cpu` accelerate starts a single process; with `--multi_gpu` as many as asked for, GPU or not
+    *("--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
+    *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+]
+ACCELERATE = "from accelerate.commands.launch import main\nmain()"
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A translation model with its tokenizer, and a corpus with its translations."""
+    folder = tmp_path_factory.mktemp("given")
+    terse().save_pretrained(folder / "model")
+    tokens_of("marian").save_pretrained(folder / "model")
+    for name, side in (("source", corpus(SIZE)), ("target", [one.target for one in corpus(SIZE)])):
+        (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
+    return folder / "model", folder / "source.txt", folder / "target.txt"
+
+
+@pytest.fixture
+def without_a_launcher(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- one process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_one_process_does_everything_in_order():
+    seen = []
+
+    def shown(own):
+        seen.extend(own)
+        return iter(own)
+
+    found = _distributed.spread(list("abc"), lambda number, item: f"{number}{item}", shown)
+    assert found == ["0a", "1b", "2c"]
+    assert seen == [(0, "a"), (1, "b"), (2, "c")]
+    assert _distributed.spread([], lambda *_: pytest.fail("there is nothing to do"), list) == []
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_without_a_launcher_there_is_one_process(monkeypatch):
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        1,
+        0,
+        0,
+        True,
+    )
+    monkeypatch.setenv("RANK", "3")  # of something else: there is no other process
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        1,
+        0,
+        0,
+        True,
+    )
+
+
+def test_a_launcher_says_which_process_this_is(monkeypatch):
+    for name, value in zip(VARIABLES, ("4", "3", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        4,
+        3,
+        1,
+        False,
+    )
+    monkeypatch.setenv("RANK", "0")
+    assert _distributed.first()
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_an_error_of_one_item_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        _distributed.spread([1, 0], lambda _, item: 1 / item, list)
+
+
+# --- two processes --------------------------------------------------------------------------------------------------
+
+SHARING = """
+import sys
+from pathlib import Path
+import numpy as np  # noqa: E402
+from headroles import _distributed as processes
+
+def run(number, item):
+    return number, item, processes.rank(), np.full(number, number / 3)
+
+found = [processes.spread(list(items), run, list) for items in ("abcdefg", "a", "")]
+told = [[(*each[:3], each[3].tolist()) for each in one] for one in found]
+Path(sys.argv[1], str(processes.rank())).write_text(repr(told))
+"""
+
+
+def shared(folder):
+    """That two processes shared the items, and each got all results in order."""
+    expected = [[(i, item, i % 2, [i / 3] * i) for i, item in enumerate(items)] for items in ("abcdefg", "a", "")]
+    assert [(folder / str(rank)).read_text() for rank in (0, 1)] == [repr(expected)] * 2
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_items_and_each_gets_all_results_in_order(tmp_path):
+    done = together(SHARING, tmp_path)
+    assert done.code == 0, done.err
+    shared(tmp_path)
+
+
+def written(folder):
+    """Names of files; parts of a batch, of which processes shared the heads, are that batch."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {re.sub(r"-\d+of\d+-", "-", name) for name in names}
+
+
+def alike(one, other):
+    """Two folders with the same tables, bit for bit, the same finished batches and the same figures."""
+    assert written(one) == written(other)
+    for name in Study(one).names():
+        first, second = (Study(folder).load(name) for folder in (one, other))
+        assert first.attrs["signatures"] == second.attrs["signatures"]
+        drawn = [frame.resamples(table) for table in (first, second)]
+        if drawn[0] is not None:
+            assert {column: values.tobytes() for column, values in drawn[0].draws.items()} == {
+                column: values.tobytes() for column, values in drawn[1].draws.items()
+            }
+        first.attrs = second.attrs = {}
+        pd.testing.assert_frame_equal(first, second, check_exact=True)
+    for path in (one / ".sweeps").iterdir():
+        if (same := other / ".sweeps" / path.name).exists():  # otherwise the processes shared its heads
+            np.testing.assert_array_equal(np.load(path), np.load(same))
+
+
+def batches_in(folder):
+    return list((folder / ".sweeps").glob("*.npy"))
+
+
+SOME = ["--resamples", "20", "--limit"]
+COMMANDS = [  # the last alone draws: that is the same for all
+    ["--no-figures", "ablate", *SOME, "8", "--max-tokens", "100000"],  # one batch, of which they share the heads
+    ["--no-figures", "ablate", *SOME, "5", "--max-tokens", "50", "--metric", "bleu", "--unit", "all_but_one"],
+    ["--no-figures", "ablate", *SOME, str(SIZE), "--early", "--unit", "layer"],
+    ["--figures", "ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
+]
+TABLES = {
+    "ablation-loss-single-zero",
+    "examples-loss-single-zero",
+    "ablation-bleu-rest-zero",
+    "examples-bleu-rest-zero",
+}
+
+
+TABLES |= {"best-bleu-zero", "best-bleu-zero-halves", "ablation-loss-layer-zero-early"}
+
+
+TABLES |= {"examples-loss-layer-zero-early", "curves-agreement", "areas-agreement", "heads"}
+
+
+SEVERAL = """
+import json
+import sys
+from headroles.cli import main as cli
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
+    """The same tables, bit for bit, of what is read, written, stopped early and closed in an order."""
+    alone, both = tmp_path / "alone", tmp_path / "together"
+    commands = [[figures, name, *map(str, given), *rest] for figures, name, *rest in COMMANDS]
+    for study in (alone, both):
+        ordered(study / str(len(commands) - 1))
+    asked = [[*command, "--study", str(both / str(number))] for number, command in enumerate(commands)]
+    done = together(SEVERAL, json.dumps(asked))
+    assert done.code == 0, done.err
+    notes = re.findall(r"^note: (.*)$", done.out, flags=re.MULTILINE)
+    assert re.findall(r"^headroles: (.*)$", done.err, flags=re.MULTILINE) == notes  # by one process, once
+    told = [
+        run(*command, "--study", alone / str(number), figures=figures == "--figures")
+        for number, (figures, *command) in enumerate(commands)
+    ]
+    assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
+    assert done.out == "".join(each.out for each in told).replace(str(alone), str(both))
+    figures = told[-1].out.strip().rpartition(": ")[2].split(", ")
+    assert {path.name for path in both.glob("*/*.png") if path.stat().st_size > 1000} == set(figures)
+    for number in range(len(commands)):
+        alike(alone / str(number), both / str(number))
+    studies = [Study(both / str(number)) for number in range(len(commands))]
+    assert {name for study in studies for name in study.names()} == TABLES
+    assert all(len(batches_in(both / number)) > 2 for number in ("1", "2"))
+    (whole,), parts = batches_in(alone / "0"), [np.load(path) for path in sorted(batches_in(both / "0"))]
+    measured = [~np.isnan(part).any((1, 2)) for part in parts]
+    assert len(parts) == 2
+    assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
+    assert (measured[0] ^ measured[1])[1:].all()
+    np.testing.assert_array_equal(np.where(np.isnan(parts[0]), parts[1], parts[0]), np.load(whole))
+    early = studies[2].load("ablation-loss-layer-zero-early")["ablation[loss layer early].examples"]
+    assert set(early) <= set(looks(SIZE, FIRST_PREDICTED, GROWTH_PREDICTED))
+    assert len(set(early)) > 1
+
+
+MEASURE = """
+import sys
+import headroles as hr  # noqa: E402
+from headroles import _distributed as processes
+from headroles.tables.io import save_table
+from headroles.data.readers import read
+
+model, source, target, out = sys.argv[1:]
+loaded, tokenizer = hr.load(model)
+corpus = read(source, target, limit=12)
+asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
+for budget in (100, 100_000):  # many batches; one, of which the second process has no share
+    table = hr.score(loaded, tokenizer, corpus, asked, max_tokens=budget, n_resamples=20)
+    save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
+for strategy in ("importance", "-effect", "confidence", "random", "middle"):
+    table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, remove=False)
+    save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
+"""
+COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
+
+
+@pytest.mark.slow
+def test_two_processes_score_and_prune_what_one_does(given, tmp_path):
+    done = together(MEASURE, *given, tmp_path / "two")
+    assert done.code == 0, done.err
+    assert Fork(MEASURE, *given, tmp_path / "one").wait() == 0
+    files_ = sorted(tmp_path.glob("one-*.parquet"))
+    assert len(files_) == 7
+    for file, rank in product(files_, (0, 1)):
+        expected = load_table(file)
+        found = load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
+        assert found.attrs["signatures"] == expected.attrs["signatures"]
+        if "00-" not in file.name:
+            pd.testing.assert_frame_equal(found, expected, check_exact=True)
+            continue
+        np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
+        np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
+
+
+def ordered(folder):
+    """A study that has something to order heads by."""
+    index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in (0, 1)})
+    save_table(frame.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads"))
+
+
+# --- a process that dies --------------------------------------------------------------------------------------------
+
+MANY = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}  # one sentence a batch
+LIMIT = 40  # sentences
+
+
+def worker(launcher, rank):
+    """The process of a rank that the launcher started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it has ended, or is another's
+            continue
+        if parent == launcher.pid and f"RANK={rank}".encode() in variables:
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the process in /proc")
+def test_where_accelerate_launches_them_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tmp_path):
+    flags = [part for name, value in MANY.items() for part in (f"--{name.removeprefix('n_').replace('_', '-')}", value)]
+    command = ["ablate", *given, "--limit", LIMIT, *flags, "--study", tmp_path]
+    (place := tmp_path / "shared").mkdir()
+    script = place / "both.py"
+    quick = "import gc\ngc.disable()\n"  # most of their time is that of imports
+    script.write_text(f"{quick}{SHARING}\ndel sys.argv[1]\n{COMMAND}\n")
+    process = Fork(ACCELERATE, *LAUNCH, script, place, *command, env=WITHOUT_GPU)
+    try:
+        while len(batches_in(tmp_path)) < 6:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        os.kill(worker(process, 1), signal.SIGKILL)
+        assert ended(process).code != 0
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    shared(place)
+    finished = {name: each for name, each in files(tmp_path / ".sweeps").items() if name.endswith(".npy")}
+    assert Study(tmp_path).names() == []
+    assert run(*command).code == 0
+    assert finished.items() < files(tmp_path / ".sweeps").items()
+    assert 6 <= len(finished) < len(batches_in(tmp_path)) == LIMIT
+    expected = ablate(*hr.load(given[0]), read(*given[1:], limit=LIMIT), **MANY)
+    found = Study(tmp_path).load("ablation-loss-layer-zero")
+    assert found.attrs["signatures"] == expected.attrs["signatures"]
+    found.attrs = expected.attrs = {}
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def written_by_a_bar(stream):
+    """What is written into the stream of errors while some work is done."""
+    with redirect_stderr(stream):
+        for number in track(range(40), "scoring heads", total=40):
+            time.sleep(0.2 if number == 30 else 0.005)  # after a refresh a rate is known
+    return stream.getvalue()
+
+
+def test_long_work_shows_how_much_is_done_and_the_time_left():
+    shown = written_by_a_bar(Terminal())
+    assert re.search(r"scoring heads: +[1-9]\d%.* \d\d/40 \[00:00<00:0\d, +[\d.]+it/s\]", shown)
+    assert shown.endswith("\r")  # and is removed at the end
+
+
+def test_long_work_shows_nothing_where_nobody_looks_and_in_other_processes(monkeypatch):
+    assert written_by_a_bar(io.StringIO()) == ""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert written_by_a_bar(Terminal()) == ""
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A group of one process."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_wrapped_modules_have_their_class_and_the_precision_of_their_numbers():
+    plain, wrapped, half = (nn.Sequential(nn.Linear(2, 2)) for _ in range(3))
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    fully_shard(wrapped[0], mesh=mesh)
+    fully_shard(half, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    assert [gathers(module) for module in (plain, wrapped, half)] == [False, True, True]
+    assert type(wrapped[0]) is not nn.Linear
+    assert [class_of(module) for module in (plain[0], wrapped[0], half)] == [nn.Linear, nn.Linear, nn.Sequential]
+    assert precision(plain) == precision(wrapped[0]) == {}
+    assert precision(half) == {"param_dtype": "torch.bfloat16"}

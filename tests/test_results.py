@@ -1,0 +1,201 @@
+"""The pages of results open alike, and what they say first is what the committed tables say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import headroles as hr
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "figures"
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / ".docs/results").glob("*.md")}
+RESULTS = sorted(PAGES.keys() - {"index"})
+INTERVAL = re.compile(r"\[\s*[-+−]?\d*\.?\d+,\s*[-+−]?\d*\.?\d+\s*\]")
+
+
+def answer(page: str) -> str:
+    """The sentences between the title and the first picture."""
+    return " ".join(PAGES[page].split("\n", 1)[1].split("![")[0].split())
+
+
+def prose(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+
+
+@pytest.mark.parametrize("page", RESULTS)
+def test_a_page_opens_with_its_answer_a_figure_and_a_table(page):
+    start, *sections = re.split(r"^## ", PAGES[page], flags=re.MULTILINE)
+    assert len(re.findall(r"[.?!](?= |$)", answer(page))) == 3
+    assert start.count("![") == 1
+    assert len(re.findall(r"^\|[-|]+\|$", start, re.MULTILINE)) == 1
+    assert start.index("![") < start.index("\n|")
+    assert [section.splitlines()[0] for section in sections[:2]] == ["How sure", "What was fixed before"]
+
+
+@pytest.mark.parametrize("page", RESULTS)
+def test_intervals_stand_in_tables_and_a_correction_is_named_once(page):
+    text = prose(PAGES[page])
+    assert INTERVAL.findall(text) == []
+    assert text.count("Holm") <= 1
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".docs/concepts").glob("*.md")), ids=lambda path: path.stem)
+def test_concepts_hold_no_results(path):
+    assert INTERVAL.findall(path.read_text(encoding="utf-8")) == []
+
+
+def table(name: str) -> pd.DataFrame:
+    return hr.load_table(FIGURES / f"{name}.parquet")
+
+
+def says(page: str, *sentences: str) -> None:
+    for sentence in sentences:
+        assert sentence in answer(page)
+
+
+def flags(roles: pd.DataFrame, family: str = "") -> pd.Series:
+    """Whether each head has a role of a family, of any by default."""
+    names = [name for name in roles if roles[name].dtype == bool and str(name).startswith(family)]
+    return roles[names].any(axis=1)
+
+
+def test_roles():
+    roles = table("minilm/pud/roles")
+    positional, syntactic, sink = (flags(roles, name).sum() for name in ("positional", "syntactic", "sink"))
+    assert (positional, syntactic) == (2, 6)
+    free = (~flags(roles)).sum()
+    says("roles", f"{sink} that rest on special tokens; {free} of its {len(roles)} heads have no role")
+    captions, pud, ewt = (table(f"multi30k-en-de/{name}/roles") for name in ("multi30k", "pud", "ewt"))
+    moves = [flags(each.loc[["cross"]], "alignment").sum() for each in (captions, pud, ewt)]
+    words = "{} of its 48 cross-attention heads move through the source on captions, {} on news and {} on web text"
+    says("roles", words.format(*moves))
+    for each in (captions, pud, ewt):
+        assert not any(flags(each.loc[["enc-self"]], family).any() for family in ("positional", "syntactic", "rare"))
+    subjects = [table(f"minilm/{name}/roles")["syntactic[nsubj dep>head]"].any() for name in ("pud", "ewt")]
+    assert subjects == [False, True]
+
+
+def test_role_tests():
+    row = table("substitution/smollm2-repeated").loc[("all 5", "induction")]
+    assert row["own.high"] < 0
+    says("role-tests", f"removing them costs {row['removed']:.1f} nats")
+
+
+def test_relevance():
+    ranks = [table(f"{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
+    gradient = [f"{rank['relevance[gradient logit].size']:.3f}" for rank in ranks]
+    says("relevance", "the rank correlation is {} in MiniLM and {} in a small Marian".format(*gradient))
+    areas = table("minilm/relevance/areas")
+    best = {"relevance[cp logit].size", "relevance[attn logit].size"}
+    assert {*areas["area"].nlargest(2).index} == best
+    assert areas.loc[[*best], "area.low"].min() > areas["area.high"].drop([*best]).max()
+    first = table("multi30k-en-de/relevance/areas").nlargest(5, "area")
+    assert first["area.low"].max() < first["area.high"].min()
+
+
+def test_ablation():
+    effects = table("multi30k-en-de/ablation/ablation-loss-single-zero")
+    name = "ablation[loss]"
+    sure = effects[effects[f"{name}.holm"] < 0.01]
+    assert (sure[name] > 0).all()
+    intact = float(re.search(r"\|intact:([\d.]+)", effects.attrs["signatures"][name])[1])  # type: ignore[index]
+    assert 0.015 < effects[name].abs().max() / intact < 0.02
+    encoder = len(sure.loc[["enc-self"]])
+    says(
+        "ablation",
+        f"{len(effects)} heads {len(sure)} change it surely, all for the worse, and only {encoder} of",
+    )
+    kept = table("multi30k-en-de/ablation/best-loss-zero-halves")
+    free = kept[(kept["effect.p"] >= 0.01) | (kept["effect"] < 0)]
+    assert len(free.loc[["enc-self"]]) == 4
+    says("ablation", f"{len(free)} of {len(kept)} layers are not surely worse")
+    assert kept["effect"].idxmax() == ("cross", 5)
+    rows = table("multi30k-en-de/papers/michel2019/fig2")
+    row = rows[(rows["heads of"] == "enc-self") & rows["corpus"].str.contains("mscoco")].iloc[0]
+    says("ablation", f"{row['spearman']:.2f}; but the heads of an untrained Marian agree by {row['untrained']:.2f}")
+
+
+def test_classifier():
+    effects = table("minilm-sst2/ablation-accuracy-single-zero")
+    assert (effects["ablation[accuracy].p"] >= 0.01).all()
+    says("classifier", f"changes it by at most {effects['ablation[accuracy]'].abs().max():.3f}")
+    curves = table("minilm-sst2/curves-accuracy")
+    steps = [0, 14, 29, 43, 50, 58, 65]
+    for order, start in (("importance", "accuracy"), ("importance, again", "the same, importance recomputed")):
+        values = curves[curves["order"] == order].set_index("closed")["value"][steps]
+        assert f"| {' | '.join(f'{value:.3f}' for value in values)} |" in PAGES["classifier"].split(f"| {start}")[1]
+        if order == "importance":
+            assert round(100 * (values[0] - values[43]), 1) == 1.0
+            says("classifier", f"58 cost {100 * (values[0] - values[58]):.1f}")
+
+
+def test_pruning():
+    encoder, whole = (table(f"multi30k-en-de/pruning/sizes-l0{kind}").set_index("heads") for kind in ("-enc-self", ""))
+    of = len(table("multi30k-en-de/pruning/survival-l0-enc-self").loc[["enc-self"]])
+    ten = encoder.loc[144 - of + 10]
+    assert ten["change.high"] > 0 > ten["change.low"]
+    says("pruning", f"BLEU is {ten['value']:.1f}, and {encoder['value'].iloc[0]:.1f} with all heads")
+    says("pruning", f"half {-whole.loc[72, 'change']:.1f} BLEU, three quarters {-whole.loc[36, 'change']:.1f}")
+    assert whole.loc[108, "change"] > 0
+    assert whole.loc[36, "enc-self"] < whole.loc[36, "dec-self"] < whole.loc[36, "cross"]
+
+
+def test_correlations():
+    maps = {
+        name: table(f"{place}/scores").set_index(["first", "second"])
+        for name, place in (("Marian", "multi30k-en-de/maps"), ("decoder", "decoder"))
+    }
+    classifier = table("minilm-sst2/correlations/scores").set_index(["first", "second"])
+
+    def pair(of: pd.DataFrame, one: str, other: str, column: str = "all") -> str:
+        return f"{of.loc[(one, other) if (one, other) in of.index else (other, one), column]:.2f}"
+
+    marian, decoder = (pair(maps[name], "importance", "ablation[loss]") for name in ("Marian", "decoder"))
+    says("correlations", f"by {marian} in a small Marian and {decoder} in a small decoder")
+    says("correlations", f"nothing in common ({pair(classifier, 'importance', 'ablation[loss]').lstrip('-')})")
+    assert pair(maps["Marian"], "confidence", "ablation[loss]", "within") == "-0.01"
+
+
+def test_training():
+    order = table("multi30k-en-de/dynamics/dynamics-order").set_index("epoch")
+    says("training", f"rank correlation of {order.loc[1, 'all']:.2f} with", f"{order.loc[1, 'within']:.2f} after the")
+    says("training", f"the sixth ({order.loc[6, 'within']:.2f};")
+    aligned = order["roles[alignment]"]
+    says("training", f"{aligned[3]} of the {aligned[10]} heads that move through the source do so at epoch 3")
+
+
+def test_strategies():
+    contest = {
+        name: table(f"{name}/contest/contest").set_index(["strategy", "heads", "tuned"])["value"]
+        for name in ("minilm-sst2", "multi30k-en-de")
+    }
+    sst2, marian = contest.values()
+    below = 100 * (sst2["random", 18, False] - sst2["roles", 18, False])
+    says("strategies", f"a quarter of the heads is {below:.1f} points *below* chance")
+    ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
+    says("strategies", "importance is {:.1f} BLEU above chance at half of the heads, and {:.1f} after".format(*ahead))
+    kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
+    assert 100 * (kept.max() - kept.min()).max() < 1.1
+    speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
+    says("strategies", f"{speed.iloc[0]:.2f} times as fast in batches of 64")
+
+
+def test_what_is_worth_more_than_chance_stands_beside_what_all_heads_are_worth():
+    retrained = table("specialists/minilm/pooled-controls").query("tuned").groupby("strategy")["value"].mean()
+    nearest, whole = (retrained["random"] - retrained[name] for name in ("roles", "all heads"))
+    pooled = table("specialists/minilm/pooled-differences").set_index(["strategy", "against"])
+    weighted = -pooled.loc[("roles", "random"), "difference"]
+    words = f"average it is {nearest:.3f} nats ({weighted:.3f} weighted, as in the table) of the {whole:.3f} by which"
+    assert words in " ".join(PAGES["roles-and-survival"].split())
+
+
+def test_from_scratch():
+    roles = table("paper-size/roles")
+    assert not flags(roles.loc[["enc-self"]]).any()
+    says("paper-size", f"{flags(roles, 'alignment').sum()} of 48 cross-attention heads")
+    sizes = table("paper-size/sizes-l0-enc-self").set_index("heads")
+    says("paper-size", f"can be pruned for {-sizes.loc[144 - 36, 'change']:.1f} BLEU")

@@ -1,0 +1,108 @@
+"""The table of architectures is kept, complete and repeated."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from helpers import zoo as grown
+from helpers.checking import results
+
+from headroles.tables.io import load_table
+from headroles.testing import CHECKS, architectures
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "figures/families/families.parquet"
+kept = cache(partial(load_table, TABLE))
+others = cache(partial(load_table, TABLE.with_name("others.parquet")))
+
+
+def same(found, name, table=None):
+    """Assert that these results of the checks are those of the kept table."""
+    assert found["holds"].to_dict() == (kept() if table is None else table)["holds"].loc[name].to_dict()
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_results_of_some_architectures_as_a_table_and_as_markdown():
+    found = architectures.architectures(["olmo2", "mamba", "vit"])
+    counts = found["holds"].value_counts().to_dict()
+    assert counts == {"yes": 26, "refused": 17, "not asked": 5}
+    assert list(found.index.unique("name")) == ["olmo2", "mamba", "vit"]
+    for name in ("olmo2", "mamba", "vit"):
+        same(found.loc[name], name)
+    assert "| olmo2 | yes | yes | yes | yes | refused | heads cannot be removed from " in architectures.written(found)
+    with pytest.raises(ValueError, match=r"^unknown architecture: got unicorn; expected one of: afmoe, "):
+        architectures.architectures(["vit", "unicorn"])
+
+
+def test_other_model_types_are_those_of_no_architecture_in_the_table():
+    named = {architectures._kind(name) for name, _ in architectures._listed()}
+    assert len(architectures.others()) > 400
+    assert named.isdisjoint(architectures.others())
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_the_documentation_has_the_table_that_is_kept():
+    text = (ROOT / ".docs/reference/architectures.md").read_text(encoding="utf-8")
+    assert "```{include} ../../figures/families/families.md\n```" in text
+    assert (TABLE.with_suffix(".md")).read_text(encoding="utf-8") == architectures.written(kept()) + "\n"
+
+
+def test_the_table_has_every_architecture():
+    assert list(kept().index.unique("name")) == list(dict(architectures._listed()))
+    assert set(kept().index.unique("law")) == set(CHECKS)
+    assert kept()["architecture"].nunique() >= 200
+    attending = kept()[kept()["holds"] == "yes"].index.unique("name")
+    assert len(attending) >= 200
+
+
+# often used, of the model types that are in the table of others alone
+OFTEN = ["blip", "clip_text_model", "detr", "gemma4", "janus", "kosmos-2.5", "llava_next_video", "markuplm"]
+OFTEN += ["phi4_multimodal", "qwen3_5", "seamless_m4t", "yolos"]
+
+
+def test_the_table_of_others_has_every_other_model_type_and_no_wrong_number_unknown():
+    table = others()
+    assert list(table.index.unique("name")) == architectures.others()
+    wrong = set(table.index[table["holds"] == "no"].get_level_values("name"))
+    assert wrong == {"hrm_text", "nemotron_asr_streaming_encoder", "qwen3_omni_moe_thinker"}  # see figures/README.md
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OFTEN)
+def test_results_of_other_model_types_equal_the_table(name):
+    same(architectures.checked(name, "other").loc[name], name, others())
+
+
+# one of each way to attend: fused maps, one module for all layers, shared key-value heads, relative biases; a refusal,
+# pictures and none at all (olmo2, vit, mamba) are in the table of the command; `headroles architectures` checks all,
+# and a command OPT
+REPRESENTATIVE = [
+    "bert",
+    "albert",
+    "gpt2",
+    "llama, grouped",
+    "t5",
+    *(name for name in grown.ALIKE.values() if name != "opt"),
+]
+DELICATE = ["mobilebert", "qwen2_moe", "qwen3_next", "zaya", "deepseek_v2"]  # routers, wide numbers, latents
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_architecture_results_equal_the_table(name):
+    same(results(name), name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # architectures warn of themselves, as of weights of no elements
+@pytest.mark.parametrize("name", DELICATE)
+def test_delicate_architecture_results_equal_the_table(name):
+    same(results(name), name)

@@ -1,0 +1,110 @@
+"""The Trainer's order of steps, and scores and gates in its log."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import tokens_of
+from helpers.prunings import learnt
+from helpers.trainings import films, tokenizer, translator
+from transformers import TrainerCallback
+
+import headroles as hr
+from headroles.cli.options import SAMPLING
+from headroles.models.identity import weights_digest
+from headroles.training.hf_trainer import ORDER, Trainer
+
+
+class Reported(TrainerCallback):
+    """Keeps what integrations such as TensorBoard's are given."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_log(self, args, state, control, **kwargs):  # noqa: ARG002
+        self.rows.append(dict(kwargs["logs"]))
+
+
+def _learn(folder, **options):
+    """Learn the gates of a classifier of eight heads, of which four stay."""
+    corpus, tune = hr.Corpus("films", tuple(films(24))), {"epochs": 2, "batch": 8, "rate": 1e-3, **options}
+    return hr.prune(deepcopy(learnt()), tokenizer(), corpus, hr.L0(), keep=4, folder=folder, tune=tune)
+
+
+def test_gates_are_reported_with_every_row_of_the_log_and_not_kept_in_it(tmp_path):
+    seen = Reported()
+    table = _learn(tmp_path, callbacks=[seen], logging_strategy="steps", logging_steps=2)
+    rows = [row for row in seen.rows if "loss" in row]
+    assert len(rows) >= 3
+    for row in rows:
+        assert 0 < row["gates/expected_heads"] <= 8
+        assert row["gates/expected_heads"] == pytest.approx(row["gates/expected_heads_enc-self"])
+    opened = next(table[name] for name in table if name.endswith(".open"))
+    assert rows[-1]["gates/expected_heads"] == pytest.approx(opened.sum(), rel=1e-5)
+    states = [json.loads(path.read_text()) for path in tmp_path.rglob("trainer_state.json")]
+    assert states
+    assert not [key for state in states for row in state["log_history"] for key in row if key.startswith("gates/")]
+
+
+def test_scores_of_the_model_in_training_are_reported(tmp_path):
+    model, seen = deepcopy(learnt()), Reported()
+    corpus = hr.Corpus("films", tuple(films(16)))
+    report = hr.training.ScoreReport(model, tokenizer(), corpus[:6], ["confidence"])
+    hr.train(model, tokenizer(), corpus, tmp_path / "with", epochs=2, batch=8, rate=1e-3, callbacks=[report, seen])
+    first, last = (row for row in seen.rows if "loss" in row)
+    table = hr.score(model, tokenizer(), corpus[:6], ["confidence"], n_resamples=0)
+    assert last["scores/confidence_enc-self_mean"] == pytest.approx(table["confidence"].mean(), rel=1e-6)
+    assert last["scores/confidence_enc-self_max"] == pytest.approx(table["confidence"].max(), rel=1e-6)
+    assert first["scores/confidence_enc-self_mean"] != last["scores/confidence_enc-self_mean"]
+    plain = deepcopy(learnt())  # which is trained alike
+    hr.train(plain, tokenizer(), corpus, tmp_path / "without", epochs=2, batch=8, rate=1e-3)
+    assert weights_digest(plain) == weights_digest(model)
+
+
+def test_gates_reach_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _learn(tmp_path, report_to="tensorboard")
+    events = EventAccumulator(str(next(tmp_path.rglob("events.*")).parent)).Reload()
+    assert "train/gates/expected_heads" in events.Tags()["scalars"]
+
+
+RANDOM = {"train_sampling_strategy": "random"}
+
+
+@pytest.mark.parametrize(
+    ("options", "alike", "falls"),
+    [({}, True, 0.5), ({"train_sampling_strategy": "group_by_length"}, True, 1), (RANDOM, False, 0.5)],
+)
+def test_steps_have_similar_lengths_in_a_random_order_by_default(options, alike, falls, tmp_path):
+    torch.manual_seed(0)
+    rows = [
+        {"input_ids": [zoo.FIRST_WORD] * n, "labels": [zoo.FIRST_WORD]} for n in torch.randint(1, 60, (803,)).tolist()
+    ]
+    sampler = Trainer(translator(), tokens_of("marian"), rows, tmp_path, batch=4, **options)._get_train_sampler()
+    order = list(sampler)
+    assert sorted(order) == list(range(len(sampler))) == list(range(len(rows)))
+    lengths = torch.tensor([len(rows[place]["input_ids"]) for place in order[:800]]).unflatten(0, (-1, 4))
+    assert ((lengths.amax(1) - lengths.amin(1)).float().mean() < 3) == alike  # of 59
+    assert (lengths.sum(1).diff() <= 0).float().mean() == pytest.approx(falls, abs=0.15)
+    assert ORDER == SAMPLING
+
+
+@pytest.mark.parametrize("options", [{}, {"train_sampling_strategy": "group_by_length"}])
+def test_the_order_depends_on_the_seed_and_the_epoch_alone(options, tmp_path):
+    """So all processes have the same, whatever dropout has drawn in each."""
+    rows = [{"input_ids": [zoo.FIRST_WORD] * (1 + n % 9), "labels": [zoo.FIRST_WORD]} for n in range(100)]
+    parts = translator(), tokens_of("marian"), rows, tmp_path
+    orders = []
+    for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0)):
+        sampler = Trainer(*parts, batch=4, seed=seed, **options)._get_train_sampler()
+        sampler.set_epoch(epoch)
+        torch.rand(len(orders))
+        orders.append(list(sampler))
+    assert orders[0] == orders[1]
+    assert len({*map(tuple, orders)}) == 3
