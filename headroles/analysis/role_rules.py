@@ -213,16 +213,13 @@ def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[fl
 
 def held(roles: pd.DataFrame) -> pd.DataFrame:
     """List the roles that heads hold: kind, layer, head, role, value, stability; heads in the table's order."""
-    rows = [
-        {**dict(zip(frame.LEVELS, head, strict=True)), "role": name}
-        | {part: roles.loc[head, f"{name}.{part}"] for part in ("value", "stability")}
-        for name in names(roles)
-        for head in roles.index[roles[name].to_numpy(dtype=bool)]
-    ]
-    holders = pd.DataFrame(rows, columns=[*frame.LEVELS, "role", "value", "stability"])
-    order = {head: place for place, head in enumerate(roles.index)}
-    places = [order[head] for head in holders[frame.LEVELS].itertuples(index=False, name=None)]
-    return holders.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
+    roles_of = names(roles)
+    rows, columns = np.nonzero(roles[roles_of].to_numpy(dtype=bool))
+    holders = roles.index[rows].to_frame(index=False)
+    holders["role"] = np.array(roles_of, dtype=object)[columns]
+    for part in ("value", "stability"):
+        holders[part] = roles[[f"{name}.{part}" for name in roles_of]].to_numpy(dtype=float)[rows, columns]
+    return holders
 
 
 def behind_sink(roles: pd.DataFrame) -> pd.DataFrame:

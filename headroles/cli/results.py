@@ -110,9 +110,10 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     rows["place"] = rows["role"].map(names(assigned).index)
     rows["role"] = rows["role"].where(~rows["sink"], rows["family"])  # the first token is often a special one
     form = "{kind}:{layer}:{head}" if assigned.index.unique("kind").size > 1 else "L{layer}H{head}"
-    heads = [form.format(kind=kind, layer=layer, head=head) for kind, layer, head in rows[LEVELS].to_numpy()]
-    sure = (rows["stability"] < STABLE).map({True: "?", False: ""})
-    rows["text"] = heads + rows["value"].map(" {:.2f}".format) + sure
+    rows["text"] = [
+        f"{form.format(kind=row.kind, layer=row.layer, head=row.head)} {row.value:.2f}{'?' * (row.stability < STABLE)}"
+        for row in rows.itertuples()
+    ]
     rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
     return rows.sort_values(["sink", "place"], kind="stable")
 
