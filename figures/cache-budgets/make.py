@@ -32,6 +32,7 @@ CALIBRATION, TEST, LENGTH, BLOCK = 8, 48, 1000, 16  # texts, tokens of the hayst
 SHARES, PRIMARY = (0.5, 0.75, 0.9), 0.75
 RANKINGS = ("integrated-gradients", "kvpress", "retrieval", "distant", "ablation", "l0")
 DRAWS = {PRIMARY: 3}
+GROUPS, WINDOW = {"smollm2": (90, 0), "gemma3": (3, 15)}, 511  # key-value heads without and with a window; its tokens
 PLAIN = ("full", "streaming", "integrated-gradients", "kvpress")  # rankings of which the loss on plain text is measured
 app = typer.Typer(pretty_exceptions_enable=False)
 Name = Annotated[str, typer.Argument(help="Name in the tables: smollm2, gemma3.")]
@@ -264,22 +265,42 @@ def speed(name: Name, folder: Model, data: Data, work: Work = Path(".cache-budge
 
 @app.command()
 def compare() -> None:
-    """Compare integrated gradients with every ranking at each share, paired over texts; write comparison.csv."""
-    rows = []
+    """Summarise conditions (losses.csv); compare rankings at each share, paired over texts (comparison.csv)."""
+    rows, losses = [], []
     for path in sorted(HERE.glob("*.parquet")):
-        table = pd.read_parquet(path).query("what == 'answer'")
+        table = pd.read_parquet(path)
         table["ranking"] = table["ranking"].str.replace(r"^random-\d+$", "random", regex=True)
-        losses = table.groupby(["share", "ranking", "text"])["loss"].mean().unstack("text")
-        for share, other in losses.index:
-            if other not in ("integrated-gradients", "full", "streaming"):
-                change = losses.loc[(share, "integrated-gradients")] - losses.loc[(share, other)]
-                columns = {key: float(values[0]) for key, values in summary(change.to_numpy()[:, None]).items()}
-                rows.append({"model": path.stem, "share": share, "other": other} | columns)
-    found = pd.DataFrame(rows).drop(columns=["effect.holm", "effect.bh"])
+        for what, part in table.groupby("what", sort=False):
+            means = part.groupby(["share", "ranking", "text"])[["loss", "right"]].mean().unstack("text")
+            values, right = means["loss"], means["right"] if what == "answer" else means["right"] * np.nan
+            full = values.loc[(0.0, "full")]
+            for share, ranking in values.index:
+                change = _paired(values.loc[(share, ranking)] - full)
+                found = {"model": path.stem, "what": what, "share": share, "ranking": ranking}
+                found |= {"bytes": _bytes(path.stem, share), "loss": values.loc[(share, ranking)].mean()}
+                losses.append(found | {"right": right.loc[(share, ranking)].mean()} | change)
+                if what == "answer" and ranking not in (RANKINGS[0], "full", "streaming"):
+                    other = _paired(values.loc[(share, RANKINGS[0])] - values.loc[(share, ranking)])
+                    rows.append({"model": path.stem, "share": share, "other": ranking} | other)
+    found = pd.DataFrame(rows)
     primary = (found["share"] == PRIMARY) & (found["other"] == "kvpress")
     found.loc[primary, "holm"] = holm(found.loc[primary, "effect.p"].to_numpy())
     found.to_csv(HERE / "comparison.csv", index=False)
+    pd.DataFrame(losses).to_csv(HERE / "losses.csv", index=False)
     print(found)
+
+
+def _paired(change: pd.Series) -> dict[str, float]:
+    """Return the mean of differences over texts, its interval and p."""
+    found = {key: float(values[0]) for key, values in summary(change.to_numpy()[:, None]).items()}
+    return {key: value for key, value in found.items() if key not in ("effect.holm", "effect.bh")}
+
+
+def _bytes(model: str, share: float) -> float:
+    """Return the bytes of the cache at the end of a test text, as a share of those of the full cache."""
+    groups, windowed = GROUPS[model]
+    full = groups * LENGTH + windowed * WINDOW
+    return 1 - share * groups * (LENGTH - SINK - RECENT) / full
 
 
 @app.command()
