@@ -85,6 +85,23 @@ def test_role_tests():
     says("role-tests", f"removing them costs {row['removed']:.1f} nats")
 
 
+def test_cache_budgets():
+    folder = FIGURES / "cache-budgets"
+    found = (
+        pd.read_csv(folder / "losses.csv").query("what == 'answer' and share == 0.75").set_index(["model", "ranking"])
+    )
+    effect = found["effect"].xs("integrated-gradients", level="ranking")
+    assert found.loc[("smollm2", "integrated-gradients"), "effect.high"] < 0
+    says("cache-budgets", f"falls by {-effect['smollm2']:.2f} nats", f"costs {effect['gemma3']:.2f} nats")
+    rows = pd.read_csv(folder / "comparison.csv").query("share == 0.75").set_index(["model", "other"])
+    assert (rows["holm"].dropna() < 0.001).all()
+    less = -rows.loc["smollm2", "effect"]
+    words = "costs {:.2f} nats less than chosen by kvpress' rule, as was fixed before, and {:.2f} less"
+    says("cache-budgets", words.format(less["kvpress"], less["random"]))
+    budget = hr.load_table(folder / "smollm2-budget.parquet")["retrieval"]
+    says("cache-budgets", f"the other {(budget == 0).sum():.0f} of {len(budget)}")
+
+
 def test_relevance():
     ranks = [table(f"{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
     gradient = [f"{rank['relevance[gradient logit].size']:.3f}" for rank in ranks]

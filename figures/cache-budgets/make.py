@@ -194,6 +194,7 @@ def run(
     table = pd.DataFrame(rows)
     place = HERE if texts == TEST and not only else study.work  # a trial is no result
     table.to_parquet(place / f"{name}.parquet")
+    hr.save_table(hr.load_table(study.work / f"ranking-{RANKINGS[0]}.parquet"), place / f"{name}-budget.parquet")
     print(table.groupby(["what", "ranking", "share"], sort=False)[["loss", "right"]].mean())
 
 
@@ -267,7 +268,7 @@ def speed(name: Name, folder: Model, data: Data, work: Work = Path(".cache-budge
 def compare() -> None:
     """Summarise conditions (losses.csv); compare rankings at each share, paired over texts (comparison.csv)."""
     rows, losses = [], []
-    for path in sorted(HERE.glob("*.parquet")):
+    for path in [path for name in GROUPS if (path := HERE / f"{name}.parquet").is_file()]:
         table = pd.read_parquet(path)
         table["ranking"] = table["ranking"].str.replace(r"^random-\d+$", "random", regex=True)
         for what, part in table.groupby("what", sort=False):

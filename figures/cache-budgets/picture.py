@@ -25,7 +25,7 @@ def main() -> None:
     """Draw the change of SmolLM2's loss of answers by the bytes that a cache keeps; Gemma has three groups alone."""
     table = pd.read_csv(HERE / "losses.csv").query("model == 'smollm2' and what == 'answer'")
     ends = table[table["ranking"].isin(["full", "streaming"])]
-    figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.6, 4), layout="constrained")
     for colour, (ranking, name) in zip(sns.color_palette("colorblind"), RANKINGS.items(), strict=False):
         line = pd.concat([ends, table[table["ranking"] == ranking]]).sort_values("bytes")
         ax.plot(line["bytes"], line["effect"], marker="o", ms=4, lw=1.6, label=name, color=colour)
@@ -34,7 +34,7 @@ def main() -> None:
     ax.set(title="SmolLM2-135M", xlabel="bytes of the cache at 1,000 tokens, of the full cache's")
     ax.set_ylabel("change of the loss of answers\n(nats per token; more is worse)")
     ax.xaxis.set_major_formatter(PercentFormatter(1))
-    ax.legend(title="groups chosen by", frameon=False, loc="upper right")
+    ax.legend(title="groups chosen by", frameon=False, loc="upper left", bbox_to_anchor=(1, 1), alignment="left")
     sns.despine(ax=ax)
     figure.savefig(HERE / "losses.png", dpi=150)
 

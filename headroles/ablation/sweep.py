@@ -36,6 +36,8 @@ from headroles.tables.frame import is_whole
 
 log = logging.getLogger(__name__)
 
+LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss holds them twice or more
+
 
 Observe = Callable[[Batch, Any], Observation]  # a batch, and what the model made of it
 
@@ -69,7 +71,8 @@ class Sweep:
         replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
             model for another example (`partners`).
         max_tokens: Tokens in one forward pass, variants together.
-        heads_per_batch: Variants in one forward pass; halved, with a warning, when memory runs out.
+        heads_per_batch: Variants in one forward pass; fewer if a vocabulary has 2^16 tokens or more; halved, with a
+            warning, when memory runs out.
         folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
         seed: Seed of the partners of "resample".
 
@@ -99,6 +102,8 @@ class Sweep:
         self.heads_per_batch = 1 if model.alone else heads_per_batch
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
+        if (head := model.model.get_output_embeddings()) is not None:
+            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (len(head.weight) * self.size)))
         if isinstance(self.replacement, ByHead):
             self.replacement = masking.by_head(model.model, self.replacement.replacements)
         self.encoded = model.encode(corpus, words=needs_trees(self.replacement))

@@ -174,6 +174,23 @@ def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
         close(found[effects], expected[effects], size=mean(name, frozenset()), operations=32)
 
 
+def test_a_large_vocabulary_lets_fewer_variants_go_together(monkeypatch):
+    expected, rows = ablated("marian"), []
+
+    class Watching(Loss):
+        def update(self, observation):
+            rows.append(observation.output.logits.shape[:2].numel())
+            return super().update(observation)
+
+    ablated("marian", metric=Watching())
+    most, vocabulary = max(rows), zoo.tiny("marian").get_output_embeddings().weight.shape[0]
+    rows.clear()
+    monkeypatch.setattr("headroles.ablation.sweep.LOGITS", most * vocabulary // 4)
+    found = ablated("marian", metric=Watching())
+    assert max(rows) <= most // 2
+    close(found[column("head")], expected[column("head")], size=mean("marian", frozenset()), operations=32)
+
+
 class Counting(Loss):
     """The loss, and how many examples it was read of."""
 
