@@ -26,6 +26,7 @@ VERDICTS = (  # of role tests (`hr.test_roles`)
     "it has the pattern, and does something else",
     "does not matter here",
     "undecided",
+    "too few places",
 )
 STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10

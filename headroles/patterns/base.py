@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headroles.models.batching import Batch, TokenView
+from headroles.models.heads import Head
 from headroles.models.imposing import Counted, Imposed, Values, attended
 from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD
@@ -64,13 +65,15 @@ class Pattern(Imposed):
         about = self.targets(observation).sum(-1) > 0
         return about & (content if about.ndim == 2 else content[:, None])
 
-    def coverage(self, batch: Batch, kind: Kind, counted: Counted | None = None) -> tuple[int, int]:
-        """Return to how many content queries of a batch the pattern applies, and how many there are."""
+    def coverage(self, batch: Batch, head: Head, counted: Counted | None = None) -> tuple[Tensor, Tensor]:
+        """Return to how many content queries of each text the pattern applies, and how many there are: each [batch]."""
+        kind, layer, _ = head
         content = batch.queries(kind).content
         none = torch.empty(1, device=content.device).expand(
             len(content), 1, content.shape[1], batch.keys(kind).ids.shape[1]
         )
-        return int(self.applies(_observed(batch, kind, none, counted)).sum()), int(content.sum())
+        applies = self.applies(replace(_observed(batch, kind, none, counted), layer=layer))
+        return (applies.any(1) if applies.ndim == 3 else applies).sum(-1), content.sum(-1)
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not apply to heads of the site's kind."""
