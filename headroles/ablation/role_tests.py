@@ -18,7 +18,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.significance import p_values, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement, code
+from headroles.ablation.units import Replacement, code, needs_words
 from headroles.analysis.intervals import Array, bounds
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_rules import VERDICTS, names
@@ -292,7 +292,7 @@ class _Test:
         sweeps: dict[tuple[bool, bool], Sweep] = {}  # patterns of the same needs have the same batches
         for head, pattern in (member for row in self.rows for member in row.members):
             if (place := (head[0], pattern.label)) not in known and not pattern.needs_weights:
-                sweep = sweeps.setdefault((pattern.needs_trees, pattern.needs_counts), self._sweep(pattern))
+                sweep = sweeps.setdefault((needs_words(pattern), pattern.needs_counts), self._sweep(pattern))
                 parts = [torch.stack(pattern.coverage(batch, head, sweep.counted)) for batch in sweep.batches]
                 known[place] = torch.cat(parts, dim=1).cpu().numpy()  # in the order of the batches, the same for all
         return np.transpose([_extent([known.get((head[0], p.label)) for head, p in row.members]) for row in self.rows])

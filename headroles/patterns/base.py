@@ -92,8 +92,10 @@ class Pattern(Imposed):
         """Return the outputs of heads under the pattern, from the token ids of a forward alone."""
         if site.kind not in self.kinds:
             return z
-        if self.needs_trees or self.needs_counts:
-            what = "dependency trees" if self.needs_trees else "counts of tokens"
+        needs = {"dependency trees": self.needs_trees, "word links": self.needs_links}
+        for what in (
+            what for what, is_needed in (needs | {"counts of tokens": self.needs_counts}).items() if is_needed
+        ):
             raise ValueError(
                 f"pattern {self} needs {what}, and a forward has none; try hr.ablate(..., replacement=...)"
             )
@@ -131,6 +133,7 @@ class OfPattern:
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
     needs_trees: ClassVar[Any] = property(attrgetter("pattern.needs_trees"))
     needs_counts: ClassVar[Any] = property(attrgetter("pattern.needs_counts"))
+    needs_links: ClassVar[Any] = property(attrgetter("pattern.needs_links"))
 
 
 class _Bound(Imposed):
