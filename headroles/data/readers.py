@@ -90,7 +90,9 @@ def read(
         return _corpus(name or place, _complete(fetched, place, limit), chat=chat)
     files = [source] if target is None else [source, target]
     whole = complete(
-        entries(source, target, form, text, label, links and Path(links)), ", ".join(map(str, files)), limit
+        entries(source, target, form, text, label, None if links is None else Path(links)),
+        ", ".join(map(str, files)),
+        limit,
     )
     return _corpus(name or stem(*files), whole, chat=chat)
 

@@ -88,8 +88,8 @@ class Pattern(Imposed):
         """Return the pattern for the forwards of one batch."""
         return _Bound(self, batch, counted)
 
-    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
-        """Return the outputs of heads under the pattern, from the token ids of a forward alone."""
+    def outputs(self, site: Site, z: Tensor, values: Values, special: frozenset[int] = frozenset()) -> Tensor:
+        """Return the outputs of heads under the pattern, from the token ids of a forward and those that are special."""
         if site.kind not in self.kinds:
             return z
         needs = {"dependency trees": self.needs_trees, "word links": self.needs_links}
@@ -99,7 +99,7 @@ class Pattern(Imposed):
             raise ValueError(
                 f"pattern {self} needs {what}, and a forward has none; try hr.ablate(..., replacement=...)"
             )
-        queries, keys = (_view(values, side) for side in _sides(site.kind, values))
+        queries, keys = (_view(values, side, special) for side in _sides(site.kind, values))
         return self.imposed(
             Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer), site, z, values
         )
@@ -134,6 +134,32 @@ class OfPattern:
     needs_trees: ClassVar[Any] = property(attrgetter("pattern.needs_trees"))
     needs_counts: ClassVar[Any] = property(attrgetter("pattern.needs_counts"))
     needs_links: ClassVar[Any] = property(attrgetter("pattern.needs_links"))
+
+
+@dataclass(frozen=True)
+class InForwards(OfPattern, Imposed):
+    """A pattern in forwards of a model of which the special tokens are known, as in batches of its tokenizer.
+
+    Args:
+        pattern: The pattern.
+        special: The ids of special tokens.
+    """
+
+    pattern: Pattern
+    special: frozenset[int]
+
+    @property
+    def needs_weights(self) -> bool:  # type: ignore[override]
+        """Whether it needs the heads' own weights."""
+        return self.pattern.needs_weights
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError if the pattern does not fit the heads of a site."""
+        self.pattern.check(site)
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+        """Return the outputs of heads under the pattern."""
+        return self.pattern.outputs(site, z, values, self.special)
 
 
 class _Bound(Imposed):
@@ -176,12 +202,15 @@ def _sides(kind: Kind, values: Values) -> tuple[str, str]:
     return {"enc-self": ("source", "source"), "dec-self": (target, target), "cross": (target, "source")}[kind]
 
 
-def _view(values: Values, side: str) -> TokenView:
-    """Return the tokens of a forward: all that are not padding are content, since special tokens are unknown."""
+def _view(values: Values, side: str, special: frozenset[int]) -> TokenView:
+    """Return the tokens of a forward; those that are neither padding nor special are content."""
     given = values.inputs.get(side, {})
     ids = given.get("input_ids")
     if ids is None:
         raise ValueError(f"a pattern needs token ids: got a forward without those of the {side}; expected input_ids")
     mask = given.get("attention_mask")
-    content = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return TokenView(ids, content, content, torch.full_like(ids, NO_WORD), (None,) * len(ids))
+    mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    content = mask & ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
+    if special and side == "target":
+        content[:, 0] = False  # the start token, whichever id it has
+    return TokenView(ids, mask, content, torch.full_like(ids, NO_WORD), (None,) * len(ids))
