@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
@@ -17,7 +18,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.significance import p_values, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement, code
+from headroles.ablation.units import Replacement, code, needs_words
 from headroles.analysis.intervals import Array, bounds
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_rules import VERDICTS, names
@@ -41,6 +42,7 @@ RIVALS = {  # column -> test of own against it
     "wrong": "wrong",
     "there": "there",
 }
+LEAST = 10  # texts with a token to which the pattern applies; an interval of fewer is of chance
 WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, for the whole of a role
 
 
@@ -97,11 +99,13 @@ def test_roles(
           uniform, wrong and there; `.holm`, over all rows.
         - applies: share of the content tokens to which the pattern applies; elsewhere the head attends as by itself.
           Mean over the heads of a set; NaN for a pattern made of the heads' own weights.
+        - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
         - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
           removal (also there alone), the mean, uniform attention and the controls, explains at least half, and applies
           to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
           if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
-          which uniform attention changes next to nothing. What no test shows is undecided.
+          which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
+          there is no verdict but "too few places", whatever the tests show.
 
     Raises:
         ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
@@ -271,7 +275,7 @@ class _Test:
         columns |= self._tests(parts, draws)
         columns |= _explained(draws["removed"], draws["own"], columns["p.removed.holm"])
         table = pd.DataFrame(columns, index=self._index())
-        table["applies"] = self._coverage()
+        table["applies"], table["tokens"], table["texts"] = self._coverage()
         table["verdict"] = [_verdict(row) for _, row in table.iterrows()]
         patterns = dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members)
         fields = frame.sign(
@@ -283,16 +287,15 @@ class _Test:
         return frame.signed(table, text)
 
     def _coverage(self) -> Array:
-        """Return the share of content queries to which the pattern of each row applies, mean over its heads: [row]."""
-        shares: dict[tuple[str, str], float] = {}
+        """Return to what share of the tokens, to how many, and in how many texts patterns apply: [3, row]."""
+        known: dict[tuple[str, str], Array] = {}  # of each text [tokens to which the pattern applies, tokens]
         sweeps: dict[tuple[bool, bool], Sweep] = {}  # patterns of the same needs have the same batches
         for head, pattern in (member for row in self.rows for member in row.members):
-            if (place := (head[0], pattern.label)) not in shares and not pattern.needs_weights:
-                sweep = sweeps.setdefault((pattern.needs_trees, pattern.needs_counts), self._sweep(pattern))
-                parts = [pattern.coverage(batch, head[0], sweep.counted) for batch in sweep.batches]
-                shares[place] = float(np.divide(*np.sum(parts, axis=0)))
-        of_rows = ([shares.get((head[0], pattern.label), np.nan) for head, pattern in row.members] for row in self.rows)
-        return np.array([np.mean(part) for part in of_rows])
+            if (place := (head[0], pattern.label)) not in known and not pattern.needs_weights:
+                sweep = sweeps.setdefault((needs_words(pattern), pattern.needs_counts), self._sweep(pattern))
+                parts = [torch.stack(pattern.coverage(batch, head, sweep.counted)) for batch in sweep.batches]
+                known[place] = torch.cat(parts, dim=1).cpu().numpy()  # in the order of the batches, the same for all
+        return np.transpose([_extent([known.get((head[0], p.label)) for head, p in row.members]) for row in self.rows])
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
         """Return the change of the metric towards worse, and its resamples: [row, 1 + resample]."""
@@ -322,6 +325,15 @@ class _Test:
         return pd.MultiIndex.from_arrays([names, [row.role for row in self.rows]], names=["heads", "role"])
 
 
+def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
+    """Return the share of tokens and their number, mean over heads, and the texts with one for any head."""
+    sizes = [row.sum(1) for row in counts if row is not None]
+    if len(sizes) < len(counts):  # a pattern of the heads' own weights
+        return np.nan, np.nan, np.nan
+    texts = np.any([row[0] > 0 for row in counts if row is not None], axis=0).sum()
+    return float(np.mean([few / every for few, every in sizes])), float(np.mean(sizes, axis=0)[0]), float(texts)
+
+
 def _explained(removed: Array, imposed: Array, p: Array) -> dict[str, Array]:
     """Compute 1 - own / removed with its interval where removing costs something: NaN elsewhere."""
     matters = (p < ALPHA) & (removed[:, 0] > 0)
@@ -332,8 +344,10 @@ def _explained(removed: Array, imposed: Array, p: Array) -> dict[str, Array]:
 
 
 def _verdict(row: pd.Series[float]) -> str:
-    """Return the verdict of a row, one of `VERDICTS`; undecided if neither is shown."""
-    whole, part, other, nothing, undecided = VERDICTS
+    """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown."""
+    whole, part, other, nothing, undecided, few = VERDICTS
+    if row["texts"] < LEAST:
+        return few
     if not (row["p.removed.holm"] < ALPHA and row["removed"] > 0):
         return nothing
     differs = [(row[rival] - row["own"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]

@@ -19,7 +19,7 @@ from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Filling, Others, Replay, bound
 from headroles.ablation.metrics import Metric, Observation, Written
-from headroles.ablation.units import Replacement, code, known_replacement, needs_trees, on_disk, pattern_for
+from headroles.ablation.units import Replacement, code, known_replacement, needs_words, on_disk, pattern_for
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
@@ -106,16 +106,23 @@ class Sweep:
             self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (len(head.weight) * self.size)))
         if isinstance(self.replacement, ByHead):
             self.replacement = masking.by_head(model.model, self.replacement.replacements)
-        self.encoded = model.encode(corpus, words=needs_trees(self.replacement))
-        self._check_trees()
+        self.encoded = model.encode(corpus, words=needs_words(self.replacement))
+        self._check_words()
         if metric.generates:
             model.check_generation()
         if self.folder is not None:
             model.check_named()
 
-    def _check_trees(self) -> None:
+    def _check_words(self) -> None:
+        if isinstance(self.replacement, str):
+            return
+        if self.replacement.needs_links and not self.encoded.linked:
+            raise ValueError(
+                f"replacement {on_disk(self.replacement)} needs word links: got corpus {self.corpus.name!r} without "
+                f"any; try hr.read(source, target, links=...)"
+            )
         sentences = [*self.encoded.source, *(self.encoded.target or ())]
-        if needs_trees(self.replacement) and not any(row.sentence.has_tree for row in sentences):
+        if self.replacement.needs_trees and not any(row.sentence.has_tree for row in sentences):
             raise ValueError(
                 f"replacement {on_disk(self.replacement)} needs dependency trees: got corpus {self.corpus.name!r} "
                 f"without any; read CoNLL-U, or make trees with headroles.parse"

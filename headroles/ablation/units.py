@@ -60,9 +60,9 @@ def pattern_for(replacement: Replacement, head: Head) -> Imposed | None:
     return None if isinstance(replacement, str) else replacement
 
 
-def needs_trees(replacement: Replacement) -> bool:
+def needs_words(replacement: Replacement) -> bool:
     """Return whether a pattern needs the words of the sentences."""
-    return not isinstance(replacement, str) and replacement.needs_trees
+    return not isinstance(replacement, str) and (replacement.needs_trees or replacement.needs_links)
 
 
 def code(replacement: Replacement) -> dict[str, str]:

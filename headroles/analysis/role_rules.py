@@ -26,6 +26,7 @@ VERDICTS = (  # of role tests (`hr.test_roles`)
     "it has the pattern, and does something else",
     "does not matter here",
     "undecided",
+    "too few places",
 )
 STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
@@ -87,6 +88,9 @@ ROLES = (
     Role(
         "alignment", r"alignment\[(monotone)\]", 0.50, about="onward through the source", short="align", hue=8
     ),  # ours
+    Role(
+        "translation", r"links", 0.10, over=".baseline", about="at the words that it translates", short="transl", hue=6
+    ),  # ours, over the diagonal as a dependency is over the best offset
     # Olsson et al. 2022 and Wang et al. 2022 have no threshold: over half, as a sink
     Role("induction", r"induction", 0.50, strictly=True, about="after the same token before", short="induct", hue=1),
     Role("duplicate", r"duplicate", 0.50, strictly=True, about="at the same token before", short="dupl", hue=5),

@@ -110,6 +110,7 @@ class Options:
                 yield option("limit", int | None, None, f"Number of {drawn}; by default all.", min=1)
             text = "Write the tokenizer's chat template around each text; a translation or second text is the answer."
             yield option("chat", bool, False, text, "--chat")
+            yield option("links", Path | None, None, "Word links of the pairs, as fast_align writes them: 0-0 1-2.")
             if "StreamingCorpus" in parameter.types:
                 yield option("stream", bool, False, "Read the corpus in parts, for files of any length.", "--stream")
             return
@@ -246,9 +247,9 @@ class Call:
         if place is None or name != "corpus":
             return None if place is None else hr.read(place, target)
         if self.options.trains:
-            return hr.read(place, target, chat=given["chat"]).sample(given["limit"])
+            return hr.read(place, target, chat=given["chat"], links=given["links"]).sample(given["limit"])
         reader = hr.StreamingCorpus if given.get("stream") else hr.read
-        return reader(place, target, limit=given["limit"], chat=given["chat"])
+        return reader(place, target, limit=given["limit"], chat=given["chat"], links=given["links"])
 
     def load(self) -> None:
         """Load the model and its tokenizer into the arguments."""

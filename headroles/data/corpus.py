@@ -67,6 +67,32 @@ class Tokens(Sentence):
 
 
 @dataclass(frozen=True, slots=True)
+class Linked(Sentence):
+    """A sentence with its translation, and which of their words translate each other.
+
+    Args:
+        links: Places of a source word and of a target word that are linked, each from 0, of the words of `spans`.
+
+    Raises:
+        ValueError: If there is no translation, or a link is beyond the words.
+    """
+
+    links: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        Sentence.__post_init__(self)
+        if self.target is None:
+            raise ValueError(f"word links of {self.text!r}: got no translation; expected a target")
+        sizes = len(self.spans), len(self.target.spans)
+        for link in self.links:
+            if not all(0 <= place < size for place, size in zip(link, sizes, strict=True)):
+                raise ValueError(
+                    f"link {link[0]}-{link[1]} is beyond the words of {self.text!r} and {self.target.text!r}: got "
+                    f"{sizes[0]} source and {sizes[1]} target words; expected places from 0"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Chat(Sentence):
     """A sentence that is read as a chat: its text is the user's turn, `second` or `target` the assistant's answer.
 

@@ -6,13 +6,13 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Literal
 
 from headroles.data.conllu import columns, trees
-from headroles.data.corpus import Sentence
+from headroles.data.corpus import Linked, Sentence, Span
 from headroles.data.hf_datasets import LABELS, TEXTS
 from headroles.data.lines import lines
 from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
@@ -20,15 +20,24 @@ from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
 Texts = Column | tuple[Column, Column]
+WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
+LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
 FIRST = 1000  # rows from which the columns of a table are recognised
 
 log = logging.getLogger(__name__)
 
 
 def entries(
-    source: Path, target: Path | None, form: Form | None, text: Texts | None = None, label: Column | None = None
+    source: Path,
+    target: Path | None,
+    form: Form | None,
+    text: Texts | None = None,
+    label: Column | None = None,
+    links: Path | None = None,
 ) -> Iterator[Sentence | None]:
     """Read sentences lazily, with arguments as of `headroles.read`; None stands for a blank text or side."""
+    if links is not None:
+        return _linked(entries(source, target, form, text, label), source, links)
     if target is not None:
         return _pairs(source, target, parsed=form == "conllu")
     if form is None and (text is not None or label is not None):
@@ -121,6 +130,36 @@ def _pairs(source: Path, target: Path, *, parsed: bool) -> Iterator[Sentence | N
                 "parallel files need the same number, the n-th of one translating the n-th of the other"
             )
         yield replace(first, target=second) if first.text and second.text else None
+
+
+def _linked(pairs: Iterator[Sentence | None], source: Path, path: Path) -> Iterator[Sentence | None]:
+    """Sentence pairs with the word links of the lines of a file, one for each pair."""
+    both = enumerate(zip_longest(pairs, lines(path), fillvalue=...), 1)
+    for number, (pair, line) in both:
+        if pair is ... or line is ...:
+            sizes = [number - 1, number + sum(1 for _ in both)][:: 1 if pair is ... else -1]
+            raise ValueError(
+                f"{path} has {sizes[1]} lines, {source} has {sizes[0]} sentences; expected the links of a sentence "
+                f"pair on each line, and a blank line where there are none"
+            )
+        try:
+            yield None if pair is None else _with_links(pair, line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+
+
+def _with_links(pair: Sentence, line: str) -> Linked:
+    """Return a pair with the word links of a line; words are those between spaces where there is no tree."""
+    links = {part: LINK.fullmatch(part) for part in line.split()}
+    if wrong := [part for part, link in links.items() if link is None]:
+        raise ValueError(f"no word link: got {wrong[0]!r}; expected SOURCE-TARGET, such as 0-0 1-2")
+    sides = {"spans": _words(pair), "target": pair.target and replace(pair.target, spans=_words(pair.target))}
+    given = {field.name: getattr(pair, field.name) for field in fields(Sentence)}
+    return Linked(**given | sides, links=tuple((int(link[1]), int(link[2])) for link in links.values() if link))
+
+
+def _words(sentence: Sentence) -> tuple[Span | None, ...]:
+    return sentence.spans or tuple(match.span() for match in WORD.finditer(sentence.text))
 
 
 def _side(path: Path, *, parsed: bool = False) -> Iterator[Sentence]:

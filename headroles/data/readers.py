@@ -27,6 +27,7 @@ def read(
     name: str | None = None,
     limit: int | None = None,
     chat: bool = False,
+    links: str | Path | None = None,
 ) -> Corpus:
     r"""Read a corpus from one file, or from two files with corresponding sentences.
 
@@ -51,6 +52,8 @@ def read(
             translation or the second text of a pair is the assistant's answer; without one the model is about to
             answer. Tokens of the template are special tokens in every score, whatever they say, and no loss or logit
             of theirs counts. Trees of the text stay.
+        links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, places
+            of a source and a target word from 0. Words are those of the tree, or without one those between spaces.
 
     Returns:
         The corpus.
@@ -75,12 +78,22 @@ def read(
         )
     if target is not None and form in ("text", "labelled", "pairs"):
         raise ValueError(f"form={form!r} is one file: got a target too, {target}; leave out form= or the target")
-    if target is None and form is None and named(place):
+    is_named = target is None and form is None and named(place)
+    if links is not None and (chat or is_named):
+        raise ValueError(
+            f"links= are of sentence pairs in files: got {'chat=True' if chat else f'the data set {place}'} too; "
+            f"expected two files, or one of two columns"
+        )
+    if is_named:
         names = () if text is None else text if isinstance(text, tuple) else (text,)
         fetched = islice(gather(place, tuple(map(str, names)), None if label is None else str(label)), limit)
         return _corpus(name or place, _complete(fetched, place, limit), chat=chat)
     files = [source] if target is None else [source, target]
-    whole = complete(entries(source, target, form, text, label), ", ".join(map(str, files)), limit)
+    whole = complete(
+        entries(source, target, form, text, label, None if links is None else Path(links)),
+        ", ".join(map(str, files)),
+        limit,
+    )
     return _corpus(name or stem(*files), whole, chat=chat)
 
 

@@ -32,6 +32,7 @@ class StreamingCorpus:
         part: Number of sentences that are in memory, tokenised and sorted by length at once.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
         chat: Whether each text is the user's turn of a chat, and its translation the answer, as of `headroles.read`.
+        links: File of word links, as of `headroles.read`.
 
     Raises:
         ValueError: If `limit` is below 1.
@@ -47,18 +48,26 @@ class StreamingCorpus:
         part: int = PART,
         limit: int | None = None,
         chat: bool = False,
+        links: str | Path | None = None,
     ) -> None:
         check_limit(limit)
         self.limit, self.chat = limit, chat
         self.source, self.target, self.part = Path(source), None if target is None else Path(target), part
+        self.links = None if links is None else Path(links)
+        if chat and links is not None:
+            raise ValueError("links= are of sentence pairs: got chat=True too; leave out one of the two")
         for path in self._files:
             check_file(path)
-        self.name = name or stem(*self._files)
+        self.name = name or stem(*self._texts)
         self._hashed: tuple[object, str] | None = None  # state of the files, and their hash
 
     @property
-    def _files(self) -> list[Path]:
+    def _texts(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
+
+    @property
+    def _files(self) -> list[Path]:
+        return self._texts if self.links is None else [*self._texts, self.links]
 
     @property
     def hash(self) -> str:
@@ -99,8 +108,8 @@ class StreamingCorpus:
                 f"{self.source} has {columns(header)}; a streamed table is of two columns that translate each other; "
                 "read others with headroles.read"
             )
-        sentences = entries(self.source, self.target, "parallel" if is_table else None)
-        whole = complete(sentences, ", ".join(map(str, self._files)), self.limit)
+        sentences = entries(self.source, self.target, "parallel" if is_table else None, links=self.links)
+        whole = complete(sentences, ", ".join(map(str, self._texts)), self.limit)
         yield from map(as_chat, whole) if self.chat else whole
         self._check_unchanged(state)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus, Linked, Sentence
 from headroles.data.streaming import StreamingCorpus
 from headroles.models.attention_hooks import exclusive
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
@@ -74,6 +74,11 @@ class Encoded:
             counts["dependencies"] += arcs
             counts["uncounted"] += arcs - sum(1 for _ in dependencies(row.sentence, row.words))
         return counts
+
+    @property
+    def linked(self) -> bool:
+        """Whether words of sources and targets are linked."""
+        return self.target is not None and any(isinstance(row.sentence, Linked) for row in self.source)
 
     @property
     def tokens(self) -> int:

@@ -38,6 +38,7 @@ class Imposed(ABC):
     needs_weights: bool = False  # the heads' own
     needs_trees: bool = False
     needs_counts: bool = False  # of tokens in a corpus
+    needs_links: bool = False  # of words and their translations
 
     @abstractmethod
     def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
@@ -79,6 +80,7 @@ class ByHead(Imposed):
         self.needs_weights = any(part.needs_weights for part in parts)
         self.needs_trees = any(part.needs_trees for part in parts)
         self.needs_counts = any(part.needs_counts for part in parts)
+        self.needs_links = any(part.needs_links for part in parts)
 
     @property
     def label(self) -> str:

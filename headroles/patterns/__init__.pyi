@@ -1,3 +1,4 @@
+from .alignment import Alignment as Alignment
 from .alignment import Diagonal as Diagonal
 from .base import Pattern as Pattern
 from .controls import Absent as Absent

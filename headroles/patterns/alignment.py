@@ -1,4 +1,4 @@
-"""Alignment: each target token is about the source token at the same share of the sentence."""
+"""Alignment: each target token is about the source words that it translates, or about the same share of the source."""
 
 from __future__ import annotations
 
@@ -7,8 +7,52 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headroles.data.corpus import Linked
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import Observation
+from headroles.patterns.sink import shared
+
+
+@dataclass(frozen=True)
+class Alignment(Pattern):
+    """The source words that are linked with the target word (`hr.read(..., links=)`), all their tokens alike.
+
+    The target word is the one that the decoder reads, not the one that it predicts: attention at the step that reads a
+    word finds its translation better than at the step that predicts it (Chen et al. 2020, arXiv 2004.14837).
+    """
+
+    kinds = ("cross",)
+    needs_links = True
+    about = "at the words that it translates"
+
+    def targets(self, observation: Observation) -> Tensor:
+        """Return equal weights on the tokens of the linked words."""
+        queries, keys = observation.queries, observation.keys
+        linked = _links(observation)  # bool [batch, target word, source word], the last of no word
+        last = linked.shape[-1] - 1
+        rows = linked.gather(1, _owners(queries.words, linked.shape[1] - 1)[..., None].expand(-1, -1, last + 1))
+        return shared(rows.gather(2, _owners(keys.words, last)[:, None].expand(-1, rows.shape[1], -1)))
+
+
+def _owners(words: Tensor, last: int) -> Tensor:
+    """Return the word of each token, `last` for none: [batch, token]."""
+    return words.masked_fill(words == NO_WORD, last)
+
+
+def _links(observation: Observation) -> Tensor:
+    """Return which words are linked: bool [batch, target word, source word], the last of each side of no word."""
+    views = observation.queries, observation.keys
+
+    def made() -> Tensor:
+        sizes = [max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) for view in views]
+        linked = torch.zeros(len(views[0].sentences), *(size + 1 for size in sizes), dtype=torch.bool)
+        for row, (target, pair) in enumerate(zip(*(view.sentences for view in views), strict=True)):
+            for source, place in pair.links if isinstance(pair, Linked) and pair.target == target else ():
+                linked[row, place, source] = True
+        return linked.to(views[0].ids.device)
+
+    return views[1].keep("links", made)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headroles.models.batching import Batch, TokenView
+from headroles.models.heads import Head
 from headroles.models.imposing import Counted, Imposed, Values, attended
 from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD
@@ -64,13 +65,15 @@ class Pattern(Imposed):
         about = self.targets(observation).sum(-1) > 0
         return about & (content if about.ndim == 2 else content[:, None])
 
-    def coverage(self, batch: Batch, kind: Kind, counted: Counted | None = None) -> tuple[int, int]:
-        """Return to how many content queries of a batch the pattern applies, and how many there are."""
+    def coverage(self, batch: Batch, head: Head, counted: Counted | None = None) -> tuple[Tensor, Tensor]:
+        """Return to how many content queries of each text the pattern applies, and how many there are: each [batch]."""
+        kind, layer, _ = head
         content = batch.queries(kind).content
         none = torch.empty(1, device=content.device).expand(
             len(content), 1, content.shape[1], batch.keys(kind).ids.shape[1]
         )
-        return int(self.applies(_observed(batch, kind, none, counted)).sum()), int(content.sum())
+        applies = self.applies(replace(_observed(batch, kind, none, counted), layer=layer))
+        return (applies.any(1) if applies.ndim == 3 else applies).sum(-1), content.sum(-1)
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not apply to heads of the site's kind."""
@@ -85,16 +88,18 @@ class Pattern(Imposed):
         """Return the pattern for the forwards of one batch."""
         return _Bound(self, batch, counted)
 
-    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
-        """Return the outputs of heads under the pattern, from the token ids of a forward alone."""
+    def outputs(self, site: Site, z: Tensor, values: Values, special: frozenset[int] = frozenset()) -> Tensor:
+        """Return the outputs of heads under the pattern, from the token ids of a forward and those that are special."""
         if site.kind not in self.kinds:
             return z
-        if self.needs_trees or self.needs_counts:
-            what = "dependency trees" if self.needs_trees else "counts of tokens"
+        needs = {"dependency trees": self.needs_trees, "word links": self.needs_links}
+        for what in (
+            what for what, is_needed in (needs | {"counts of tokens": self.needs_counts}).items() if is_needed
+        ):
             raise ValueError(
                 f"pattern {self} needs {what}, and a forward has none; try hr.ablate(..., replacement=...)"
             )
-        queries, keys = (_view(values, side) for side in _sides(site.kind, values))
+        queries, keys = (_view(values, side, special) for side in _sides(site.kind, values))
         return self.imposed(
             Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer), site, z, values
         )
@@ -128,6 +133,33 @@ class OfPattern:
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
     needs_trees: ClassVar[Any] = property(attrgetter("pattern.needs_trees"))
     needs_counts: ClassVar[Any] = property(attrgetter("pattern.needs_counts"))
+    needs_links: ClassVar[Any] = property(attrgetter("pattern.needs_links"))
+
+
+@dataclass(frozen=True)
+class InForwards(OfPattern, Imposed):
+    """A pattern in forwards of a model of which the special tokens are known, as in batches of its tokenizer.
+
+    Args:
+        pattern: The pattern.
+        special: The ids of special tokens.
+    """
+
+    pattern: Pattern
+    special: frozenset[int]
+
+    @property
+    def needs_weights(self) -> bool:  # type: ignore[override]
+        """Whether it needs the heads' own weights."""
+        return self.pattern.needs_weights
+
+    def check(self, site: Site) -> None:
+        """Raise ValueError if the pattern does not fit the heads of a site."""
+        self.pattern.check(site)
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+        """Return the outputs of heads under the pattern."""
+        return self.pattern.outputs(site, z, values, self.special)
 
 
 class _Bound(Imposed):
@@ -170,12 +202,15 @@ def _sides(kind: Kind, values: Values) -> tuple[str, str]:
     return {"enc-self": ("source", "source"), "dec-self": (target, target), "cross": (target, "source")}[kind]
 
 
-def _view(values: Values, side: str) -> TokenView:
-    """Return the tokens of a forward: all that are not padding are content, since special tokens are unknown."""
+def _view(values: Values, side: str, special: frozenset[int]) -> TokenView:
+    """Return the tokens of a forward; those that are neither padding nor special are content."""
     given = values.inputs.get(side, {})
     ids = given.get("input_ids")
     if ids is None:
         raise ValueError(f"a pattern needs token ids: got a forward without those of the {side}; expected input_ids")
     mask = given.get("attention_mask")
-    content = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return TokenView(ids, content, content, torch.full_like(ids, NO_WORD), (None,) * len(ids))
+    mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    content = mask & ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
+    if special and side == "target":
+        content[:, 0] = False  # the start token, whichever id it has
+    return TokenView(ids, mask, content, torch.full_like(ids, NO_WORD), (None,) * len(ids))

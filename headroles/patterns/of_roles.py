@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headroles.patterns.alignment import Diagonal
+from headroles.patterns.alignment import Alignment, Diagonal
 from headroles.patterns.base import Pattern
 from headroles.patterns.dependency import WAYS, Dependency
 from headroles.patterns.induction import Duplicate, Induction
@@ -26,6 +26,7 @@ _PATTERNS: dict[str, Callable[[str], Pattern]] = {  # name of a role -> pattern,
     "rare": lambda _: Rarest(),
     "sink": lambda detail: First() if detail == "first" else Special(),
     "alignment": lambda _: Diagonal(),
+    "translation": lambda _: Alignment(),
     "induction": lambda _: Induction(),
     "duplicate": lambda _: Duplicate(),
 }

@@ -52,6 +52,9 @@ _PLAIN = (
      "From 0.50 it is a role."),
     (FINDS, "alignment[diagonal]", "on the diagonal",
      "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
+    (FINDS, "links", "translated words",
+     "Share of linked target tokens that look most at a source word linked with theirs, 0 to 1. From 0.10 over the "
+     "diagonal it is a role."),
     (FINDS, "induction", "induction",
      "Weight on what followed the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
     (FINDS, "duplicate", "the same token",

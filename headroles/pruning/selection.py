@@ -6,7 +6,7 @@ import hashlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from numbers import Real
@@ -17,12 +17,15 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.data.corpus import CorpusLike
+from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed, check_whole
+from headroles.patterns.base import Pattern
+from headroles.pruning import hard_coding
+from headroles.pruning.hard_coding import MARK, Roles
 from headroles.pruning.learned_gates import (
     L0,
     NAME,
@@ -70,6 +73,7 @@ def prune(
     at_least: int = 0,
     train: Training | None = None,
     remove: bool = True,
+    substitute: bool | Roles = False,
     tune: TrainOptions | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
@@ -98,6 +102,10 @@ def prune(
             Learned gates are trained with the model in any case.
         remove: Whether the pruned heads are removed. If not, the table has which they are:
             `remove_heads(model, table[column])`.
+        substitute: Roles, as a table of `hr.roles` or as head -> pattern; True for those of the study. Pruned heads
+            with a role stay in the weights and are hard-coded: they attend by the pattern of their (first) role in
+            training "after", and, since no checkpoint holds a pattern, in blocks of `hard_code` from then on. Those
+            with a role that needs trees, word links or counts, which a forward has not, are removed.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
         folder: Where checkpoints, from which interrupted training continues, and the history of gates,
             `gates.parquet`, are kept; by default in the study, or nowhere.
@@ -114,9 +122,11 @@ def prune(
           survival[STRATEGY group GROUPS KINDS].
         - .open: P(gate != 0), with learned gates.
         - .turn: when the head is pruned, from 1, with a ranking.
+        - .hard_coded: 1 for a pruned head that is hard-coded, with `substitute`.
 
     Raises:
-        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
+        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, there are no roles to
+            substitute or a pattern does not fit its head, heads are not removed
             before the training after it, the training has too few steps for any strength to bring a gate to zero at the
             given rate, or `remove_heads` cannot remove heads from the model.
 
@@ -131,18 +141,10 @@ def prune(
     corpus = corpus_of(corpus)
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
     count = _count(chosen, keep, len(_units(context, handle)))
-    provenance = handle.provenance(
-        corpus,
-        strategy=chosen,
-        **declaration("ranking", chosen.name, chosen),
-        keep=count,
-        **({} if unit == "head" else {"unit": unit}),
-        kinds=",".join(kinds or ("all",)),
-        at_least=at_least,
-        train=train or "no",
-        seed=seed,
-        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-    )
+    patterns = hard_coding.substitutes(handle, substitute, study)
+    choices = _choices(context, chosen, count, kinds or ("all",))
+    tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
+    provenance = handle.provenance(corpus, **choices, at_least=at_least, train=train or "no", seed=seed, tune=tuned)
     label, name = _names(chosen, unit, count, kinds or ())
     with ExitStack() as stack:
         kept = None if study is None else study_at(study)
@@ -161,11 +163,28 @@ def prune(
             table = _by_gates(context, chosen, count, place, options, label, provenance)
             if kept is not None:
                 _kept(kept, name, label, provenance, lambda: table)
-        if remove and (table[label] == 0).any():
-            remove_heads(model, table[label])
+        if substitute is not False:
+            table = hard_coding.mark(table, label, patterns, name, kept)
+            patterns = {head: patterns[head] for head in hard_coding.marked(table)}
+        stays = table[label] + table[f"{label}.{MARK}"] if patterns else table[label]
+        if remove and (stays == 0).any():
+            remove_heads(model, stays)
         if train in ("after", "both"):
-            trainer.train(model, tokenizer, corpus, place / "tuned-after", **options)
+            _train_after(handle, corpus, patterns, place, options)
     return table
+
+
+def _train_after(
+    handle: HeadModel, corpus: Corpus, patterns: Mapping[Head, Pattern], place: Path, options: TrainOptions
+) -> None:
+    """Train a model without its pruned heads, and with the hard-coded ones attending by their patterns."""
+    train = partial(trainer.train, handle.model, handle.tokenizer, corpus, **options)
+    if not patterns:
+        train(place / "tuned-after")
+        return
+    digest = hard_coding.digest(patterns)
+    with hard_coding.imposed(HeadModel(handle.model, handle.tokenizer), patterns):
+        train(place / f"tuned-after-{digest}", note=f"hard_coded:{digest}")
 
 
 def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, changes: bool) -> HeadModel:
@@ -174,6 +193,13 @@ def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, chang
     if changes:
         check_whole(handle.model, "training and removal", "a ranking with remove=False")
     return handle
+
+
+def _choices(context: RankingContext, chosen: Strategy, count: int | None, kinds: Sequence[str]) -> dict[str, object]:
+    """Return what is selected, and how, for the provenance."""
+    shared = {} if context.unit == "head" else {"unit": context.unit}
+    strategy = {"strategy": chosen, **declaration("ranking", chosen.name, chosen)}
+    return {**strategy, "keep": count, **shared, "kinds": ",".join(kinds)}
 
 
 def _scheduled(schedule: Schedule | None, train: Training | None, *, remove: bool) -> tuple[Training | None, bool]:
@@ -230,7 +256,9 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     """Return the columns `label` of a study's survival table, or select heads and keep them beside other columns."""
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
-        return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
+        return frame.only(
+            stored, [column for column in map(str, stored) if column.startswith(label) and column != f"{label}.{MARK}"]
+        )
     study.claim(name, provenance)
     table = select()
     study.save(name, table, joined=("survival",))

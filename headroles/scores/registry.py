@@ -23,6 +23,7 @@ from headroles.tables.frame import KINDS, Kind
 from headroles.tables.names import unknown
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
+LINKED = ("links",)  # beside these, where words of a corpus are linked
 REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
 
 
@@ -131,6 +132,8 @@ def _needs(score: Measure) -> str:
     """What the corpus of a table without the score lacked."""
     if score.needs_trees:
         return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
+    if score.needs_links:
+        return "the corpus has no word links; read them with links= (--links)"
     return "the corpus is a stream; read it whole, or give a reference corpus for token counts"
 
 
@@ -150,7 +153,7 @@ def available(
             if fault := _fault(score, sites, pages, counted=counted):
                 raise ValueError(fault)
         return chosen
-    default = named(DEFAULT, weights, without_sink=without_sink)
+    default = named(DEFAULT + LINKED * pages.first.linked, weights, without_sink=without_sink)
     return [score for score in default if not _fault(score, sites, pages, counted=counted)]
 
 
@@ -164,6 +167,11 @@ def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) ->
         return (
             f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
             f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
+        )
+    if score.needs_links and not pages.first.linked:
+        return (
+            f"score {name!r} needs word links, and corpus {corpus!r} has none with translations; try "
+            f"headroles.read(source, target, links=...)"
         )
     if score.needs_counts and pages.streamed and not counted:
         return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="

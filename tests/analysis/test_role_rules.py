@@ -262,7 +262,7 @@ def test_errors():
     made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
     message = (
         "unknown role 'rarity'; did you mean 'rare'; known: alignment, duplicate, induction, positional, rare, "
-        "retrieval, sink, successor, syntactic"
+        "retrieval, sink, successor, syntactic, translation"
     )
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})

@@ -36,6 +36,54 @@ def test_two_files(file, caplog):
     assert caplog.messages == [f"{left}, {right}: left out 1 of 3 entries, which have a blank text"]
 
 
+def test_word_links(file, caplog):
+    """A line for each pair, blank ones included; words are those of a tree, or those between spaces."""
+    left, right = file("a.en", "a big  dog\n\nno\n"), file("a.de", "ein Hund.\nx\nnein\n")
+    links = file("links.txt", "0-0 2-1 1-1 2-1\n0-7\n\n")
+    pair, other = read(left, right, links=links)
+    assert (pair.links, other.links) == (((0, 0), (2, 1), (1, 1)), ())
+    assert [pair.text[slice(*span)] for span in pair.spans] == ["a", "big", "dog"]
+    assert [pair.target.text[slice(*span)] for span in pair.target.spans] == ["ein", "Hund."]
+    assert caplog.messages == [f"{left}, {right}: left out 1 of 3 entries, which have a blank text"]
+    assert (
+        len({read(left, right).hash, *(read(left, right, links=file("l", f"{at}-0\n\n\n")).hash for at in "01")}) == 3
+    )
+    table = file("a.tsv", "a dog\tein Hund\n")
+    assert read(table, links=file("b", "1-1\n"))[0].links == ((1, 1),)
+    treed = read(file("a.conllu", HI), file("b.en", "Hallo !\n"), links=file("c", "1-1\n"))[0]
+    assert (treed.spans, treed.heads, treed.links) == (((0, 2), (2, 3)), (-1, 0), ((1, 1),))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0-0\n1:1\n", "{links}, line 2: no word link: got '1:1'; expected SOURCE-TARGET, such as 0-0 1-2"),
+        ("0-0 1-2\n\n", "{links}, line 1: link 1-2 is beyond the words of 'a dog' and 'ein Hund': got 2 source and 2 "
+         "target words; expected places from 0"),
+        ("0-0\n", "{links} has 1 lines, {left} has 2 sentences; expected the links of a sentence pair on each line, "
+         "and a blank line where there are none"),
+        ("0-0\n\n\n\n", "{links} has 4 lines, {left} has 2 sentences; expected the links of a sentence pair on each "
+         "line, and a blank line where there are none"),
+    ],
+)  # fmt: skip
+def test_word_links_that_do_not_fit(file, text, message):
+    left, right, links = file("a.en", "a dog\nno\n"), file("a.de", "ein Hund\nnein\n"), file("links", text)
+    with pytest.raises(ValueError, match=whole(message.format(links=links, left=left))):
+        read(left, right, links=links)
+
+
+def test_word_links_of_texts_without_translations(file):
+    left, right, links = file("a.en", "a dog\n"), file("a.de", "ein Hund\n"), file("links", "0-0\n")
+    message = f"{links}, line 1: word links of 'a dog': got no translation; expected a target"
+    with pytest.raises(ValueError, match=whole(message)):
+        read(left, links=links)
+    message = "links= are of sentence pairs in files: got {} too; expected two files, or one of two columns"
+    with pytest.raises(ValueError, match=whole(message.format("chat=True"))):
+        read(left, right, links=links, chat=True)
+    with pytest.raises(ValueError, match=whole(message.format("the data set wmt14/de-en:test"))):
+        read("wmt14/de-en:test", links=links)
+
+
 def test_trees_and_plain_text_mix(file):
     trees, plain = file("a.conllu", GERMAN + "\n" + HI), file("a.en", "He sees the doctor.\nHi!\n")
     greeting = Sentence("Hi!", ((0, 2), (2, 3)), (-1, 0), ("root", "punct"))

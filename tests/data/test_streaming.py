@@ -56,6 +56,30 @@ def test_what_is_streamed_is_what_is_read_at_once(files, names):
     assert tuple(one for part in parts for one in part) == read.sentences
 
 
+def test_streamed_word_links_are_those_that_are_read(files, tmp_path):
+    links = tmp_path / "links"
+    links.write_text("0-0 1-1\n" * SIZE)
+    pairs = files / "pairs.tsv"
+    stream = StreamingCorpus(pairs, links=links, part=7)
+    assert tuple(stream) == hr.read(pairs, links=links).sentences
+    assert stream.name == "pairs"
+    before = stream.hash
+    assert before != StreamingCorpus(pairs).hash
+    links.write_text("0-1 1-1\n" * SIZE)
+    assert stream.hash != before
+    with pytest.raises(
+        ValueError, match=whole("links= are of sentence pairs: got chat=True too; leave out one of the two")
+    ):
+        StreamingCorpus(pairs, links=links, chat=True)
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), stream, ["links"], n_resamples=0)
+    close(
+        table["links"],
+        hr.score(zoo.tiny("marian"), tokens_of("marian"), hr.read(pairs, links=links), ["links"], n_resamples=0)[
+            "links"
+        ],
+    )
+
+
 def test_a_streamed_chat_is_a_chat_that_is_read_and_another_corpus(files):
     paths = files / "trees.conllu", files / "target.txt"
     stream = StreamingCorpus(*paths, chat=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus, Linked, Sentence
 from headroles.models.batching import TokenView
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.base import Observation
@@ -149,6 +149,18 @@ def _letters(rng, trees, translated):
     target = _letters(rng, trees, False) if translated else None
     spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
     return Sentence(" ".join(words), spans, *((tuple(links), tuple(labels)) if trees else ()), target=target)
+
+
+@cache
+def linked(size=12):
+    """The sentences of `corpus` with random word links; some words have none, some several."""
+    pairs = []
+    for number, pair in enumerate(corpus(size, trees=False)):
+        rng = random.Random(number)
+        every = [(source, target) for source in range(len(pair.spans)) for target in range(len(pair.target.spans))]
+        links = tuple(rng.sample(every, len(every) // 5)) if number else ()
+        pairs.append(Linked(**{field.name: getattr(pair, field.name) for field in fields(Sentence)}, links=links))
+    return Corpus("linked", tuple(pairs))
 
 
 STEP = 2**-12  # resamples are kept to this precision

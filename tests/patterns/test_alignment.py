@@ -1,16 +1,21 @@
-"""Alignment: the source token on the diagonal, by fractions, measured and imposed on cross-attention."""
+"""Alignment: linked source words and the token on the diagonal, measured and imposed on cross-attention."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
 
+import numpy as np
 import pytest
 import torch
-from helpers.imposed import at, imposed_equals_loop, table, tiny
-from helpers.letters import observation
+from helpers import zoo
+from helpers.imposed import alike, at, imposed_equals_loop, lettered, table, tiny
+from helpers.letters import corpus, linked, observation, tokenizer
+from helpers.messages import whole
 
-from headroles.patterns import Diagonal
+import headroles as hr
+from headroles.data.corpus import Corpus
+from headroles.patterns import Alignment, Diagonal, Shift
 
 
 def on_diagonal(step, steps, keys):
@@ -44,3 +49,50 @@ def test_imposed_is_a_slow_loop(name):
         )
 
     imposed_equals_loop(tiny(name), Diagonal(), "cross", row)
+
+
+@pytest.mark.parametrize("sentence", [1, 5])
+def test_imposed_links_are_a_slow_loop(sentence):
+    """Equal weights on the tokens of the linked words, its own where a word has no link; the start token has none."""
+    case = lettered("marian")
+    case.corpus = linked()
+
+    def row(batch):
+        pair, (source,), (target,) = case.corpus[sentence], batch.source.words.tolist(), batch.target.words.tolist()
+        keys = [[place for place, word in enumerate(source) if (word, read) in pair.links] for read in target]
+        assert any(keys)
+        assert not all(keys)
+        return lambda query, _: alike(keys[query], len(source))
+
+    imposed_equals_loop(case, Alignment(), "cross", row, sentence=sentence)
+
+
+def test_links_in_a_batch_are_those_of_each_pair():
+    """Padding, and pairs with more or fewer words, change nothing; role tests know how many tokens have a link."""
+    model, pairs, head = zoo.tiny("marian"), linked(), ("cross", 1, 2)
+    table = hr.test_roles(model, tokenizer(), pairs, {head: Alignment()}, n_resamples=2)
+    options = {"sets": {"head": [head]}, "replacement": Alignment(), "n_resamples": 0}
+    alone = [hr.ablate(model, tokenizer(), Corpus("one", (pair,)), **options).iloc[0, 0] for pair in pairs]
+    words = [tokenizer()(pair.target.text).word_ids() for pair in pairs]
+    assert table["own"].iloc[0] == pytest.approx(np.average(alone, weights=[*map(len, words)]), abs=1e-6)
+    assert abs(table["own"].iloc[0]) > 1e-4
+    targets = [{target for _, target in pair.links} for pair in pairs]
+    count = sum(word in linked_words for row, linked_words in zip(words, targets, strict=True) for word in row)
+    assert table[["tokens", "texts"]].iloc[0].tolist() == [count, len(pairs) - 1]
+
+
+def test_links_that_are_not_there_and_other_heads_are_refused():
+    model = zoo.tiny("marian")
+    message = (
+        "replacement shift=alignment,1 needs word links: got corpus 'letters' without any; try "
+        "hr.read(source, target, links=...)"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.ablate(model, tokenizer(), corpus(3), replacement=Shift(Alignment(), 1), n_resamples=0)
+    message = "pattern Alignment() does not fit model.encoder.layers.0.self_attn: got enc-self heads; expected cross"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.test_roles(model, tokenizer(), linked(), {("enc-self", 0, 0): Alignment()})
+    message = "pattern Alignment() needs word links, and a forward has none; try hr.ablate(..., replacement=...)"
+    mask = hr.head_mask(model, [("cross", 0, 0)])
+    with hr.mask_heads(model, mask, replacement=Alignment()), pytest.raises(ValueError, match=whole(message)):
+        model(**lettered("marian").inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headroles.patterns import Dependency, Diagonal, Duplicate, First, Induction, Offset, Rarest, Special
+from headroles.patterns import Alignment, Dependency, Diagonal, Duplicate, First, Induction, Offset, Rarest, Special
 from headroles.patterns.of_roles import pattern_of
 
 
@@ -19,6 +19,7 @@ from headroles.patterns.of_roles import pattern_of
         ("sink[first]", First()),
         ("sink[special]", Special()),
         ("alignment", Diagonal()),
+        ("translation", Alignment()),
         ("induction", Induction()),
         ("duplicate", Duplicate()),
         ("important", None),

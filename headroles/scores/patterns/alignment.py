@@ -1,12 +1,14 @@
-"""Alignment: does a cross-attention head advance through the source as the target is written?"""
+"""Alignment: does a cross-attention head advance through the source, or to the words that a target word translates?"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headroles.patterns.alignment import diagonal
+from headroles.patterns import alignment
+from headroles.patterns.alignment import Diagonal, diagonal
 from headroles.scores.base import Observation, Score, Sums
+from headroles.scores.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,37 @@ class Alignment(Score):
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of target tokens."""
         return {"alignment[diagonal]": sums["queries"]}
+
+
+@dataclass(frozen=True)
+class Links(Score):
+    """Share of linked target tokens with the largest weight on a source word that is linked with theirs.
+
+    Links are those of `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token
+    on the diagonal is one of a linked word. A target token is the one the decoder reads, not the one it predicts.
+    """
+
+    kinds = ("cross",)
+    needs_links = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the target tokens that are right: [batch, heads]."""
+        return {"hits": Measured(alignment.Alignment()).update(observation)["hits"]}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the linked target tokens, and those for which the diagonal is right: each [batch, heads or 1]."""
+        targets = alignment.Alignment().targets(observation)
+        near = (targets * Diagonal().targets(observation)).any(-1)  # [batch, query]
+        return {"queries": observation.count(targets.any(-1)), "near": observation.count(near)}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `links`, and the diagonal's share as `.baseline`."""
+        share = sums["hits"] / sums["queries"]
+        return {"links": share, "links.baseline": (sums["near"] / sums["queries"]).expand_as(share)}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of linked target tokens, for the share and its baseline."""
+        return dict.fromkeys(("links", "links.baseline"), sums["queries"])
 
 
 def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:

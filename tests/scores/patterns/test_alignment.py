@@ -8,8 +8,11 @@ from fractions import Fraction
 
 import pytest
 import torch
-from helpers.letters import looking, observation, value
+from helpers import zoo
+from helpers.letters import corpus, linked, looking, observation, tokenizer, value
+from helpers.messages import whole
 
+import headroles as hr
 from headroles.scores.patterns.alignment import Alignment
 from headroles.scores.registry import named
 
@@ -50,3 +53,58 @@ nan = math.nan
 def test_numbers_of_cross_attention(places, keys, special, monotone, diagonal):
     found = value(named(["alignment"])[0], observation(looking(places, keys), kind="cross", special=special))
     assert found == pytest.approx({"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}, nan_ok=True)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return hr.score(zoo.tiny("marian"), tokenizer(), linked(), n_resamples=20)
+
+
+@torch.no_grad()
+def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores):
+    """Word by word from the output of transformers: the decoder reads the target one place later."""
+    model, tokens = zoo.tiny("marian"), tokenizer()
+    model.set_attn_implementation("eager")
+    hits, near, queries = torch.zeros(2, 4), 0, 0
+    for pair in linked():
+        source, target = tokens(pair.text), tokens(pair.target.text)
+        ids = [model.config.decoder_start_token_id, *target["input_ids"][:-1]]
+        weights = model(
+            input_ids=torch.tensor([source["input_ids"]]), decoder_input_ids=torch.tensor([ids]), output_attentions=True
+        ).cross_attentions  # of each layer [1, head, query, key]
+        words, size = source.word_ids()[:-1], len(ids) - 1  # without the end
+        for step, word in enumerate(target.word_ids()[:-1]):
+            right = [place for place, other in enumerate(words) if (other, word) in pair.links]
+            if not right:
+                continue
+            queries += 1
+            near += math.ceil(Fraction(step * (len(words) - 1), max(1, size - 1)) - Fraction(1, 2)) in right
+            for layer, of_layer in enumerate(weights):
+                for head in range(4):
+                    hits[layer, head] += int(of_layer[0, head, step + 1, : len(words)].argmax()) in right
+    cross = scores.xs("cross")
+    assert queries > 50
+    assert cross["links"].tolist() == pytest.approx((hits.flatten() / queries).tolist())
+    assert cross["links.baseline"].tolist() == pytest.approx([near / queries] * 8)
+    assert scores.drop("cross", level="kind")["links"].isna().all()
+    assert (cross["links.low"] <= cross["links"]).all()
+    assert (cross["links"] <= cross["links.high"]).all()
+
+
+def test_links_are_a_score_where_there_are_links_and_a_role_over_the_diagonal(scores):
+    model = zoo.tiny("marian")
+    without = hr.score(model, tokenizer(), corpus(3), n_resamples=0)
+    assert {name for name in scores if "links" in name} == {
+        f"links{part}{end}" for part in ("", ".baseline") for end in ("", ".low", ".high")
+    }
+    assert not any("links" in name for name in without)
+    cross = scores.xs("cross")
+    roles = hr.roles(scores, thresholds={"translation": 0.01})
+    assert roles.xs("cross")["translation"].tolist() == (cross["links"] - cross["links.baseline"] >= 0.01).tolist()
+    assert 0 < roles["translation"].sum() < 8
+    message = (
+        "score 'links' needs word links, and corpus 'letters' has none with translations; try "
+        "headroles.read(source, target, links=...)"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokenizer(), corpus(3), ["links"], n_resamples=0)
