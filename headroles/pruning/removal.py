@@ -59,12 +59,13 @@ def remove_heads(
         >>> hr.remove_heads(model, [("enc-self", 0, 2), ("enc-self", 1, 0)])
     """
     handle = HeadModel(model)
+    given, model = model, handle.model
     if handle.offloaded:
         raise ValueError(
             f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to remove heads"
         )
     sites, pruned = handle.sites, _pruned_heads(handle, heads)
-    _check_plain(handle)
+    check_plain(handle)
     if groups not in ("equal", "whole", "expand"):
         raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
     _check_shared(sites, pruned)
@@ -96,7 +97,7 @@ def remove_heads(
             "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
             *(zeroed, " is" if zeroed == 1 else "s are"),
         )
-    return model
+    return given
 
 
 def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
@@ -124,13 +125,13 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     by_projection(model, sites)  # raises an error for heads that cannot be masked
     if handle.offloaded:
         raise ValueError(f"the weights of {type(model).__name__} are offloaded; load it whole to zero heads")
-    _check_plain(handle)
+    check_plain(handle)
     for site in sites:
         _zero_columns(site, [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen])
     return model
 
 
-def _check_plain(handle: HeadModel) -> None:
+def check_plain(handle: HeadModel) -> None:
     """Raise ValueError for an output projection with a weight that is not all of its map: quantised, or adapted."""
     for site in handle.sites:
         if site.out is not None and (fault := unreadable_weight(site, handle.name, merged=False)):
