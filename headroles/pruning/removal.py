@@ -182,13 +182,24 @@ def _remove(
             _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
-                shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
+                shapes |= _shapes(name, module)
     left = []
     for site in sites:  # sites that share a module share its heads
         new = after[site.module]
         left.append(replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced))
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
     remember(model, left)  # also where heads were only zeroed
+
+
+def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
+    """Return the shapes of a module's parameters by their names in a model without adapters, or with merged ones."""
+    adapted = [path for path, part in module.named_modules(prefix=name) if hasattr(part, "base_layer")]
+    shapes = {}
+    for path, value in module.named_parameters(prefix=name):
+        layer = next((layer for layer in adapted if path.startswith(f"{layer}.")), None)
+        if layer is None or path.startswith(f"{layer}.base_layer."):
+            shapes[path.replace(".base_layer.", ".")] = list(value.shape)
+    return shapes
 
 
 def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
