@@ -71,8 +71,10 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
 
 
 def uncompiled(model: Any) -> PreTrainedModel:
-    """Return the model behind a compiled one; another model as it is. TypeError for what is no transformers model."""
+    """Return the model behind a compiled one, or in one of PEFT; TypeError for what is no transformers model."""
     inner = getattr(model, "_orig_mod", model)
+    if hasattr(inner, "merge_and_unload"):  # a PeftModel whose adapters are in the layers; prompts are before them
+        inner = inner.get_base_model()
     if not isinstance(inner, PreTrainedModel):
         raise TypeError(f"expected a transformers model, got {type(inner).__name__}; {_advice(inner)}")
     return inner
@@ -80,8 +82,8 @@ def uncompiled(model: Any) -> PreTrainedModel:
 
 def _advice(model: Any) -> str:
     """What to give instead of something that is no transformers model."""
-    if hasattr(model, "merge_and_unload"):  # of PEFT
-        return "try model.merge_and_unload(), or model.get_base_model(), the model in it with its active adapter"
+    if hasattr(model, "get_base_model"):  # of PEFT
+        return "try model.get_base_model(), the model in it without its prompt"
     if isinstance(getattr(model, "module", None), PreTrainedModel):  # DataParallel and the like
         return "try model.module"
     return "load one with headroles.load(name)"

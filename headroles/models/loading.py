@@ -378,12 +378,16 @@ def check_savable(model: PreTrainedModel, place: Path) -> None:
     subject = f"could not write {place}: {type(model).__name__}"
     if not hasattr(model, "hf_quantizer") and any(map(sites.is_packed, model.modules())):
         raise OSError(f"{subject} was quantised in memory, which transformers does not save; try to save it before")
-    is_adapted = any(hasattr(module, "base_layer") for module in model.modules())
-    if is_adapted and not getattr(model, "_hf_peft_config_loaded", False):  # else only the adapters are saved
+    if is_adapted(model) and not getattr(model, "_hf_peft_config_loaded", False):  # else only the adapters are saved
         raise OSError(
             f"{subject} has adapters of PEFT beside its weights, which transformers saves under names that it does not "
             f"load; try the model that merge_and_unload() returns"
         )
+
+
+def is_adapted(model: PreTrainedModel) -> bool:
+    """Whether a model has adapters of PEFT beside its weights."""
+    return any(hasattr(module, "base_layer") for module in model.modules())
 
 
 def check_no_study(place: Path, *, besides: str = "") -> None:

@@ -59,12 +59,13 @@ def remove_heads(
         >>> hr.remove_heads(model, [("enc-self", 0, 2), ("enc-self", 1, 0)])
     """
     handle = HeadModel(model)
+    given, model = model, handle.model
     if handle.offloaded:
         raise ValueError(
             f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to remove heads"
         )
     sites, pruned = handle.sites, _pruned_heads(handle, heads)
-    _check_plain(handle)
+    check_plain(handle)
     if groups not in ("equal", "whole", "expand"):
         raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
     _check_shared(sites, pruned)
@@ -96,7 +97,7 @@ def remove_heads(
             "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
             *(zeroed, " is" if zeroed == 1 else "s are"),
         )
-    return model
+    return given
 
 
 def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
@@ -124,13 +125,13 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     by_projection(model, sites)  # raises an error for heads that cannot be masked
     if handle.offloaded:
         raise ValueError(f"the weights of {type(model).__name__} are offloaded; load it whole to zero heads")
-    _check_plain(handle)
+    check_plain(handle)
     for site in sites:
         _zero_columns(site, [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen])
     return model
 
 
-def _check_plain(handle: HeadModel) -> None:
+def check_plain(handle: HeadModel) -> None:
     """Raise ValueError for an output projection with a weight that is not all of its map: quantised, or adapted."""
     for site in handle.sites:
         if site.out is not None and (fault := unreadable_weight(site, handle.name, merged=False)):
@@ -181,13 +182,24 @@ def _remove(
             _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
-                shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
+                shapes |= _shapes(name, module)
     left = []
     for site in sites:  # sites that share a module share its heads
         new = after[site.module]
         left.append(replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced))
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
     remember(model, left)  # also where heads were only zeroed
+
+
+def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
+    """Return the shapes of a module's parameters by their names in a model without adapters, or with merged ones."""
+    adapted = [path for path, part in module.named_modules(prefix=name) if hasattr(part, "base_layer")]
+    shapes = {}
+    for path, value in module.named_parameters(prefix=name):
+        layer = next((layer for layer in adapted if path.startswith(f"{layer}.")), None)
+        if layer is None or path.startswith(f"{layer}.base_layer."):
+            shapes[path.replace(".base_layer.", ".")] = list(value.shape)
+    return shapes
 
 
 def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:

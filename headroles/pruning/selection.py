@@ -21,6 +21,7 @@ from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
+from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed, check_whole
 from headroles.patterns.base import Pattern
@@ -38,7 +39,7 @@ from headroles.pruning.learned_gates import (
     train_gates,
 )
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
-from headroles.pruning.removal import remove_heads
+from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
 from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
@@ -86,7 +87,9 @@ def prune(
 
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
-            it in place.
+            it in place. Of a model of PEFT the adapter alone is trained beside the gates, the weights stay; with an
+            adapter beside an output projection, heads can only be masked (`remove=False`). To save what is left, save
+            the model that `merge_and_unload()` returns.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
@@ -138,6 +141,8 @@ def prune(
     chosen, options = strategy_of(strategy), tune or {}
     _check(chosen, train, at_least, unit, remove=remove)
     handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
+    if remove and is_adapted(handle.model):
+        check_plain(handle)  # fails now rather than after training
     corpus = corpus_of(corpus)
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
     count = _count(chosen, keep, len(_units(context, handle)))

@@ -1,13 +1,20 @@
-// The attention of one head on an example sentence: a table of weights, or arcs, and the heads beside it.
+// The attention of one head on an example sentence: a table of weights, arcs, or what the model writes token by token,
+// and the heads beside it.
 const FAINT = 0.05; // weights below it are no arcs
-const looking = { sentence: 0, arcs: false };
+const looking = { sentence: 0, view: null, step: 1 }; // no view: steps if the model wrote the text, else the matrix
 
 function weightsOf(row) {
   const sentence = data.attention[looking.sentence];
   const flat = sentence?.weights[row];
   if (!flat) return null;
-  const { queries, keys } = sentence.tokens[heads[row].kind];
-  return { queries, keys, at: (i, j) => flat[i * keys.length + j] / 1000 };
+  const { queries, keys, written } = sentence.tokens[heads[row].kind];
+  const whole = flat.flatMap((weight) => (weight < 0 ? new Array(-weight).fill(0) : weight)); // -n are n zeros
+  return { queries, keys, written, at: (i, j) => whole[i * keys.length + j] / 1000 };
+}
+
+function viewOf(written) {
+  const views = written ? ["steps", "matrix", "arcs"] : ["matrix", "arcs"];
+  return views.includes(looking.view) ? looking.view : views[0];
 }
 
 function attentionPart(row) {
@@ -15,22 +22,27 @@ function attentionPart(row) {
   const part = make("section", { class: "attention", "aria-label": "Attention on example sentences" });
   const draw = () => {
     const kept = part.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    part.replaceChildren(make("h3", { text: "Attention" }), choices(draw), ...shownFor(row));
+    part.replaceChildren(make("h3", { text: "Attention" }), choices(row, draw), ...shownFor(row));
     part.querySelector(`[data-key="${kept}"]`)?.focus();
   };
   draw();
   return part;
 }
 
-function choices(draw) {
+function choices(row, draw) {
+  const written = data.attention[looking.sentence].tokens[heads[row].kind]?.written;
   const sentences = data.attention.map((sentence, place) => {
     const button = make("button", { type: "button", "data-key": `s${place}`, "aria-pressed": String(place === looking.sentence), "aria-label": `sentence ${place + 1}: ${sentence.text}`, text: place + 1 });
     button.addEventListener("click", () => { looking.sentence = place; draw(); });
     return button;
   });
-  const view = make("button", { type: "button", "data-key": "view", "aria-pressed": String(looking.arcs), text: "Arcs" });
-  view.addEventListener("click", () => { looking.arcs = !looking.arcs; draw(); });
-  return make("p", { class: "choices controls" }, "Sentence ", sentences, view);
+  const views = [written ? ["steps", "Token by token"] : null, ["arcs", "Arcs"]].filter(Boolean).map(([name, text]) => {
+    const pressed = viewOf(written) === name;
+    const button = make("button", { type: "button", "data-key": name, "aria-pressed": String(pressed), text });
+    button.addEventListener("click", () => { looking.view = pressed ? "matrix" : name; draw(); });
+    return button;
+  });
+  return make("p", { class: "choices controls" }, "Sentence ", sentences, make("span", { class: "views" }, views));
 }
 
 function shownFor(row) {
@@ -38,7 +50,7 @@ function shownFor(row) {
   const weights = weightsOf(row);
   const texts = [make("p", { class: "sentence", text: sentence.text }), sentence.target === null ? null : make("p", { class: "sentence target", text: sentence.target })];
   if (!weights) return [...texts.filter(Boolean), make("p", { class: "note", text: "This head is not in the table of attention." })];
-  const drawn = looking.arcs ? arcs(row, weights) : matrix(row, weights);
+  const drawn = { steps, matrix, arcs }[viewOf(weights.written)](row, weights);
   return [...texts.filter(Boolean), drawn, beside(row)];
 }
 
@@ -52,12 +64,36 @@ function matrix(row, { queries, keys, at }) {
   const rows = queries.map((query, i) => make("tr", {}, make("th", { scope: "row" }, piece(query)), keys.map((token, j) => {
     const weight = at(i, j);
     const td = make("td", { "data-tip": `${query} looks at ${token}: ${number(weight, 2)}`, text: weight >= 0.995 ? "1" : weight >= 0.005 ? number(weight, 2).slice(1) : "" });
-    td.style.setProperty("--share", `${(100 * weight).toFixed(1)}%`);
-    if (weight >= 0.5) td.className = weight < 0.65 ? "middling" : "deep"; // black and white reach 4.5:1 on either side
-    return td;
+    return shaded(td, weight);
   })));
   const caption = make("caption", { text: "Each row is a token that looks, each column one that is looked at; weights to two decimals, those below 0.005 left out." });
   return scrolling("Weights of attention", make("table", { class: "matrix" }, caption, make("thead", {}, header), make("tbody", {}, rows)));
+}
+
+function shaded(element, weight) {
+  element.style.setProperty("--share", `${(100 * weight).toFixed(1)}%`);
+  if (weight >= 0.5) element.classList.add(weight < 0.65 ? "middling" : "deep"); // black and white reach 4.5:1 on either side
+  return element;
+}
+
+// What the model has read when it writes a token, shaded by the weights of the query before it, which writes it.
+function steps(row, { queries, keys, written, at }) {
+  const given = queries.length - written;
+  const own = heads[row].kind !== "cross"; // keys are the text itself
+  const [text, label] = [make("p", { class: "steps" }), make("output", { class: "small" })];
+  const slider = make("input", { type: "range", class: "controls", min: 1, max: written, value: looking.step, "data-key": "step", "aria-label": "Number of the token that the model writes" });
+  const show = () => {
+    looking.step = Number(slider.value);
+    const next = given + looking.step - 1;
+    const read = own ? keys.slice(0, next) : keys;
+    const best = read.reduce((top, _, j) => (at(next - 1, j) > at(next - 1, top) ? j : top), 0);
+    const tokens = read.map((token, j) => shaded(make("span", { class: own && j >= given ? "own" : "", "data-tip": `${queries[next]} is written with ${number(at(next - 1, j), 2)} on ${token}` }, piece(token)), at(next - 1, j)));
+    text.replaceChildren(...tokens, make("strong", {}, piece(queries[next])));
+    label.textContent = `Token ${looking.step} of ${written}, ${queries[next]}: the head looks most at ${keys[best]}, ${number(at(next - 1, best), 2)}.`;
+  };
+  slider.addEventListener("input", show);
+  show();
+  return make("figure", {}, slider, label, text, make("figcaption", { class: "small", text: "The weights with which the model wrote the framed token; tokens with a line below are its own." }));
 }
 
 function arcs(row, { queries, keys, at }) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +143,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
 
 
 def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
-    """Collect the example sentences: tokens of each kind, and weights of each head in thousandths."""
+    """Collect the example sentences: tokens of each kind, and weights of each head (`_thousandths`)."""
     table = next((table for table in tables if table.kind.part == "attention"), None)
     if table is None:
         return []
@@ -151,7 +152,10 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     for _, sentence in table.frame.groupby("sentence", sort=True):
         rows = {(row["kind"], row["layer"], row["head"]): row for row in sentence.to_dict("records")}
         first = {row["kind"]: row for row in reversed(list(rows.values()))}
-        tokens = {kind: {"queries": list(row["queries"]), "keys": list(row["keys"])} for kind, row in first.items()}
+        tokens = {
+            kind: {"queries": list(row["queries"]), "keys": list(row["keys"]), "written": int(row.get("written", 0))}
+            for kind, row in first.items()
+        }
         text, target = (next(iter(rows.values()))[name] for name in ("text", "target"))
         weights = [_thousandths(rows[head]["weights"]) if head in rows else None for head in index]
         target = None if pd.isna(target) else str(target)
@@ -198,5 +202,7 @@ def _by_size(name: str) -> tuple[str, int]:
 
 
 def _thousandths(weights: npt.ArrayLike) -> list[int]:
+    """Round weights to thousandths; a run of n zeros, of which long texts have most, is -n."""
     rounded: list[int] = np.rint(1000 * np.asarray(weights, dtype=float)).astype(int).tolist()
-    return rounded
+    runs = [(nonzero, list(run)) for nonzero, run in groupby(rounded, bool)]
+    return [weight for nonzero, run in runs for weight in (run if nonzero else [-len(run)])]

@@ -31,6 +31,7 @@ def attention_examples(
     corpus: CorpusLike,
     *,
     limit: int = 3,
+    generate: int | None = None,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compute the attention of all heads on a few sentences.
@@ -43,22 +44,27 @@ def attention_examples(
         tokenizer: tokenizer of the model.
         corpus: the sentences.
         limit: number of sentences, from the start of the corpus.
+        generate: number of tokens that the model writes at most, greedily, after each text; the whole is read again,
+            and the report shows it token by token. Default: none.
         study: study or folder that keeps the table, as `attention`.
 
     Returns:
         One row per head and sentence: `kind`, `layer`, `head`; `sentence`, its number in the corpus from 0; `text` and
         `target`, None without one; `queries` and `keys`, the tokens with special ones; `weights`, a flat list row by
-        row, to three decimals.
+        row, to three decimals; `written`, how many of the queries, the last ones, the model wrote itself.
 
     Raises:
-        ValueError: if `limit` is below 1 or attention is not finite.
+        ValueError: if `limit` or `generate` is below 1, the model writes no text, or attention is not finite.
     """
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
     handle, sentences = HeadModel.of(model, tokenizer), corpus_of(corpus)[:limit]
+    handle.check_writes(generate)
     if study is None:
-        return _table(handle, sentences)
-    return study_at(study).keep("attention", handle.cache_key(sentences), lambda: _table(handle, sentences))
+        return _table(handle, sentences, generate)
+    options = {} if generate is None else {"generate": generate}
+    key = handle.cache_key(sentences, **options)
+    return study_at(study).keep("attention", key, lambda: _table(handle, sentences, generate))
 
 
 def attention_matrix(
@@ -114,30 +120,37 @@ class _Row(NamedTuple):
     queries: list[str]
     keys: list[str]
     weights: npt.NDArray[np.float32]  # flat
+    written: int
 
 
-def _table(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
+def _table(model: HeadModel, corpus: Corpus, generate: int | None) -> pd.DataFrame:
     model.check_weights("attention")
-    encoded = model.encode(corpus, words=False)
+    if generate is None:
+        encoded = model.encode(corpus, words=False)
+    else:
+        encoded = model.pages(corpus, generate=generate, max_tokens=1).first
+    read = {number: sentence.read for number, sentence in zip(encoded.numbers, encoded.source, strict=True)}
     rows: list[_Row] = []
     with model.evaluating(), model.without_gradients():
         for batch in model.batches(encoded, max_tokens=1):  # one sentence each, without padding
-            rows += _rows(model, batch)
+            rows += _rows(model, batch, read[batch.numbers[0]])
     rows.sort(key=lambda row: row.sentence)  # batches come longest first
     signature = model.provenance(
         corpus,
         sentences=len(encoded.source),
         too_long=encoded.too_long,
         decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
+        **({} if generate is None else {"generate": generate}),
     )
     return frame.signed(pd.DataFrame(rows), signature)
 
 
-def _rows(model: HeadModel, batch: Batch) -> list[_Row]:
-    """The rows of one sentence."""
+def _rows(model: HeadModel, batch: Batch, read: int | None) -> list[_Row]:
+    """The rows of one sentence; `read` is the number of tokens after which the model has written the rest itself."""
     rows: list[_Row] = []
     number, sentence = batch.numbers[0], batch.source.sentences[0]
-    text, target = sentence.text if sentence else "", _target(model.tokenizer, batch)
+    text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, read)
+    given = 1 if batch.own else read  # a decoder is given its start token
 
     def add(site: Site, weights: Tensor, _: int) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
@@ -149,9 +162,10 @@ def _rows(model: HeadModel, batch: Batch) -> list[_Row]:
                 f"corpus; {dummy_inputs.advice(model.model)}"
             )
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
+        written = 0 if given is None or site.kind == "enc-self" else max(0, len(names[0]) - given)
         for head, head_weights in zip(site.numbers, kept, strict=True):
             flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-            rows.append(_Row(*site.key, head, number, text, target, *names, flat))
+            rows.append(_Row(*site.key, head, number, text, target, *names, flat, written))
 
     with model.capture(add):
         model.forward_body(batch)
@@ -163,10 +177,10 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
     return list(tokenizer.convert_ids_to_tokens(view.ids[0][view.attention_mask[0]].tolist()))
 
 
-def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
-    """The text that the decoder reads: the reference, or the model's own output."""
+def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch, read: int | None) -> str | None:
+    """The text that the decoder reads, the reference or the model's own output, or its own continuation of a text."""
     if batch.target is None:
-        return None
+        return None if read is None else str(tokenizer.decode(batch.source.ids[0][read:].tolist()))
     reference = batch.target.sentences[0]
     if reference is not None:
         return reference.text

@@ -99,19 +99,20 @@ class Case:
             self._in_float64(model)
             yield model if self.spread is None else self.spread(model)
         finally:
+            return_memory()  # graphs of gradients hold the weights in float64
             if self.shared and not self.spread:
                 model.to("meta")  # type: ignore[arg-type]
             else:
-                model.float()  # what was float32 before is the same again
-            return_memory()  # graphs of gradients hold the weights in float64
+                _convert(model, torch.float32)  # what was float32 before is the same again
+            return_memory()
 
     def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
-        model.double()
+        _convert(model, torch.float64)
         return_memory()
         try:
             self.call(model, cast(self.inputs, torch.float64))
         except (RuntimeError, NotImplementedError):
-            model.float()
+            _convert(model, torch.float32)
         return model
 
     @cached_property
@@ -219,12 +220,11 @@ class Case:
         return "decoder_input_ids" in self.inputs
 
     def copy(self) -> PreTrainedModel:
-        """Return a whole copy of the model that may be changed."""
-        copy: PreTrainedModel = deepcopy(self.whole)
-        return copy
+        """Return a whole copy, which shares the memory of the weights: replace them, never change them in place."""
+        return _sharing(self.whole)
 
     def sharing(self) -> PreTrainedModel:
-        """Return a copy, which shares the memory of the weights: replace them, never change them in place."""
+        """Return the same, spread over processes like the model that is checked."""
         copy = _sharing(self.whole)
         return copy if self.spread is None else self.spread(copy)
 
@@ -265,6 +265,15 @@ def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
         if type(value.data) is Tensor and value.device.type == "cpu":
             value.data = value.data.clone()
     return model
+
+
+def _convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Convert a model; the largest weights first if they grow, else last: each is in memory twice in its turn."""
+    values = [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
+    for value in sorted(values, key=Tensor.numel, reverse=dtype == torch.float64):
+        if type(value.data) is Tensor:
+            value.data = value.data.to(dtype)
+    model.to(dtype)  # type: ignore[arg-type]
 
 
 def return_memory() -> None:

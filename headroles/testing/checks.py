@@ -29,7 +29,7 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
 from headroles.testing import reference
-from headroles.testing.case import Case, NotAsked, cast, difference, first
+from headroles.testing.case import Case, NotAsked, cast, difference, first, return_memory
 
 
 def identity(case: Case) -> float:
@@ -44,14 +44,13 @@ def zero(case: Case) -> float:
     for site, head in zip(case.sites, case.sample, strict=True):
         heads = [(*other.key, head[2]) for other in case.sites if other.module is site.module]
         masked = case.masked(head_mask(case.model, heads))
-        weight = copy.get_parameter(f"{site.out_name}.weight").data
-        columns = weight if type(site.out).__name__ == "Conv1D" else weight.T  # [input, output]
+        weight = copy.get_parameter(f"{site.out_name}.weight")
+        before, weight.data = weight.data, weight.data.clone()
+        columns = weight.data if type(site.out).__name__ == "Conv1D" else weight.data.T  # [input, output]
         place = site.numbers.index(head[2])
-        of_head = columns[place * site.size : (place + 1) * site.size]
-        before = of_head.clone()
-        of_head.zero_()
+        columns[place * site.size : (place + 1) * site.size] = 0
         off = max(off, difference(case.output(copy), masked))
-        of_head.copy_(before)
+        weight.data = before
         effect = max(effect, difference(masked, case.plain))
     return off if effect > 0 else float("inf")
 
@@ -187,26 +186,31 @@ ROUNDING = 1e-4  # of the largest number: loaded weights are elsewhere in memory
 def cut(case: Case) -> float:
     """Check that removing heads equals masking them, also after saving and loading."""
     expected = case.masked(head_mask(case.model, case.sample))
-    pruned = remove_heads(case.sharing(), case.sample)
-    off = difference(_reloaded(case, pruned), expected)
-    if not off <= ROUNDING and not difference(_reloaded(case, case.model), case.plain) <= ROUNDING:
+    pruned, loaded = _saved(case, lambda: remove_heads(case.sharing(), case.sample))
+    off = difference(loaded, expected)
+    if not off <= ROUNDING and not difference(_saved(case, lambda: case.model)[1], case.plain) <= ROUNDING:
         raise NotAsked(
             f"transformers does not save and load {type(case.model).__name__} unchanged, even with all heads"
         )
-    return max(difference(case.output(pruned), expected), off)
+    return max(difference(pruned, expected), off)
 
 
 SHARD = 2**26  # bytes of a file, of which safetensors makes a copy in memory
 
 
-def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
+def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Tensor]:
+    """Return the outputs of a model before it is saved and after it is loaded; it is in memory once."""
     with tempfile.TemporaryDirectory() as folder:
         place = launched().gathered([folder])[0]  # of several processes the first one writes
+        model = build()
+        kind, before = resized(type(model)), case.output(model)
         model.save_pretrained(place, max_shard_size=SHARD)
+        del model
+        return_memory()
         launched().gathered([place])
-        output = case.output(resized(type(model)).from_pretrained(place).eval())
+        after = case.output(kind.from_pretrained(place).eval())
         launched().gathered([place])  # before the first one removes it
-        return output
+        return before, after
 
 
 def chosen(case: Case) -> float:

@@ -23,9 +23,11 @@ from headroles import _distributed
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
+from headroles.models.loading import is_adapted
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
 from headroles.tables.columns import without_ends
+from headroles.training import adapters
 from headroles.training.checkpoints import write_digests
 from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
@@ -238,6 +240,18 @@ class Trainer(transformers.Trainer):
         """Return the loss summed since the last row, the mean over processes."""
         summed = torch.as_tensor(self.summed, dtype=torch.float64, device=self.args.device)
         return float(self.accelerator.gather(summed).mean())
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not is_adapted(self.model):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            adapters.save(self.model, Path(str(output_dir or self.args.output_dir)))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if is_adapted(self.model):
+            adapters.load(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"

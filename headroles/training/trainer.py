@@ -24,6 +24,7 @@ from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.frame import is_whole
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.training import adapters
 from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
 from headroles.training.examples import MASKED, Row, examples, is_language_model
 from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Rates, Trainer, TrainerOptions
@@ -56,16 +57,17 @@ def train(
     The model is trained in place. A classifier learns the labels of the corpus, an encoder-decoder the translations, a
     causal language model the next token of each text, a masked one masked tokens, of which others are drawn in every
     epoch. The folder keeps a checkpoint of each epoch, after the last of which interrupted training continues. If the
-    folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are. Adapters of
-    PEFT, which could not be loaded from the folder, are refused; `train_gates` learns gates beside them in a loop of
-    your own.
+    folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
+
+    Of a model with an adapter of PEFT, such as LoRA, the adapter alone is trained and saved, in PEFT's format:
+    `peft.PeftModel.from_pretrained(base, folder)` loads it beside the weights of the model, which are not saved again.
 
     The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
     `train_sampling_strategy="group_by_length"`, transformers' own, the longest come first in every 50 steps: a small
     translator learnt much more slowly so from random weights. "random" takes examples of any length.
 
     Args:
-        model: A language model, an encoder-decoder or a classifier.
+        model: A language model, an encoder-decoder or a classifier; also a PeftModel.
         tokenizer: Its tokenizer.
         corpus: The corpus, with translations or labels where the model learns them.
         folder: Where checkpoints, the model, its tokenizer and the history are kept.
@@ -90,10 +92,10 @@ def train(
         `held_out` with `.low` and `.high`, its 95 % interval.
 
     Raises:
-        OSError: If the model has adapters of PEFT, or the folder cannot be written.
+        OSError: If the folder cannot be written.
         ValueError: If `rate` or the loss is not finite, the model is neither classifier, language model nor
-            encoder-decoder, the corpus lacks labels or translations, a metric cannot be measured, or the folder has
-            other training.
+            encoder-decoder, it has several adapters, or weights that would train beside one, the corpus lacks labels or
+            translations, a metric cannot be measured, or the folder has other training.
 
     Example:
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
@@ -104,7 +106,11 @@ def train(
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients()
-    loading.check_savable(model, place)
+    if loading.is_adapted(handle.model):
+        model = handle.model  # with the adapter in its layers
+        adapters.check(model)
+    else:
+        loading.check_savable(model, place)
     chosen = {"train_sampling_strategy": ORDER, **arguments, **(rates or {})}
     provenance = handle.provenance(
         corpus,
@@ -197,6 +203,10 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
     check_digests(folder, advice)
     if not loading.weight_files(folder):
         raise ValueError(f"{folder} cannot be read: got no file of weights; expected model.safetensors; {advice}")
+    if loading.is_adapted(model):
+        adapters.load(model, folder)
+        model.eval()
+        return load_table(folder / HISTORY)
     state = resized(type(model)).from_pretrained(folder).state_dict()
     for file in folder.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
@@ -230,7 +240,11 @@ def fit(
     table.attrs["signatures"] = dict.fromkeys(table.columns, provenance)
     table.attrs["recipe"] = provenance
     if trainer.is_world_process_zero():
-        loading.save(model, tokenizer, folder, overwrite=True)
+        if loading.is_adapted(model):
+            adapters.save(model, folder)
+            tokenizer.save_pretrained(folder)
+        else:
+            loading.save(model, tokenizer, folder, overwrite=True)
         write_digests(folder, "*.safetensors")
         save_table(table, folder / HISTORY)
     trainer.accelerator.wait_for_everyone()

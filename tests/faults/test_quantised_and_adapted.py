@@ -125,14 +125,9 @@ def test_a_folder_is_not_written_from_which_adapters_could_not_be_loaded(tmp_pat
     message = (
         r"LlamaForCausalLM has adapters of PEFT beside its weights, .*; try the model that merge_and_unload\(\) ret"
     )
-    for act in (
-        lambda: hr.save(inner, tokenizer, folder),
-        lambda: hr.train(inner, tokenizer, TEXTS, folder),
-        lambda: hr.prune(inner, tokenizer, TEXTS, hr.L0(), keep=0.5, folder=folder),
-    ):
-        with pytest.raises(OSError, match=message):
-            act()
-        assert not folder.exists()
+    with pytest.raises(OSError, match=message):
+        hr.save(inner, tokenizer, folder)
+    assert not folder.exists()
     inputs = tokenizer("a b c", return_tensors="pt")
     with torch.no_grad():
         expected = model(**inputs).logits
@@ -166,18 +161,7 @@ def test_the_direct_path_leads_through_an_adapter():
     close(table.iloc[:, 0].to_numpy(), merged.iloc[:, 0].to_numpy(), size=1)
 
 
-def test_a_wrapped_model_is_named_with_what_to_give(tmp_path):
-    wrapped, tokenizer = adapted("marian", "q_proj"), tokens_of("marian")
-    advice = r"got PeftModel; try model\.merge_and_unload\(\), or model\.get_base_model\(\), the model in it with its"
-    for act in (
-        lambda: hr.attention_sites(wrapped),
-        lambda: hr.score(wrapped, tokenizer, TEXTS, ["confidence"], n_resamples=0),
-        lambda: hr.ablate(wrapped, tokenizer, TEXTS, n_resamples=0),
-        lambda: hr.remove_heads(wrapped, "enc-self:0:0"),
-        lambda: hr.train(wrapped, tokenizer, PAIRS, tmp_path / "trained"),
-    ):
-        with pytest.raises(TypeError, match=advice):
-            act()
+def test_a_wrapped_model_is_named_with_what_to_give():
     with pytest.raises(TypeError, match=r"got DataParallel; try model\.module$"):
         hr.attention_sites(torch.nn.DataParallel(zoo.tiny("bert")))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -9,8 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 import headroles as hr
 from headroles.testing import CHECKS
-from headroles.testing.case import TEXTS, Case
+from headroles.testing.case import TEXTS, Case, return_memory
 
+MEMORY = Path("/proc/self")
 ASKED = ["confidence", "effects", "loss", "chosen"]
 
 
@@ -75,3 +79,27 @@ def test_weights_in_float64_are_not_kept(copy):
     assert all(parameter.is_meta for parameter in double.parameters()) is copy  # nothing that holds it holds memory
     assert hr.check_model(model, copy=copy)["holds"].to_dict() == dict.fromkeys(CHECKS, "yes")
     assert model.dtype == (torch.float16 if copy else torch.float32)
+
+
+def peak(work):
+    """Bytes of memory at most during some work, beyond those at its start."""
+    return_memory()
+    (MEMORY / "clear_refs").write_text("5")  # the peak starts again
+    before = int((MEMORY / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    work()
+    lines = (MEMORY / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 - before
+
+
+@pytest.mark.skipif(not os.access(MEMORY / "clear_refs", os.W_OK), reason="needs Linux")
+@pytest.mark.parametrize("law", ["conserved", "cut"])
+def test_a_check_takes_at_most_one_and_a_half_times_the_weights_more(law, monkeypatch):
+    """So that all is 2.5 times the weights, of which embeddings are 60%, as in small language models."""
+    monkeypatch.setattr("headroles.testing.runner.CHECKS", {law: CHECKS[law]})
+    size = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 5}
+    config = transformers.LlamaConfig(vocab_size=2**15, intermediate_size=1024, tie_word_embeddings=True, **size)
+    model = transformers.LlamaForCausalLM(config)
+    weights = sum(parameter.numel() * 4 for parameter in model.parameters())
+    tables = []
+    assert peak(lambda: tables.append(hr.check_model(model, copy=False))) < 1.5 * weights
+    assert tables[0]["holds"].to_dict() == {law: "yes"}

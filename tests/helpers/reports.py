@@ -87,8 +87,14 @@ def attended(index: pd.MultiIndex, rng: np.random.Generator, tokens: list[str], 
         for kind, layer, head in index:
             weights = rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).round(3).astype("float32").ravel()
             place = {"kind": kind, "layer": layer, "head": head} | told
-            rows.append(place | {"queries": tokens, "keys": tokens, "weights": weights})
+            written = 10 if sentence == 2 and kind != "enc-self" else 0  # the last tokens are the model's own
+            rows.append(place | {"queries": tokens, "keys": tokens, "weights": weights, "written": written})
     return signed(rows)
+
+
+def decoded(weights: list[int]) -> list[int]:
+    """The weights of a page, in thousandths: -n stands for n zeros."""
+    return [weight for number in weights for weight in ([0] * -number if number < 0 else [number])]
 
 
 def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = EVIL) -> Study:

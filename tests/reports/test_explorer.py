@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import planted, zoo
-from helpers.reports import studied
+from helpers.reports import decoded, studied
 
 import headroles as hr
 from headroles.plots.styling import style_table
@@ -86,7 +86,7 @@ def test_attention_on_a_typed_sentence_is_that_of_the_model(study):
     for row in (0, 11):
         matrix = hr.attention_matrix(planted.model(), planted.tokenizer(), SENTENCE, explorer.heads[row])
         assert entry["tokens"]["enc-self"]["keys"] == list(matrix)
-        weights = np.reshape(entry["weights"][row], matrix.shape) / 1000
+        weights = np.reshape(decoded(entry["weights"][row]), matrix.shape) / 1000
         np.testing.assert_allclose(weights, matrix, atol=0.00101)
 
 

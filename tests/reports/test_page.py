@@ -270,11 +270,47 @@ def test_attention_is_shown_as_matrix_and_as_arcs_and_tokens_as_text(opened, stu
     size = len(row["keys"])
     assert tip == f"{row['queries'][best // size]} looks at {row['keys'][best % size]}: {row['weights'][best]:.2f}"
     assert IMAGE in opened.inner_text("#card .target")
-    opened.click("#card [data-key=view]")
+    opened.click("#card [data-key=arcs]")
     assert opened.locator("#card .arcs path").count() == int((row["weights"].round(3) >= 0.05).sum())
     assert EVIL in opened.text_content("#card .arcview")
     opened.click("#card .thumb >> nth=3")
     assert title_of(opened) == "cross-attention / Layer 5, head 3"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dec-self", "cross"])
+def test_what_the_model_wrote_is_shown_token_by_token(opened, study, kind):
+    table = study.load("attention")
+    row = table[(table["kind"] == kind) & (table["layer"] == 5) & (table["head"] == 1) & (table["sentence"] == 2)].iloc[
+        0
+    ]
+    size = len(row["keys"])
+    weights = row["weights"].reshape(-1, size)
+    opened.goto(f"{opened.url}#{kind}-5-1")
+    opened.reload()
+    assert opened.locator("#card [data-key=steps]").count() == 0  # the first sentence is no text of the model's own
+    opened.click("#card [aria-label^='sentence 3']")
+    shown, slider = opened.locator("#card .steps > span"), opened.locator("#card [data-key=step]")
+    for step, press in ((1, None), (2, "ArrowRight"), (10, "End")):
+        if press is not None:
+            slider.press(press)
+        written = len(row["queries"]) - 10 + step - 1  # the place of the token
+        read = written if kind == "dec-self" else size
+        assert shown.all_text_contents() == list(row["keys"])[:read]
+        expected = [f"{100 * weight:.1f}%" for weight in weights[written - 1, :read]]
+        assert shown.evaluate_all("spans => spans.map((one) => one.style.getPropertyValue('--share'))") == expected
+        assert opened.text_content("#card .steps > strong") == row["queries"][written]
+        best = int(np.argmax(weights[written - 1, :read]))
+        assert f"Token {step} of 10, {row['queries'][written]}: the head looks most at {row['keys'][best]}, " in (
+            opened.text_content("#card output")
+        )
+        assert opened.locator("#card .steps > .own").count() == (step - 1 if kind == "dec-self" else 0)
+    opened.click("#card .thumb >> nth=3")
+    assert f"Token 10 of 10, {row['queries'][-1]}" in opened.text_content(
+        "#card output"
+    )  # the same step of another head
+    opened.click("#card [data-key=steps]")
+    assert opened.locator("#card .matrix").count() == 1
 
 
 @pytest.mark.slow

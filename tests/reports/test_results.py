@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from helpers.reports import EVIL, IMAGE, interval, same, told
+from helpers.reports import EVIL, IMAGE, decoded, interval, same, told
 
 import headroles as hr
 from headroles.plots.labels import label_of
@@ -47,7 +47,7 @@ def test_attention_is_that_of_the_table(study, html):
     assert sentence["target"] == f"Ziel 2 {IMAGE}"
     assert sentence["tokens"]["cross"]["keys"] == list(rows.loc[("cross", 3, 4), "keys"])
     for row, head in enumerate(data["heads"]):
-        same(sentence["weights"][row], (1000 * rows.loc[tuple(head), "weights"]).round())
+        same(decoded(sentence["weights"][row]), (1000 * rows.loc[tuple(head), "weights"]).round())
 
 
 def test_budgets_are_those_of_the_tables_also_alone(tmp_path):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import zoo
 from helpers.attentions import own_attentions
 from helpers.close import bound
@@ -122,6 +124,38 @@ def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
     assert table.loc[table["kind"] == "cross", "queries"].map(len).min() > 0
     assert table["target"].notna().all()
     assert table["sentence"].nunique() == 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_attention_on_what_a_decoder_writes_is_that_of_a_plain_loop(name, tmp_path):
+    model, letters, text = deepcopy(zoo.tiny(name)), tokens_of(name), "a b c"
+    ids = letters(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        for _ in range(5):
+            ids = torch.cat([ids, model(input_ids=ids).logits[:, -1:].argmax(-1)], dim=1)
+        model.set_attn_implementation("eager")
+        expected = model(input_ids=ids, output_attentions=True).attentions
+    model = zoo.tiny(name)
+    given = hr.Corpus.of([text])
+    table = hr.attention_examples(model, letters, given, generate=5, study=tmp_path)
+    before = len(letters(text)["input_ids"])
+    assert set(table["written"]) == {5}
+    assert set(table["target"]) == {letters.decode(ids[0, before:].tolist())}
+    for row in table.itertuples():
+        assert list(row.queries) == list(row.keys) == letters.convert_ids_to_tokens(ids[0].tolist())
+        np.testing.assert_allclose(row.weights, expected[row.layer][0, row.head].flatten(), atol=0.00051)
+    assert "|generate:5|" in f"{frame.provenance(table, 'weights')}|"
+    plain = hr.attention_examples(model, letters, given, study=tmp_path)  # what is kept is of another text
+    assert set(plain["written"]) == {0}
+    assert plain["queries"].map(len).max() == before
+
+
+def test_attention_on_what_an_encoder_decoder_writes():
+    table = hr.attention_examples(zoo.tiny("marian"), tokens_of("marian"), hr.Corpus.of(["a b c"]), generate=4)
+    for kind, rows in table.groupby("kind"):
+        assert set(rows["written"]) == ({0} if kind == "enc-self" else {len(rows["queries"].iloc[0]) - 1})
+    with pytest.raises(ValueError, match="BertForMaskedLM writes no text"):
+        hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), hr.Corpus.of(["a b c"]), generate=4)
 
 
 def test_attend_refuses_no_sentences(tmp_path):
