@@ -19,6 +19,7 @@ from headroles.papers.bench import Bench
 from headroles.papers.needs import Missing
 from headroles.plots import gallery
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.tables.names import unknown
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
@@ -88,7 +89,7 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
     for name in PAPERS if paper is None else (paper,):
         known = artefacts(name)
         if artefact is not None and (paper is None or artefact not in known):
-            raise ValueError(f"unknown artefact {artefact!r} of {name}; known: {', '.join(known)}")
+            raise ValueError(unknown(f"artefact of {name}", artefact, known))
         yield from ((name, label, make) for label, make in known.items() if artefact in (None, label))
 
 
