@@ -25,6 +25,7 @@ Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
 DOTS = 110  # an inch, of a picture: most stay below 100 kB
 TRIES = 20  # shuffles, with the seeds 0 to 19
+NO_TABLES = "no tables of an untrained model"
 ALLOWED = 0.05  # share of tries that may say yes by chance
 Make = Callable[[Bench], Reproduced]
 
@@ -205,7 +206,7 @@ def _untrained(artefact: Reproduced, make: Make, bench: Bench | None) -> Control
     if artefact.claim.exempt:
         return Control(0, 0, artefact.claim.exempt)
     if bench is None:
-        return Control(0, 0, "no tables of an untrained model")
+        return Control(0, 0, NO_TABLES)
     try:
         verdict = make(bench).verdict
     except (Missing, ValueError) as error:
