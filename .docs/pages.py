@@ -42,6 +42,10 @@ for _page in sorted(
 MISSING = "*Not made yet: `python figures/quality/make.py predicted SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
+LACKS = {  # paper -> what of it there is not
+    "voita2019": "**Missing:** the other languages of Fig. 2; here it compares corpora of one language pair.",
+    "budhraja2020": "**Missing:** its translators of WMT, BERT on MNLI, QQP and QNLI, and retraining for epochs.",
+}
 
 
 def write_all() -> None:
@@ -223,6 +227,7 @@ def _verdicts() -> None:
     for paper, title in PAPERS.items():
         names = {path.stem for study in STUDIES for path in (FIGURES / study / "papers" / paper).glob("*.json")}
         text = [f"# {title}\n", "Written by `headroles reproduce`; [what the verdicts mean](../../papers.md).\n"]
+        text.insert(1, _incomparable(paper, names))
         for name in sorted(
             names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
         ):
@@ -230,12 +235,32 @@ def _verdicts() -> None:
         _put(f"papers/{paper}.md", "\n".join(text))
 
 
+def _incomparable(paper: str, names: set[str]) -> str:
+    """Return what of a paper is not comparable here and why, and what is missing, as the first line of its page."""
+    reasons: dict[str, list[str]] = {}
+    for name in sorted(names):
+        for study, path in ((study, FIGURES / study / "papers" / paper / f"{name}.json") for study in STUDIES):
+            facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if facts.get("answer") == "not comparable":
+                why = facts["why"].rpartition("; ")[2]
+                reasons.setdefault(f"{STUDIES[study]} ({why})", []).append(_called(name))
+    texts = (f"{', '.join(called)} of the {study}" for study, called in reasons.items())
+    lines = [f"**Not comparable with the paper:** {'; '.join(texts)}."] if reasons else []
+    return " ".join([*lines, LACKS.get(paper, "")]).strip() + "\n"
+
+
+def _called(name: str) -> str:
+    """Return the name of an artefact in words: `fig1a` is Fig. 1a."""
+    words = re.sub(r"(?<=[a-z])(?=[0-9])|_", " ", name)
+    return words.capitalize().replace("Fig ", "Fig. ")
+
+
 def _verdict(paper: str, name: str) -> list[str]:
     places = {study: FIGURES / study / "papers" / paper / f"{name}.json" for study in STUDIES}
     read = {study: json.loads(path.read_text(encoding="utf-8")) for study, path in places.items() if path.is_file()}
     first = next(iter(read.values()))
     text = [
-        f"## {re.sub(r'(?<=[a-z])(?=[0-9])|_', ' ', name).capitalize().replace('Fig ', 'Fig. ')}\n",
+        f"## {_called(name)}\n",
         f"{first['claim']}\n",
     ]
     text += ["| model | verdict | numbers |", "|---|---|---|"]

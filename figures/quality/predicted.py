@@ -55,7 +55,7 @@ from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.loading import PACKAGE
+from headroles.models.weights.at_hand import PACKAGE
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import Targets

@@ -12,9 +12,11 @@ import pandas as pd
 import typer
 from pooling import COVARIATES, PREDICTORS, pooled_survival
 from scipy import stats
+from several_models import CORRECTED
 
 import headroles as hr
 from headroles.analysis.intervals import exact_share
+from headroles.analysis.multiple_testing import holm
 
 PLACE = Path(__file__).parent
 SCRATCH, MINILM, CLASSIFIER = "translators trained from nothing", "MiniLM translates", "MiniLM classifies (SST-2)"
@@ -75,6 +77,9 @@ def overview() -> None:
     the metric; the interval is that of the chosen less the random ones, t over models. Its last rows are over the
     models of all studies.
 
+    `controls.csv` has the two tests of controls of each study by one rule, t over models, beside the rule of the plans
+    (`several_models.differences`): `t.p`, `t.holm`, `plan.p`, `plan.holm`; `difference` is the plain mean over models.
+
     Families are not tests: what was fixed before looking is in the page of each study.
     """
     models: dict[str, dict[str, Model]] = {}
@@ -83,6 +88,7 @@ def overview() -> None:
     rows = [*survivors(models), *ranks(models), *controls()]
     table = pd.DataFrame(rows)
     table.to_csv(PLACE / "overview.csv", index=False, float_format="%.4f")
+    by_rule().to_csv(PLACE / "controls.csv", index=False, float_format="%.4f")
     draw(table)
 
 
@@ -181,6 +187,25 @@ def controls() -> list[Row]:
                 rows.append(row("controls", study, label, *over_models(kept)))
                 shares.setdefault(label, []).extend(kept)
     return rows + [row("controls", EVERY, label, *over_models(kept)) for label, kept in shares.items()]
+
+
+def by_rule() -> pd.DataFrame:
+    """Tests of controls of equal size by t over models, and as the plans had them."""
+    parts = []
+    for study in (name for name in STUDIES if (PLACE / name / "pooled-controls.parquet").is_file()):
+        runs = hr.load_table(PLACE / study / "pooled-controls.parquet").query("tuned")
+        kept = hr.load_table(PLACE / study / "pooled-differences.parquet").set_index(["strategy", "against"])
+        means = runs.groupby(["strategy", "model"])["value"].mean().unstack("strategy")
+        gaps = {pair: means[pair[0]] - means[pair[1]] for pair in CORRECTED}
+        part = pd.DataFrame(
+            [
+                {"study": study, "less": pair[1], "models": len(gap), "difference": gap.mean()}
+                | {"t.p": stats.ttest_1samp(gap, 0).pvalue, "plan.p": kept.loc[pair, "p"]}
+                for pair, gap in gaps.items()
+            ]
+        )
+        parts.append(part.assign(**{f"{rule}.holm": holm(part[f"{rule}.p"].to_numpy()) for rule in ("t", "plan")}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def over_models(values: list[float]) -> tuple[int, float, float, float]:

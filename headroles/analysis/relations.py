@@ -15,6 +15,7 @@ from headroles.analysis.prediction import predict_outcome, predicts
 from headroles.analysis.resampling import PERMUTATIONS
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
+from headroles.tables.names import unknown
 from headroles.tables.places import Place, table_at, tables_at
 from headroles.tables.study import Study, study_at
 
@@ -124,7 +125,7 @@ def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | Non
     known = outcomes_of(table, None)
     names = {word: [name for name in known if _begins(Column.parse(name), word)] for word in words}
     if lacking := [word for word in words if not names[word]]:
-        raise ValueError(f"no outcome begins with {' or '.join(lacking)}; there are: {', '.join(known)}")
+        raise ValueError(unknown("outcome", lacking[0], known))
     return [name for name in known if any(name in chosen for chosen in names.values())]
 
 

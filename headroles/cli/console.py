@@ -60,11 +60,13 @@ def show_numbers(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequ
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 
 
-def show_rows(table: pd.DataFrame, title: str) -> None:
-    """Print a table of numbers and words; missing values are blank."""
+def show_rows(table: pd.DataFrame, title: str, *, first: int | None = None) -> None:
+    """Print the `first` rows, by default all, of a table of numbers and words; missing values are blank."""
     record().keep(table, title)
+    shown = table.head(len(table) if first is None else first)
+    title = title if len(shown) == len(table) else f"{title}, {len(shown)} of {len(table)} rows"
     cells = {
-        str(name): ["" if value != value or value is None else _plain(value) for value in table[name]] for name in table
+        str(name): ["" if value != value or value is None else _plain(value) for value in shown[name]] for name in shown
     }
     _show_columns(cells, title)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -24,6 +25,8 @@ from headroles.cli.console import (
     show_table,
 )
 from headroles.cli.record import record
+from headroles.papers.bench import NO_VALUE
+from headroles.papers.claims import NO_TABLES
 from headroles.plots.labels import direction, relation_label
 from headroles.tables.columns import Column
 from headroles.tables.declared import harm, quality, signature_of
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from headroles.cli.options import Call
 
 FEW = 100  # sentences, below which the intervals of shares were not tried by simulation
+ROWS = 10  # of the table of an artefact
 LINES = 24  # of the roles: with what follows them, they fit a terminal of 30
 ABOUT_ROLES = "a head and its score; ?: kept in fewer than 95 % of resamples"
 
@@ -344,14 +348,16 @@ def show_reproductions(call: Call) -> None:
         if title:
             say(title)
         table = study / "papers" / str(paper) / f"{artefact}.parquet"
-        if artefact is not None and table.is_file():
-            show_rows(hr.load_table(table), f"{paper} {artefact}")
+        empty = not rows["made"].any()
+        if artefact is not None and not empty:
+            _show_verdict(json.loads(table.with_suffix(".json").read_text(encoding="utf-8")))
+            show_rows(hr.load_table(table), f"{paper} {artefact}", first=ROWS)
         title = "do the papers' claims hold here?"
         record().keep(rows, title)
         shown = rows[["paper", "artefact", "answer", "why", "controls"]]
         shown = shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1)
-        empty = not rows["made"].any()
-        show_grid(shown.drop(columns="why") if empty else shown, title, whole=2)
+        if artefact is None or empty:
+            show_grid(shown.drop(columns="why") if empty else shown, title, whole=2)
         say(f"written: {study / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
         made = made or not empty
         for row in rows.itertuples() if empty else ():
@@ -361,6 +367,20 @@ def show_reproductions(call: Call) -> None:
         raise RuntimeError(f"nothing was made: {lacking}")
     if lacking:
         say(f"not made: {lacking}")
+
+
+def _show_verdict(facts: dict[str, Any]) -> None:
+    """Print the claim of an artefact, its verdict, its negative controls, and the command of those that are missing."""
+    say(f"the claim: {facts['claim']}")
+    say(f"does it hold here? {facts['answer']}: {facts['why']}")
+    for name, control in facts["controls"].items():
+        asked = f"yes in {control['yes']} of {control['of']}; " if control["of"] else "not asked; "
+        say(f"negative control, {name}: {asked}{control['why']}")
+    if NO_TABLES in facts["controls"]["untrained"]["why"] or NO_VALUE in facts["why"]:
+        say(
+            f"an untrained model is measured by headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL "
+            f"--data FOLDER"
+        )
 
 
 def show_replicated(call: Call) -> None:

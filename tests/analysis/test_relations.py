@@ -70,9 +70,7 @@ def test_seeds_are_one_outcome(studies):
 def test_outcomes_can_be_chosen_by_words(studies):
     found = hr.relate(studies / "one", [studies / "two"], columns=["imp", "l0 24"], study=Study(studies / "both"))
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]"]
-    with pytest.raises(
-        ValueError, match=r"^no outcome begins with x or y; there are: importance, survival\[l0 24\], surv"
-    ):
+    with pytest.raises(ValueError, match=r"^unknown outcome 'x'; known: importance, survival\[l0 24\], surv"):
         hr.relate(studies / "one", [studies / "two"], columns=["x", "y"], study=Study(studies / "both"))
 
 

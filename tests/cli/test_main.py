@@ -129,8 +129,10 @@ def test_a_head_that_the_model_does_not_have(head, model, tmp_path):
     with pytest.raises(ValueError, match=whole(message)):
         hr.attention_matrix(planted.model(), planted.tokenizer(), "the .", head)
     if head[1] >= 0:
-        removed = run("remove-heads", model, ":".join(map(str, head)), "--output", tmp_path / "new")
-        assert removed == line(message)
+        typed = ":".join(map(str, head))
+        removed = run("remove-heads", model, typed, "--output", tmp_path / "new")
+        place = {2: "layer 2; expected 0 to 1", 8: "head 8; expected 0 to 7"}.get(max(head[1:]))
+        assert removed == line(f"no head {typed!r} in {model}: got {place}" if place else message)
 
 
 @pytest.mark.parametrize("head", ["0:1", "enc-self:0", "enc-self:x:1", "enc-self:-1:0", "enc-self:0:1:2", ""])

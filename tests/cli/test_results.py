@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from helpers.commands import run
 import headroles as hr
 from headroles.cli.results import show_roles
 from headroles.tables import frame
+
+FIGURES = Path(__file__).parents[2] / "figures"
 
 
 def test_an_artefact_without_its_paper_is_found(study):
@@ -25,6 +29,29 @@ def test_an_artefact_without_its_paper_is_found(study):
 def test_what_is_made_ends_well(study):
     end = run("reproduce", "voita2019", "fig6", "--from", study.folder)  # of a formula
     assert (end.code, end.err) == (0, "")
+
+
+def test_an_artefact_is_printed_with_its_claim_and_verdict_and_ten_rows(tmp_path):
+    place = tmp_path / "multi30k-en-de"
+    for name in ("relevance/heads.parquet", "pruning/sizes-l0.parquet"):
+        (place / name).parent.mkdir(parents=True)
+        shutil.copy(FIGURES / place.name / name, place / name)
+    end = run("reproduce", "voita2019", "fig1b", "--from", place)
+    claim, verdict, untrained, shuffled, command, *_ = end.out.splitlines()
+    assert claim == "the claim: Heads of large relevance are confident, with few exceptions."
+    assert verdict.startswith("does it hold here? cannot be said: rank correlation with relevance within layers 0.61 [")
+    assert verdict.endswith("]; the value of untrained models is unknown")
+    assert untrained == "negative control, untrained: not asked; no tables of an untrained model"
+    assert shuffled.startswith("negative control, shuffled: yes in 0 of 20; ")
+    asked = "headroles reproduce voita2019 fig1b --model MODEL --data FOLDER"
+    assert command == f"an untrained model is measured by {asked}"
+    end = run("reproduce", "voita2019", "fig9", "--from", place)
+    rows = hr.load_table(place / "papers/voita2019/fig9.parquet")
+    assert f"voita2019 fig9, 10 of {len(rows)} rows" in end.out
+    lines = [line.split("│")[1].strip() for line in end.out.splitlines() if line.startswith("│")]
+    heads = [f"{number:.0f}" for number in rows["heads"][:10]]
+    assert lines[:10] == heads
+    assert set(lines) == {*heads}  # also where columns follow below
 
 
 def test_an_artefact_of_several_papers_and_one_of_none(study):

@@ -8,6 +8,7 @@ import overview
 import pandas as pd
 import pytest
 import several_models
+from scipy import stats
 
 import headroles as hr
 
@@ -22,6 +23,22 @@ def test_the_overview_is_made_of_the_tables_of_the_studies():
     found = pd.DataFrame([*overview.survivors(models), *overview.ranks(models), *overview.controls()])
     kept = pd.read_csv(FIGURES / "overview.csv")
     pd.testing.assert_frame_equal(found, kept, check_dtype=False, rtol=0, atol=6e-5)
+
+
+def test_controls_by_one_rule_are_made_of_their_runs():
+    found, kept = overview.by_rule(), pd.read_csv(FIGURES / "controls.csv")
+    pd.testing.assert_frame_equal(found, kept, check_dtype=False, rtol=0, atol=6e-5)
+    runs = hr.load_table(FIGURES / "captions/any-length/C/pooled-controls.parquet").query("tuned")
+    gaps = []  # by hand
+    for _, model in runs.groupby("model"):
+        values = {name: [*part["value"]] for name, part in model.groupby("strategy")}
+        gaps.append(sum(values["roles"]) / 3 - sum(values["random"]) / 3)
+    mean = sum(gaps) / 4
+    error = (sum((gap - mean) ** 2 for gap in gaps) / 3 / 4) ** 0.5
+    row = kept.query("study == 'captions/any-length/C' and less == 'random'").iloc[0]
+    assert row["difference"] == pytest.approx(mean, abs=6e-5)
+    assert row["t.p"] == pytest.approx(2 * stats.t.sf(abs(mean) / error, 3), abs=6e-5)
+    assert row["t.holm"] == pytest.approx(2 * row["t.p"], abs=2e-4)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import headroles as hr
 from headroles.data.corpus import Sentence
 from headroles.data.readers import read
 from headroles.models import identity, loading
+from headroles.models.weights.at_hand import TRANSLATOR
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -298,5 +299,5 @@ def test_a_device_that_cannot_be_used(device, model, tmp_path):
 
 
 def test_the_translator_is_small_enough_to_come_with_the_library():
-    assert sum(path.stat().st_size for path in loading.TRANSLATOR.iterdir()) < 5e6
-    assert len(read(loading.TRANSLATOR / "sentences.tsv")) == 100
+    assert sum(path.stat().st_size for path in TRANSLATOR.iterdir()) < 5e6
+    assert len(read(TRANSLATOR / "sentences.tsv")) == 100

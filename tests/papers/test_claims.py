@@ -46,7 +46,9 @@ def test_every_artefact_is_there_with_its_claim(paper):
 
 def test_what_there_is_not():
     known = ", ".join(artefacts("voita2019"))
-    with pytest.raises(ValueError, match=whole(f"unknown artefact 'fig99' of voita2019; known: {known}")):
+    with pytest.raises(
+        ValueError, match=whole(f"unknown artefact of voita2019 'fig99'; did you mean 'fig9'; known: {known}")
+    ):
         reproduce(Bench([]), "nowhere", "voita2019", "fig99")
     with pytest.raises(ValueError, match=whole("unknown paper 'vaswani2017'; known: " + ", ".join(PAPERS))):
         artefacts("vaswani2017")  # type: ignore[arg-type]

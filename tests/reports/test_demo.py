@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers.commands import run
 
-from headroles.models import loading
+from headroles.models.weights.at_hand import TRANSLATOR
 from headroles.reports import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -68,7 +68,7 @@ def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch)
     assert (done.code, done.err) == (0, "")
     tmp_path /= "headroles-demo-translation"
     table, committed = (
-        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / loading.TRANSLATOR.name)
+        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / TRANSLATOR.name)
     )
     names = ["confidence", "position[-1]", "position[+1]", "alignment[monotone]"]
     pd.testing.assert_frame_equal(table[names], committed[names], rtol=0, atol=0.01)  # a tenth of a role's margin

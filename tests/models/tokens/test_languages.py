@@ -8,8 +8,8 @@ from helpers import letters
 from helpers.multilingual import CODES, sentencepieces, tokenizer_of
 
 import headroles as hr
-from headroles.models.loading import TRANSLATOR
 from headroles.models.tokens import languages
+from headroles.models.weights.at_hand import TRANSLATOR
 
 
 @pytest.fixture(params=list(CODES))

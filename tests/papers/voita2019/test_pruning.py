@@ -44,3 +44,14 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
 def test_what_was_not_trained_alike_is_not_compared(table):
     verdict = pruning.table2_claim(table)
     assert (verdict.holds, verdict.comparable, verdict.answer) == (None, False, "not comparable")
+
+
+def test_sizes_of_an_untrained_toy_do_not_satisfy_the_rule_of_fig9():
+    """Its gates keep 1, 9 and 8, then 1, 2 and 4 heads of the kinds: the encoder goes first, cross is not the last."""
+    rows = (36, 36, 12, 12, 12), (18, 36, 1, 9, 8), (7, 36, 1, 2, 4)
+    verdict = pruning.fig9_claim(frame("heads of enc-self dec-self cross", *rows))
+    assert (verdict.holds, verdict.why) == (
+        None,
+        "with 7 of 36 heads left: enc-self 1, dec-self 2, cross 4; cross-attention has the most in 1 of 2 sizes with "
+        "at most half (one training for each size)",
+    )
