@@ -115,8 +115,8 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     rows["role"] = rows["role"].where(~rows["sink"], rows["family"])  # the first token is often a special one
     form = "{kind}:{layer}:{head}" if assigned.index.unique("kind").size > 1 else "L{layer}H{head}"
     rows["text"] = [
-        f"{form.format(kind=row.kind, layer=row.layer, head=row.head)} {row.value:.2f}{'?' * (row.stability < STABLE)}"
-        for row in rows.itertuples()
+        f"{form.format(kind=row.kind, layer=row.layer, head=row.head)} {row.value:.2f}{'?' * bool(unstable)}"
+        for row, unstable in zip(rows.itertuples(), rows["stability"] < STABLE, strict=True)
     ]
     rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
     return rows.sort_values(["sink", "place"], kind="stable")

@@ -182,7 +182,7 @@ def _remove(
             _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
-                shapes |= _shapes(name, module)
+                shapes |= _shapes(str(name), module)
     left = []
     for site in sites:  # sites that share a module share its heads
         new = after[site.module]

@@ -29,7 +29,6 @@ from headroles.pruning import hard_coding
 from headroles.pruning.hard_coding import MARK, Roles
 from headroles.pruning.learned_gates import (
     L0,
-    NAME,
     RATE,
     SHARE,
     GateRecords,
@@ -46,6 +45,7 @@ from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training import trainer
+from headroles.training.adapters import GATES
 from headroles.training.hf_trainer import TrainOptions
 
 Training = Literal["before", "after", "both"]
@@ -342,7 +342,7 @@ def _by_gates(
     learnt = gates.learnt
     if count == len(learnt):
         return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), provenance)
-    rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
+    rates = {**(options.get("rates") or {}), GATES: RATE if chosen.rate is None else chosen.rate}
     options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), GateRecords()]}
     said = "".join(f",{name}={value}" for name, value in shared.items())
     text = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}{said}"
