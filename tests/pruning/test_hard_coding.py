@@ -60,7 +60,10 @@ def test_in_any_forward_a_pattern_is_that_of_batches():
 
 @torch.no_grad()
 def test_the_start_token_of_a_decoder_is_no_token_of_its_text():
-    model, words = zoo.tiny("marian"), letters.tokenizer()
+    model, words = deepcopy(zoo.tiny("marian")), letters.tokenizer()
+    model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = (
+        words.unk_token_id
+    )  # no special one
     handle = HeadModel(model, words)
     (batch,) = handle.batches(handle.encode(letters.corpus(5)))
     for head, pattern in ((("dec-self", 0, 1), Offset(-1)), (("cross", 0, 1), Diagonal())):
