@@ -214,8 +214,8 @@ def test_the_page_on_scores_says_of_induction_circuits_what_their_tables_say():
     ranks = strength.rank().corr(induction[strength.index].rank())
     for sentence in (
         f"a standard deviation of {pairs['matching'].std():.3f} over its {len(pairs):,} pairs".replace(" 0.", " ."),
-        "it is {0[0]}, {0[1]}, {0[2]} for {1[0]}, {1[1]}, {1[2]}".format(values, names),
-        "and {0[3]}, {0[4]}, {0[5]} for {1[3]}, {1[4]}, {1[5]}".format(values, names),
+        f"it is {values[0]}, {values[1]}, {values[2]} for {names[0]}, {names[1]}, {names[2]}",
+        f"and {values[3]}, {values[4]}, {values[5]} for {names[3]}, {names[4]}, {names[5]}",
         f"at most {rows[6][2]:.3f} for every other head".replace(" 0.", " ."),
         f"Over {len(strength)} heads the correlation of strength and measured induction is {ranks:.2f}".replace(
             " 0.", " ."
