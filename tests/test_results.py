@@ -216,3 +216,33 @@ def test_from_scratch():
     says("paper-size", f"{flags(roles, 'alignment').sum()} of 48 cross-attention heads")
     sizes = table("paper-size/sizes-l0-enc-self").set_index("heads")
     says("paper-size", f"can be pruned for {-sizes.loc[144 - 36, 'change']:.1f} BLEU")
+
+
+def test_the_page_on_scores_says_of_induction_circuits_what_their_tables_say():
+    page = " ".join((ROOT / ".docs/concepts/scores.md").read_text(encoding="utf-8").split())
+    pairs, heads = table("circuits/pairs"), table("circuits/heads")
+    strength = heads["circuit[induction]"].dropna()
+    induction = heads["induction"]
+    after = pairs[(pairs["layer"] == 16) & (pairs["head"] == 0) & pairs["to_layer"].isin([17, 18])]
+    rows = after.sort_values("matching", ascending=False)[["to_layer", "to_head", "matching"]].to_numpy()
+    names = [f"L{layer:.0f}H{head:.0f}" for layer, head, _ in rows[:6]]
+    values = [f"{value:.2f}"[1:] for *_, value in rows[:6]]
+    most = [{*column.nlargest(count).index} for count in (5, 10) for column in (strength, induction)]
+    ranks = strength.rank().corr(induction[strength.index].rank())
+    for sentence in (
+        f"a standard deviation of {pairs['matching'].std():.3f} over its {len(pairs):,} pairs".replace(" 0.", " ."),
+        f"it is {values[0]}, {values[1]}, {values[2]} for {names[0]}, {names[1]}, {names[2]}",
+        f"and {values[3]}, {values[4]}, {values[5]} for {names[3]}, {names[4]}, {names[5]}",
+        f"at most {rows[6][2]:.3f} for every other head".replace(" 0.", " ."),
+        f"Over {len(strength)} heads the correlation of strength and measured induction is {ranks:.2f}".replace(
+            " 0.", " ."
+        ),
+    ):
+        assert sentence in page
+    assert {("dec-self", int(layer), int(head)) for layer, head, _ in rows[:5]} == most[1]  # "the first five are"
+    assert [len(most[0] & most[1]), len(most[2] & most[3])] == [4, 7]
+    assert "4 of the five strongest are among the five that do it most, 7 of ten among ten" in page
+    idle = [
+        [f"{column['dec-self', *place]:.2f}"[1:] for place in ((18, 8), (20, 7))] for column in (strength, induction)
+    ]
+    assert "L18H8 ({}) and L20H7 ({}) attend by induction hardly at all ({} and {})".format(*idle[0], *idle[1]) in page

@@ -11,6 +11,7 @@ import early
 import gates
 import large
 import length
+import long_text
 import peers
 import relevance
 import scores
@@ -18,7 +19,7 @@ import stream
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (ablation, early, gates, large, length, peers, relevance, scores, stream):
+for module in (ablation, early, gates, large, length, long_text, peers, relevance, scores, stream):
     app.command(module.__name__, help=module.__doc__)(module.main)
 
 
