@@ -5,6 +5,7 @@ from __future__ import annotations
 import headroles as hr
 from headroles.cli.console import say, show_table
 from headroles.cli.options import Call
+from headroles.plots.labels import harmful
 
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 TEXTS, LENGTH = 8, 500  # of them, and tokens of each
@@ -36,6 +37,7 @@ def show_budget(call: Call) -> None:
     shown = shown.rename(columns={"effect.p": "p", "effect.holm": "Holm"})
     rows = [f"layer {layer} group {group}" for _, layer, group in shown.index]
     title = f"{len(kept)} of {len(table)} groups keep their whole cache; effect of streaming on the loss"
+    title += f": {harmful(more=True)}"
     show_table(shown, title, label="group", rows=rows, whole=table)
     all_of_them, streaming = table["effect"].sum(), (table["effect"] * table["streaming"]).sum()
     say(f"{len(table) - len(kept)} groups stream: their effects sum to {streaming:.3f} of {all_of_them:.3f} nats")

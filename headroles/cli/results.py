@@ -27,7 +27,7 @@ from headroles.cli.console import (
 from headroles.cli.record import record
 from headroles.papers.bench import NO_VALUE
 from headroles.papers.claims import NO_TABLES
-from headroles.plots.labels import direction, relation_label
+from headroles.plots.labels import direction, harmful, relation_label
 from headroles.tables.columns import Column
 from headroles.tables.declared import harm, quality, signature_of
 from headroles.tables.frame import LEVELS, fields, provenance
@@ -171,7 +171,8 @@ def show_ablation(call: Call) -> None:
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
     for best in (f"best-{metric}-{on_disk(given['replacement'])}{part}" for part in ("", "-halves")):
         if unit == "all_but_one" and exact and study.has(best):
-            _show_best(study.load(best), "chosen on one half, measured on the other" if "halves" in best else "")
+            how = "best head by the other half" if "halves" in best else "best head"
+            _show_best(study.load(best), f"{how}, kept alone: {_harmful(call.result)}")
 
 
 def _show_effects(table: pd.DataFrame) -> None:
@@ -193,18 +194,23 @@ def _show_effects(table: pd.DataFrame) -> None:
 def _title_of_effects(table: pd.DataFrame) -> str:
     """Say which metric changes, and whether more of it is worse."""
     name = str(table.columns[0])
-    worse = "above" if harm(name, signature_of(table, name)) > 0 else "below"
-    return f"the largest of {len(table)} effects on {Column.parse(name).metric}: {worse} 0 is harm"
+    return f"the largest of {len(table)} effects on {Column.parse(name).metric}: {_harmful(table)}"
 
 
-def _show_best(table: pd.DataFrame, how: str) -> None:
+def _harmful(table: pd.DataFrame) -> str:
+    """Say which side of 0 is harm in the first column of a table of effects."""
+    name = str(table.columns[0])
+    return harmful(more=harm(name, signature_of(table, name)) > 0)
+
+
+def _show_best(table: pd.DataFrame, title: str) -> None:
     """Print the best head to keep alone in each layer."""
     parts = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high", "effect.p": "p"}
     shown = table.rename(columns={**parts, "effect.holm": "Holm"})[[*parts.values(), "Holm"]]
     heads = [
         f"{kind} layer {layer}: head {head}" for (kind, layer), head in zip(table.index, table["head"], strict=True)
     ]
-    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}", label="kept", rows=heads, whole=table)
+    show_table(shown, title, label="kept", rows=heads, whole=table)
 
 
 def show_areas(call: Call) -> None:
@@ -234,7 +240,7 @@ def show_tested(call: Call) -> None:
     largest = table[~is_set.to_numpy()].nlargest(10, "removed")
     for rows, title in ((table[is_set.to_numpy()], "all heads together"), (largest, "heads that cost most")):
         if len(rows):
-            show_grid(_costs(rows), f"{title}: what it costs", whole=5)
+            show_grid(_costs(rows), f"{title}: what it costs; above 0 is harm", whole=5)
     say(
         "tokens: share of them to which the pattern applies (at the others the head attends as by itself); removed: "
         "cost of removal; there: of removal at these tokens alone; own: of the pattern of the role; wrong: of as sharp "
@@ -274,7 +280,7 @@ def show_related(call: Call) -> None:
     record().keep(table, "auc: larger with the role than without; p: within layers")
     for (outcome, which), rows in known.groupby(["outcome", "matters"], sort=False):
         shown = rows[["auc", "auc.low", "auc.high", "p", "holm"]]
-        show_numbers(shown, f"{outcome}: {direction(str(which))}", label="role", rows=list(rows["role"]))
+        show_numbers(shown, f"{outcome}: {direction(str(which), outcome)}", label="role", rows=list(rows["role"]))
     if len(known):
         say("auc: chance that a head with the role has the larger value than one without; p: within layers")
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")

@@ -60,7 +60,7 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     label = "chance that a head with the role has the larger outcome"
     rows = rows.rename(columns={"role": "hue", "outcome": "row"})
     known = dict(zip(rows["row"], rows["matters"], strict=True)) if "matters" in rows else {}
-    return _forest(rows, "auc", 0.5, label, ax, under={row: direction(which) for row, which in known.items()})
+    return _forest(rows, "auc", 0.5, label, ax, under={row: direction(which, row) for row, which in known.items()})
 
 
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:

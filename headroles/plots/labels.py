@@ -122,10 +122,17 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
     return ", ".join(filter(None, [" ".join(filter(None, [title, seed])), *(SIDES[kind] for kind in pruning.kinds)]))
 
 
-def direction(matters: str) -> str:
-    """Return which values of an outcome mean that a head matters more, as `hr.relate` has them, in words."""
+def direction(matters: str, outcome: object) -> str:
+    """Return which values of an outcome mean that a head matters more, in words; of effects, what is harm."""
     known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
+    if matters in known and Column.parse(outcome).metric is not None:
+        return harmful(more=matters == "higher")
     return known.get(matters, "direction not known")
+
+
+def harmful(*, more: bool) -> str:
+    """Say which side of 0 is harm in effects, by whether more of the metric is worse."""
+    return f"{'above' if more else 'below'} 0 is harm"
 
 
 def axis_label(signature: str) -> str:

@@ -128,7 +128,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
         {
             "role": str(row["role"]),
             "outcome": label_of(row["outcome"], table.signatures.get("p", "")),
-            "direction": direction(str(row["matters"])) if "matters" in row else "",
+            "direction": direction(str(row["matters"]), row["outcome"]) if "matters" in row else "",
             "note": str(row.get("note") or ""),
         }
         | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}

@@ -46,6 +46,7 @@ def test_its_table_is_that_of_the_function(decoder, texts, name):
     expected = hr.cache_budget(model, tokenizer, hr.read(texts / name), keep=2, sink=2, recent=3, points=2)
     pd.testing.assert_frame_equal(table, expected)
     assert "2 of 4 groups keep their whole cache" in done.out
+    assert "on the loss: above 0 is harm" in " ".join(done.out.split())
     assert hr.BudgetedCache(model, table).get_seq_length() == 0
     other = hr.tiny_model("llama", seed=1, num_key_value_heads=2, vocab_size=len(tokenizer))
     with pytest.raises(ValueError, match="the table is of another model"):

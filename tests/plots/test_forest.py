@@ -81,4 +81,4 @@ def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05"]
     rows = [label.get_text() for label in ax.get_yticklabels()]
-    assert rows == ["effect on loss\nlarger values matter more", "effect on BLEU\nsmaller values matter more"]
+    assert rows == ["effect on loss\nabove 0 is harm", "effect on BLEU\nbelow 0 is harm"]
