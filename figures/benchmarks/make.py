@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))  # tiny models, and reference implementations
 import ablation
+import against
 import early
 import gates
 import large
@@ -19,7 +20,7 @@ import stream
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (ablation, early, gates, large, length, long_text, peers, relevance, scores, stream):
+for module in (ablation, against, early, gates, large, length, long_text, peers, relevance, scores, stream):
     app.command(module.__name__, help=module.__doc__)(module.main)
 
 

@@ -28,7 +28,7 @@ AttentionCallback = Callable[[Site, Tensor], None]
 PartCallback = Callable[[Site, Tensor, int], None]
 # the modules themselves in order, the shapes of their weights, and options of modules and configs
 Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
-CELLS = 2**25  # weights of a part: 128 MiB in float32
+CELLS = 2**22  # weights of a part: 16 MiB in float32, which fit the cache
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
 _sites: WeakKeyDictionary[PreTrainedModel, tuple[Structure, Sites]] = WeakKeyDictionary()
