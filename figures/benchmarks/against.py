@@ -24,7 +24,7 @@ import headroles as hr
 
 
 def main(
-    job: Annotated[str, typer.Argument(help=f"One of score, ablate.")],
+    job: Annotated[str, typer.Argument(help="One of score, ablate.")],
     model: str,
     text: Annotated[Path, typer.Argument(help="A corpus, whose words are cut into texts of so many tokens.")],
     before: Annotated[Path, typer.Option(help="Another checkout of headroles.")] = Path("../before"),
@@ -62,7 +62,8 @@ def _started(command: list[str], checkout: Path) -> Iterator[Callable[[], float]
     process = subprocess.Popen(
         command, env=os.environ | options, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
 
     def run() -> float:
         process.stdin.write("\n")
