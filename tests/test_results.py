@@ -100,6 +100,9 @@ def test_cache_budgets():
     says("cache-budgets", words.format(less["kvpress"], less["random"]))
     budget = hr.load_table(folder / "smollm2-budget.parquet")["retrieval"]
     says("cache-budgets", f"the other {(budget == 0).sum():.0f} of {len(budget)}")
+    speed = pd.read_csv(folder / "smollm2-speed.csv").set_index("tokens").loc[2000]
+    assert f"{speed['bytes']:.0%}".replace("%", " %") + " at 2,000" in PAGES["cache-budgets"]
+    assert f"{speed['time']:.2f} and\n" in PAGES["cache-budgets"]
 
 
 def test_relevance():
