@@ -105,10 +105,10 @@ def prune(
             Learned gates are trained with the model in any case.
         remove: Whether the pruned heads are removed. If not, the table has which they are:
             `remove_heads(model, table[column])`.
-        substitute: Roles, as a table of `hr.roles` or as head -> pattern; True for those of the study. Pruned heads
-            with a role stay in the weights and are hard-coded: they attend by the pattern of their (first) role in
-            training "after", and, since no checkpoint holds a pattern, in blocks of `hard_code` from then on. Those
-            with a role that needs trees, word links or counts, which a forward has not, are removed.
+        substitute: Whether pruned heads with a role in the study are hard-coded instead of removed. Or the roles: a
+            table of `hr.roles`, or head -> pattern. Hard-coded heads stay in the weights. They attend by the pattern of
+            their (first) role in training "after", and, since no checkpoint holds a pattern, in blocks of `hard_code`
+            from then on. Heads of a role that needs trees, word links or counts, which a forward has not, are removed.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
         folder: Where checkpoints, from which interrupted training continues, and the history of gates,
             `gates.parquet`, are kept; by default in the study, or nowhere.
