@@ -181,7 +181,7 @@ def _remove(
             after[site.module] = new
             _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
-            for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
+            for name, module in [(site.name, site.module), (str(site.out_name), _out(site))]:
                 shapes |= _shapes(name, module)
     left = []
     for site in sites:  # sites that share a module share its heads

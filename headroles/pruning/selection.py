@@ -130,9 +130,7 @@ def prune(
     train, remove = _scheduled(schedule, train, remove=remove)
     chosen, options = strategy_of(strategy), tune or {}
     _check(chosen, train, at_least, unit, remove=remove)
-    handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
-    if remove and is_adapted(handle.model):
-        check_plain(handle)  # fails now rather than after training
+    handle = _opened(model, tokenizer, trains=bool(train) or not isinstance(chosen, Ranking), remove=remove)
     corpus = corpus_of(corpus)
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
     count = _count(chosen, keep, len(_units(context, handle)))
@@ -173,10 +171,15 @@ def prune(
     return table
 
 
-def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, changes: bool) -> HeadModel:
-    """Return the handle of a model; ValueError for weights that are spread over processes if these change."""
+def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, trains: bool, remove: bool) -> HeadModel:
+    """Return the handle of a model; ValueError for weights that are spread over processes if these change.
+
+    Also, before training, for an adapter beside which no heads can be removed.
+    """
     handle = HeadModel(model, tokenizer, allow_sharded=True)
-    if changes:
+    if remove and is_adapted(handle.model):
+        check_plain(handle)
+    if trains or remove:
         check_whole(handle.model, "training and removal", "a ranking with remove=False")
     return handle
 

@@ -33,7 +33,7 @@ def save(model: PreTrainedModel, folder: Path) -> None:
     """Save the adapter in the format of PEFT, which `PeftModel.from_pretrained(base, folder)` loads, and gates."""
     folder.mkdir(parents=True, exist_ok=True)
     _save({f"{PREFIX}{key}": value for key, value in _state(model).items()}, folder / WEIGHTS)
-    model.peft_config[_adapter(model)].save_pretrained(str(folder))  # type: ignore[operator, union-attr, index]
+    model.peft_config[_adapter(model)].save_pretrained(str(folder))
     if GATES in model._modules:
         _save(model.get_submodule(GATES).state_dict(), folder / f"{GATES}.safetensors")
 
