@@ -102,8 +102,8 @@ class Sweep:
         self.heads_per_batch = 1 if model.alone else heads_per_batch
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
-        if (head := model.model.get_output_embeddings()) is not None:
-            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (len(head.weight) * self.size)))
+        if vocabulary := getattr(model.model.get_output_embeddings(), "out_features", 0):
+            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (vocabulary * self.size)))
         if isinstance(self.replacement, ByHead):
             self.replacement = masking.by_head(model.model, self.replacement.replacements)
         self.encoded = model.encode(corpus, words=needs_words(self.replacement))

@@ -73,7 +73,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
 def uncompiled(model: Any) -> PreTrainedModel:
     """Return the model behind a compiled one, or in one of PEFT; TypeError for what is no transformers model."""
     inner = getattr(model, "_orig_mod", model)
-    if hasattr(inner, "merge_and_unload"):  # a PeftModel whose adapters are in the layers; prompts are before them
+    if hasattr(inner, "merge_and_unload"):  # a PeftModel with adapters in the layers; prompts stand before them
         inner = inner.get_base_model()
     if not isinstance(inner, PreTrainedModel):
         raise TypeError(f"expected a transformers model, got {type(inner).__name__}; {_advice(inner)}")

@@ -31,10 +31,11 @@ from headroles.models.masking import Head, mask_heads
 from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
-from headroles.training.adapters import GATES as NAME
+from headroles.training.adapters import GATES
 from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
+NAME = GATES
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target

@@ -242,16 +242,16 @@ class Trainer(transformers.Trainer):
         return float(self.accelerator.gather(summed).mean())
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        model: Any = self.model
-        if not is_adapted(model):
+        trained: Any = self.model
+        if not is_adapted(trained):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
-            adapters.save(model, Path(str(output_dir or self.args.output_dir)))
+            adapters.save(trained, Path(str(output_dir or self.args.output_dir)))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        adapted: Any = self.model
-        if is_adapted(adapted):
-            adapters.load(adapted, Path(resume_from_checkpoint))
+        trained: Any = self.model
+        if is_adapted(trained):
+            adapters.load(trained, Path(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 

@@ -106,11 +106,7 @@ def train(
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients()
-    if loading.is_adapted(handle.model):
-        model = handle.model  # with the adapter in its layers
-        adapters.check(model)
-    else:
-        loading.check_savable(model, place)
+    model = _savable(model, handle, place)
     chosen = {"train_sampling_strategy": ORDER, **arguments, **(rates or {})}
     provenance = handle.provenance(
         corpus,
@@ -145,6 +141,15 @@ def train(
         **arguments,
     }
     return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
+
+
+def _savable(model: PreTrainedModel, handle: HeadModel, place: Path) -> PreTrainedModel:
+    """Return a model that can be saved, of one of PEFT that with the adapter in its layers; otherwise an error."""
+    if loading.is_adapted(handle.model):
+        adapters.check(handle.model)
+        return handle.model
+    loading.check_savable(model, place)
+    return model
 
 
 def _check_ranges(epochs: int, batch: int, rate: float, mlm_probability: float) -> None:
