@@ -198,13 +198,11 @@ def test_the_search_finds_confidence(page):
     assert any("confidence" in text.lower() for text in results.all_inner_texts())
 
 
-@pytest.mark.parametrize("word", ["roles", "scores", "ablation", "pruning", "relevance", "statistics"])
-def test_the_search_finds_the_concept_first(word, page):
-    page.goto(f"search.html?q={word}")
-    last = "document.querySelector('#search-results > p')?.textContent.includes('finished')"
-    page.wait_for_function(last, timeout=60_000)
-    first = page.locator("#search-results li > a").first
-    assert first.get_attribute("href").partition("#")[0].split("?")[0] == f"concepts/{word}.html"
+def test_the_search_finds_the_concept_first(page):
+    for word in ("roles", "pruning"):
+        page.goto(f"search.html?q={word}")
+        first = page.locator("#search-results li > a").first  # the best comes first, the others one by one
+        assert first.get_attribute("href", timeout=60_000).partition("#")[0].split("?")[0] == f"concepts/{word}.html"
 
 
 def test_no_sentence_of_a_property_is_taken_for_its_type(site):
