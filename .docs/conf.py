@@ -52,6 +52,7 @@ html_static_path = ["_static"]
 html_css_files = ["headroles.css"]
 html_context = {"default_mode": "auto"}
 html_favicon = "_static/favicon.svg"
+html_search_scorer = str(HERE / "search_scorer.js")
 html_copy_source = html_show_sourcelink = False
 html_sidebars = dict.fromkeys(("getting-started", "generated/gallery", "benchmarks", "quality", "generated/c*"), [])
 html_theme_options = {
@@ -71,3 +72,4 @@ def setup(app):
     """Prepare docstrings for reStructuredText, and end the build if a public name has no page."""
     pages.check_documented(hr)
     app.connect("autodoc-process-docstring", pages.escape, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", pages.untyped, priority=600)  # after it

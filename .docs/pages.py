@@ -21,7 +21,21 @@ ROOT = HERE.parent
 FIGURES = ROOT / "figures"
 MADE = HERE / "generated"
 GROUPS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "reference/groups.toml").read_text(encoding="utf-8"))
-PACKAGES = ("tables", "data", "analysis", "models", "scores", "ablation", "training", "pruning", "testing")  # below two
+PACKAGES = (  # below two
+    *("tables", "data", "analysis", "models", "patterns", "scores", "ablation", "training", "pruning", "testing"),
+)
+PLUG_INS = (  # the classes of a score, pattern, metric, objective or strategy of one's own, and what they are given
+    *("headroles.scores.Observation", "headroles.scores.HeadGradients", "headroles.patterns.Pattern"),
+    *("headroles.ablation.metrics.Metric", "headroles.ablation.metrics.Observation"),
+    *("headroles.scores.objectives.Objective", "headroles.scores.objectives.Explained"),
+    *("headroles.pruning.rankings.Ranking", "headroles.pruning.rankings.RankingContext"),
+    *("headroles.pruning.learned_gates.GateStrategy", "headroles.pruning.learned_gates.Gates"),
+)
+OWN = (
+    "Base classes of what you add, and what their methods are given; :class:`headroles.Score`, "
+    ":class:`headroles.GradientScore` and :class:`headroles.Role` are in their groups. "
+    ":doc:`Examples that run </how-to/extend>` show each."
+)
 STUDIES = {  # folder -> what the verdicts of it are of
     "multi30k-en-de": "small Marian",
     "minilm-sst2": "MiniLM on SST-2",
@@ -118,11 +132,19 @@ def escape(_app: object, _what: str, _name: str, _public: object, _options: obje
             lines[number] = "`".join(parts)
 
 
+def untyped(app: object, what: str, name: str, public: object, options: object, lines: list[str]) -> None:
+    """Restore the sentence of a property, of which napoleon takes what is before a colon for its type."""
+    if what in ("property", "attribute") and any(line.startswith(":type:") for line in lines):
+        lines[:] = (inspect.getdoc(public) or "").splitlines()
+        escape(app, what, name, public, options, lines)
+
+
 def _reference() -> None:
     """Write a page for each group of public functions, and one for what else the packages export."""
     for group, content in GROUPS.items():
         entries = "".join(f"   headroles.{name}\n" for name in content["names"])
         _put(f"api/{group}.rst", _listed(group.capitalize(), content["about"], entries))
+    _put("api/plug-ins.rst", _listed("Plug-ins", OWN, "".join(f"   {name}\n" for name in PLUG_INS)))
     for package in ("plots", "papers"):
         _put(f"api/{package}.rst", _package(package, "="))
     _put(
@@ -152,7 +174,7 @@ def _others(package: str) -> list[str]:
     return [
         name
         for name in re.findall(r"^from \.\S+ import .* as (\w+)$", stub, re.MULTILINE)
-        if name not in top and not name.isupper()
+        if name not in top and not name.isupper() and f"headroles.{package}.{name}" not in PLUG_INS
     ]
 
 

@@ -88,6 +88,25 @@ def test_every_public_function_and_command_has_a_page(site):
         assert command.hidden or (site / f"generated/cli/{name}.html").is_file()
 
 
+def test_every_class_of_a_plug_in_has_a_page(site):
+    """Those that the examples derive from, and what the methods of abstract classes are given."""
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / ".docs/how-to/extend.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    code = "\n".join(line[4:] for line in "\n".join(blocks).splitlines() if line.startswith((">>>", "...")))
+    bases = {
+        base.split(".")[-1]
+        for found in re.findall(r"^class \w+\(([\w., ]+)\):", code, re.M)
+        for base in found.split(", ")
+    }
+    assert bases >= {"Score", "Pattern", "Objective", "Ranking"}
+    pages = [path.stem for path in (site / "generated/api/names").glob("*.html")]
+    for name in {*bases, "GradientScore", "Metric", "GateStrategy", "Role"}:
+        assert any(page.split(".")[-1] == name for page in pages), name
+    given = {"ablation.metrics.Observation", "scores.Observation", "pruning.rankings.RankingContext"}
+    assert {f"headroles.{name}" for name in given} <= {*pages}
+
+
 def test_a_public_name_without_a_page_or_a_docstring_ends_the_build(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / ".docs")
     pages = importlib.import_module("pages")
@@ -177,6 +196,22 @@ def test_the_search_finds_confidence(page):
     page.get_by_role("link", name="Scores", exact=True).and_(results.locator("a")).first.wait_for(timeout=60_000)
     assert results.count() >= 4  # they come one by one
     assert any("confidence" in text.lower() for text in results.all_inner_texts())
+
+
+def test_the_search_finds_the_concept_first(page):
+    for word in ("roles", "pruning"):
+        page.goto(f"search.html?q={word}")
+        first = page.locator("#search-results li > a").first  # the best comes first, the others one by one
+        assert first.get_attribute("href", timeout=60_000).partition("#")[0].split("?")[0] == f"concepts/{word}.html"
+
+
+def test_no_sentence_of_a_property_is_taken_for_its_type(site):
+    text = (site / "generated/api/names/headroles.patterns.Pattern.html").read_text(encoding="utf-8")
+    assert "Name and options, in columns and file names:" in text
+    for path in (site / "generated/api/names").glob("*.html"):
+        found = re.findall(r">Type<span.*?<dd.*?>(.*?)</dd>", path.read_text(encoding="utf-8"), re.DOTALL)
+        types = [html.unescape(re.sub(r"<[^>]*>", "", text)) for text in found]
+        assert not [text for text in types if re.search(r"[a-z]+ [a-z]+ [a-z]+", text)], path
 
 
 def test_a_flag_shows_no_type_and_no_code_runs_off_the_page(page, site):
