@@ -173,7 +173,7 @@ def run(
     texts: Annotated[int, typer.Option(help="Texts of the test; fewer only to try the script.")] = TEST,
     only: Annotated[str, typer.Option(help="Rankings that are measured; commas between.")] = "",
 ) -> None:
-    """Rank the groups, measure every condition, a block of texts at a time, and write NAME.parquet here."""
+    """Rank the groups, measure every condition, a block of texts at a time, and write NAME-texts.csv here."""
     logging.basicConfig(level=logging.INFO)
     study = Study(name, folder, data, work, texts)
     study.work.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def run(
             ]
     table = pd.DataFrame(rows)
     place = HERE if texts == TEST and not only else study.work  # a trial is no result
-    table.to_parquet(place / f"{name}.parquet")
+    table.to_csv(place / f"{name}-texts.csv", index=False)
     hr.save_table(hr.load_table(study.work / f"ranking-{RANKINGS[0]}.parquet"), place / f"{name}-budget.parquet")
     print(table.groupby(["what", "ranking", "share"], sort=False)[["loss", "right"]].mean())
 
@@ -268,8 +268,8 @@ def speed(name: Name, folder: Model, data: Data, work: Work = Path(".cache-budge
 def compare() -> None:
     """Summarise conditions (losses.csv); compare rankings at each share, paired over texts (comparison.csv)."""
     rows, losses = [], []
-    for path in [path for name in GROUPS if (path := HERE / f"{name}.parquet").is_file()]:
-        table = pd.read_parquet(path)
+    for path in [path for name in GROUPS if (path := HERE / f"{name}-texts.csv").is_file()]:
+        table, name = pd.read_csv(path), path.stem.removesuffix("-texts")
         table["ranking"] = table["ranking"].str.replace(r"^random-\d+$", "random", regex=True)
         for what, part in table.groupby("what", sort=False):
             means = part.groupby(["share", "ranking", "text"])[["loss", "right"]].mean().unstack("text")
@@ -277,12 +277,12 @@ def compare() -> None:
             full = values.loc[(0.0, "full")]
             for share, ranking in values.index:
                 change = _paired(values.loc[(share, ranking)] - full)
-                found = {"model": path.stem, "what": what, "share": share, "ranking": ranking}
-                found |= {"bytes": _bytes(path.stem, share), "loss": values.loc[(share, ranking)].mean()}
+                found = {"model": name, "what": what, "share": share, "ranking": ranking}
+                found |= {"bytes": _bytes(name, share), "loss": values.loc[(share, ranking)].mean()}
                 losses.append(found | {"right": right.loc[(share, ranking)].mean()} | change)
                 if what == "answer" and ranking not in (RANKINGS[0], "full", "streaming"):
                     other = _paired(values.loc[(share, RANKINGS[0])] - values.loc[(share, ranking)])
-                    rows.append({"model": path.stem, "share": share, "other": ranking} | other)
+                    rows.append({"model": name, "share": share, "other": ranking} | other)
     found = pd.DataFrame(rows)
     primary = (found["share"] == PRIMARY) & (found["other"] == "kvpress")
     found.loc[primary, "holm"] = holm(found.loc[primary, "effect.p"].to_numpy())

@@ -108,7 +108,7 @@ def _check_heads(text: str, model: str | None) -> None:
     known = kinds()
     config = _config(model)
     for part in text.split(","):
-        match re.split(r"[\s:]+", part.strip()):
+        match part.replace(":", " ").split():
             case [kind, layer, head] if layer.isdigit() and head.isdigit():
                 if kind not in known:
                     raise ValueError(unknown("kind of heads", kind, known))

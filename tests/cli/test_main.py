@@ -186,7 +186,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = (
         "unknown role 'magic'; known: "
-        "alignment, duplicate, induction, positional, rare, retrieval, sink, successor, syntactic"
+        "alignment, duplicate, induction, positional, rare, retrieval, sink, successor, syntactic, translation"
     )
     with pytest.raises(ValueError, match=whole(unknown)):
         hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})

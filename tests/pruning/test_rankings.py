@@ -125,7 +125,8 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     with pytest.raises(
         ValueError,
         match=whole(
-            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, successor, syntactic can "
+            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, successor, syntactic, "
+            "translation can "
             "be assigned: got columns confidence"
         ),
     ):

@@ -342,7 +342,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
 
 def test_unknown_rules_are_one_line(folder, text, tmp_path):
     done = run("score", folder, text, "--scores", "relevance", "--rules", "magic", "--study", tmp_path / "study")
-    assert done == said("unknown rules 'magic'; known: cp, cp-gate, attn, voita, voita-exact, gradient")
+    assert done == said("unknown rule set 'magic'; known: cp, cp-gate, attn, voita, voita-exact, gradient")
     assert not (tmp_path / "study").exists()
 
 
