@@ -25,8 +25,6 @@ from headroles.cli.console import (
     show_table,
 )
 from headroles.cli.record import record
-from headroles.papers.bench import NO_VALUE
-from headroles.papers.claims import NO_TABLES
 from headroles.plots.labels import direction, harmful, relation_label
 from headroles.tables.columns import Column
 from headroles.tables.declared import harm, quality, signature_of
@@ -377,6 +375,9 @@ def show_reproductions(call: Call) -> None:
 
 def _show_verdict(facts: dict[str, Any]) -> None:
     """Print the claim of an artefact, its verdict, its negative controls, and the command of those that are missing."""
+    from headroles.papers.bench import NO_VALUE
+    from headroles.papers.claims import NO_TABLES
+
     say(f"the claim: {facts['claim']}")
     say(f"does it hold here? {facts['answer']}: {facts['why']}")
     for name, control in facts["controls"].items():
