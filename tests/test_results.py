@@ -92,7 +92,8 @@ def test_cache_budgets():
     )
     effect = found["effect"].xs("integrated-gradients", level="ranking")
     assert found.loc[("smollm2", "integrated-gradients"), "effect.high"] < 0
-    says("cache-budgets", f"falls by {-effect['smollm2']:.2f} nats", f"costs {effect['gemma3']:.2f} nats")
+    says("cache-budgets", f"falls by {-effect['smollm2']:.2f} nats", f"cost {effect['gemma3']:.2f} nats or more")
+    assert effect["gemma3"] <= found["effect"]["gemma3"].min() + 1e-9
     rows = pd.read_csv(folder / "comparison.csv").query("share == 0.75").set_index(["model", "other"])
     assert (rows["holm"].dropna() < 0.001).all()
     less = -rows.loc["smollm2", "effect"]
@@ -100,9 +101,18 @@ def test_cache_budgets():
     says("cache-budgets", words.format(less["kvpress"], less["random"]))
     budget = hr.load_table(folder / "smollm2-budget.parquet")["retrieval"]
     says("cache-budgets", f"the other {(budget == 0).sum():.0f} of {len(budget)}")
-    speed = pd.read_csv(folder / "smollm2-speed.csv").set_index("tokens").loc[2000]
-    assert f"{speed['bytes']:.0%}".replace("%", " %") + " at 2,000" in PAGES["cache-budgets"]
-    assert f"{speed['time']:.2f} and\n" in PAGES["cache-budgets"]
+    texts = pd.read_csv(folder / "smollm2-texts.csv").query("what == 'answer' and share == 0.75")
+    losses = texts.pivot(index="text", columns="ranking", values="loss")
+    assert (losses["kvpress"] - losses["integrated-gradients"]).mean() == pytest.approx(less["kvpress"], abs=1e-9)
+    page = " ".join(PAGES["cache-budgets"].split())
+    speed = pd.read_csv(folder / "smollm2-speed.csv").set_index("tokens")
+    assert "holds {:.0f} %".format(100 * speed["bytes"][1000]) in page
+    assert "A token takes {:.2f}, {:.2f} and {:.2f} of".format(*speed["time"]) in page
+    seconds = pd.read_csv(folder / "smollm2-rankings.csv").set_index("ranking")["seconds"]
+    took = "{:.0f} seconds of one core for integrated gradients (goal: five minutes), {:,.0f} for L0, {:,.0f} for"
+    assert took.format(*seconds[["integrated-gradients", "l0", "ablation"]]) in page
+    row = pd.read_csv(folder / "smollm2-roles.csv").set_index("role").loc["induction"]
+    assert "| induction | {:.0f} | {:.0f} % | {:.3f} |".format(row["groups"], 100 * row["kept"], row["effect"]) in page
 
 
 def test_relevance():

@@ -84,16 +84,33 @@ class Study:
         return table[next(name for name in table if name.startswith("ranking["))]
 
     def conditions(self) -> Iterator[tuple[str, float, Callable[[], np.ndarray]]]:
-        """Yield the name of each ranking or draw, its share of streaming groups, and what computes its gates."""
+        """Yield the name of each ranking or draw, its share of streaming groups, and what computes its gates.
+
+        Of shares that are the same number of groups, as of few groups, the first is measured, the primary one before.
+        """
         count = len(self.test().index)
         yield "full", 0.0, lambda: np.ones(count)
         yield "streaming", 1.0, lambda: np.zeros(count)
+        done = {0, count}
         for share in sorted(SHARES, key=lambda share: share != PRIMARY):
             streaming = round(share * count)
+            if streaming in done:
+                continue
+            done.add(streaming)
             for by in RANKINGS:
                 yield by, share, lambda by=by, n=streaming: _gates(self.ranking(by).to_numpy(float), n)
             for draw in range(DRAWS.get(share, 1)):
                 yield f"random-{draw}", share, lambda draw=draw, n=streaming: _gates(_drawn(draw, count), n)
+
+    def rankings(self) -> pd.DataFrame:
+        """Return what each ranking took, and the groups that keep their cache at the primary share."""
+        rows = []
+        for by in RANKINGS:
+            self.ranking(by)
+            table = hr.load_table(self.work / f"ranking-{by}.parquet")
+            kept = [f"{layer}:{group}" for _, layer, group in table.index[table["retrieval"] == 1]]
+            rows.append({"ranking": by, "seconds": round(table["seconds"].iloc[0], 1), "kept": " ".join(kept)})
+        return pd.DataFrame(rows)
 
 
 def _gates(values: np.ndarray, streaming: int) -> np.ndarray:
@@ -195,6 +212,7 @@ def run(
     place = HERE if texts == TEST and not only else study.work  # a trial is no result
     table.to_csv(place / f"{name}-texts.csv", index=False)
     hr.save_table(hr.load_table(study.work / f"ranking-{RANKINGS[0]}.parquet"), place / f"{name}-budget.parquet")
+    study.rankings().to_csv(place / f"{name}-rankings.csv", index=False)
     print(table.groupby(["what", "ranking", "share"], sort=False)[["loss", "right"]].mean())
 
 
@@ -301,7 +319,7 @@ def _bytes(model: str, share: float) -> float:
     """Return the bytes of the cache at the end of a test text, as a share of those of the full cache."""
     groups, windowed = GROUPS[model]
     full = groups * LENGTH + windowed * WINDOW
-    return 1 - share * groups * (LENGTH - SINK - RECENT) / full
+    return 1 - round(share * groups) * (LENGTH - SINK - RECENT) / full
 
 
 @app.command()

@@ -44,7 +44,7 @@ class Role:
         strictly: Whether the value must exceed the threshold.
         about: Where its heads attend, in a legend and on the page.
         short: Its text in the cells of a map; by default its name.
-        hue: Its place in seaborn's "colorblind"; by default one of those that are left.
+        hue: Its place in seaborn's "colorblind", 10 is indigo; by default one of those that are left.
 
     Example:
         >>> Role("sharp", r"confidence", 0.8)
@@ -89,7 +89,7 @@ ROLES = (
         "alignment", r"alignment\[(monotone)\]", 0.50, about="onward through the source", short="align", hue=8
     ),  # ours
     Role(
-        "translation", r"links", 0.10, over=".baseline", about="at the words that it translates", short="transl", hue=6
+        "translation", r"links", 0.10, over=".baseline", about="at the words that it translates", short="transl", hue=10
     ),  # ours, over the diagonal as a dependency is over the best offset
     # Olsson et al. 2022 and Wang et al. 2022 have no threshold: over half, as a sink
     Role("induction", r"induction", 0.50, strictly=True, about="after the same token before", short="induct", hue=1),

@@ -39,6 +39,7 @@ class Imposed(ABC):
     needs_trees: bool = False
     needs_counts: bool = False  # of tokens in a corpus
     needs_links: bool = False  # of words and their translations
+    needs_special: bool = False  # which tokens are special
 
     @abstractmethod
     def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:

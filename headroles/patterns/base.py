@@ -75,6 +75,12 @@ class Pattern(Imposed):
         applies = self.applies(replace(_observed(batch, kind, none, counted), layer=layer))
         return (applies.any(1) if applies.ndim == 3 else applies).sum(-1), content.sum(-1)
 
+    @property
+    def needs(self) -> list[str]:
+        """What the pattern needs of a corpus beside token ids, in words."""
+        of_words = {"dependency trees": self.needs_trees, "word links": self.needs_links}
+        return [what for what, is_needed in (of_words | {"counts of tokens": self.needs_counts}).items() if is_needed]
+
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not apply to heads of the site's kind."""
         if site.kind not in self.kinds:
@@ -92,12 +98,9 @@ class Pattern(Imposed):
         """Return the outputs of heads under the pattern, from the token ids of a forward and those that are special."""
         if site.kind not in self.kinds:
             return z
-        needs = {"dependency trees": self.needs_trees, "word links": self.needs_links}
-        for what in (
-            what for what, is_needed in (needs | {"counts of tokens": self.needs_counts}).items() if is_needed
-        ):
+        if needs := self.needs + ["the ids of special tokens"] * (self.needs_special and not special):
             raise ValueError(
-                f"pattern {self} needs {what}, and a forward has none; try hr.ablate(..., replacement=...)"
+                f"pattern {self} needs {needs[0]}, and a forward has none; try hr.ablate(..., replacement=...)"
             )
         queries, keys = (_view(values, side, special) for side in _sides(site.kind, values))
         return self.imposed(
@@ -134,6 +137,7 @@ class OfPattern:
     needs_trees: ClassVar[Any] = property(attrgetter("pattern.needs_trees"))
     needs_counts: ClassVar[Any] = property(attrgetter("pattern.needs_counts"))
     needs_links: ClassVar[Any] = property(attrgetter("pattern.needs_links"))
+    needs_special: ClassVar[Any] = property(attrgetter("pattern.needs_special"))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Special(Pattern):
     """All special tokens alike, such as CLS and SEP (Clark et al. 2019); in a decoder those before the query."""
 
     about = "at special tokens"
+    needs_special = True
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on special tokens."""

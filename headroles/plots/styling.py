@@ -134,6 +134,7 @@ def _text(number: float, interval: Sequence[float], places: int) -> str:
 
 RGB = tuple[float, float, float]
 GREY = 7  # the place of grey in seaborn's "colorblind"
+INDIGO = "#332288"  # of Paul Tol's "muted"; darker than all of them
 HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", the same in all figures
     **{"enc-self": 0, "dec-self": 1, "cross": 2},
     **{"several": 9, "none": GREY},
@@ -176,10 +177,10 @@ def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> di
 
 
 def hue(place: int, shade: float = 1) -> RGB:
-    """Return a colour of seaborn's "colorblind", as red, green and blue from 0 to 1."""
+    """Return a colour of seaborn's "colorblind", or after them `INDIGO`, as red, green and blue from 0 to 1."""
     import seaborn as sns
 
-    red, green, blue = sns.color_palette("colorblind")[place]
+    red, green, blue = [*sns.color_palette("colorblind"), *sns.color_palette([INDIGO])][place]
     return shade * red, shade * green, shade * blue
 
 

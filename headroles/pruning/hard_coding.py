@@ -95,7 +95,7 @@ def substitutes(handle: HeadModel, given: bool | Roles, study: Study | str | Pat
     patterns: dict[Head, Pattern] = {}
     others: set[Head] = set()
     for head, pattern in _pairs(handle, given):
-        if pattern is None or pattern.needs_trees or pattern.needs_links or pattern.needs_counts:
+        if pattern is None or pattern.needs:
             others.add(head)
         else:
             patterns.setdefault(head, pattern)

@@ -88,8 +88,8 @@ def prune(
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
             it in place. Of a model of PEFT the adapter alone is trained beside the gates, the weights stay; with an
-            adapter beside an output projection, heads can only be masked (`remove=False`). To save what is left, save
-            the model that `merge_and_unload()` returns.
+            adapter beside an output projection, heads can only be masked (`remove=False`). To save the pruned model,
+            save the one that `merge_and_unload()` returns.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so

@@ -219,14 +219,13 @@ class Case:
         """Whether the model reads a target."""
         return "decoder_input_ids" in self.inputs
 
-    def copy(self) -> PreTrainedModel:
-        """Return a whole copy, which shares the memory of the weights: replace them, never change them in place."""
-        return _sharing(self.whole)
+    def sharing(self, *, whole: bool = False) -> PreTrainedModel:
+        """Return a copy that shares the memory of the weights: replace them, never change them in place.
 
-    def sharing(self) -> PreTrainedModel:
-        """Return the same, spread over processes like the model that is checked."""
+        It is spread over processes like the model that is checked, unless it is `whole`.
+        """
         copy = _sharing(self.whole)
-        return copy if self.spread is None else self.spread(copy)
+        return copy if whole or self.spread is None else self.spread(copy)
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
         """Return the output of one forward; the routing noise of experts has seed 0."""

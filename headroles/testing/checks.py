@@ -40,7 +40,7 @@ def identity(case: Case) -> float:
 
 def zero(case: Case) -> float:
     """Check that a gate of zero equals zeros in the columns of the output projection."""
-    off, effect, copy = 0.0, 0.0, case.copy()
+    off, effect, copy = 0.0, 0.0, case.sharing(whole=True)
     for site, head in zip(case.sites, case.sample, strict=True):
         heads = [(*other.key, head[2]) for other in case.sites if other.module is site.module]
         masked = case.masked(head_mask(case.model, heads))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from helpers.imposed import alike, at, imposed_equals_loop, table, tiny
 from helpers.letters import observation
@@ -11,7 +12,7 @@ from helpers.letters import observation
 import headroles as hr
 from headroles.models.batching import Encoded
 from headroles.models.head_model import HeadModel
-from headroles.patterns import First, Special
+from headroles.patterns import First, Offset, Shift, Special, Where
 
 
 def test_the_first_token_is_not_padding():
@@ -35,6 +36,19 @@ def test_padding_is_no_special_token():
     seen = observation(torch.ones(4, 4), special=(0, 3))
     mask = torch.tensor([[True, True, True, False]])
     assert table(Special(), replace(seen, keys=replace(seen.keys, attention_mask=mask))) == [at(0, 4).tolist()] * 4
+
+
+def test_a_forward_does_not_know_which_tokens_are_special():
+    case = tiny("bert")
+    handle = HeadModel(case.model, case.tokenizer)
+    (batch,) = handle.batches(handle.encode(case.corpus[:1]))
+    for pattern in (Special(), Shift(Special(), 1), Where(Offset(1), Special())):
+        block = hr.mask_heads(case.model, hr.head_mask(case.model, [("enc-self", 0, 2)]), replacement=pattern)
+        with (
+            block,
+            pytest.raises(ValueError, match=r"^pattern .* needs the ids of special tokens, and a forward has none"),
+        ):
+            case.model(**batch.inputs)
 
 
 def test_imposed_is_a_slow_loop():
