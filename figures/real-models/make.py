@@ -39,7 +39,8 @@ def main(
     roles = hr.roles(scores)
     random = hr.roles(_scores(untrained(model, seed=0), tokenizer, ewt[:UNTRAINED], work / "untrained"))
     metric = "loss" if learns else "agreement"
-    effects = hr.ablate(model, tokenizer, pud, metric=metric, precision=1.1, study=work / "ablation")
+    precision = 1.1 if learns else 1.0  # no gradient predicts the agreement: every sentence is measured
+    effects = hr.ablate(model, tokenizer, pud, metric=metric, precision=precision, study=work / "ablation")
     hr.save_table(roles, output / "roles.parquet")
     hr.save_table(random, output / "untrained-roles.parquet")
     hr.save_table(effects, output / "ablation.parquet")
