@@ -26,7 +26,7 @@ from headroles.models import dummy_inputs, masking
 from headroles.models.batching import ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
-from headroles.models.imposing import ByHead, Counted, Imposed
+from headroles.models.imposing import ByHead, Counted, Imposed, Zero
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed
 from headroles.patterns.base import Pattern
@@ -141,7 +141,7 @@ class Sweep:
                     f"for each head that is masked; try sets="
                 )
             pattern.check(sites[head[:2]])
-            if self.metric.generates and head[0] != "enc-self":
+            if self.metric.generates and head[0] != "enc-self" and not isinstance(pattern, Zero):
                 raise ValueError(
                     f"pattern {pattern} needs all tokens in one forward: got {self.metric.name}, for which a decoder "
                     f"writes them one by one; expected heads of an encoder, or a metric such as 'loss'; try sets="

@@ -72,6 +72,14 @@ class Uniform(Imposed):
         return attended(allowed / allowed.sum(-1, keepdim=True).clamp(min=1), values.value, site)
 
 
+class Zero(Imposed):
+    """No output: what masking does, for heads beside others that attend by a pattern."""
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:  # noqa: ARG002
+        """Return zeros."""
+        return torch.zeros_like(z)
+
+
 class ByHead(Imposed):
     """One replacement for each of some heads."""
 
@@ -157,7 +165,8 @@ def read(
 
     def replaced(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
         out = outs.pop(site.module, None)
-        if out is not None and not torch.equal(out.reshape(z.shape), z):
+        is_replaced = (gates != 1).reshape(-1, site.heads).any(0) | gates.requires_grad  # others: by another mask
+        if out is not None and not torch.equal(out.reshape(z.shape)[:, :, is_replaced], z[:, :, is_replaced]):
             raise ValueError(
                 f"no other attention can be imposed on {site.name} in {type(model).__name__}: an operation between "
                 f"attention and its output projection changes the outputs of its heads; try replacement='mean'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
+from headroles.models.imposing import Zero
 from headroles.models.masking import Head
+from headroles.patterns.base import Pattern
+from headroles.pruning import hard_coding
+from headroles.pruning.hard_coding import Roles
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
@@ -41,6 +45,7 @@ class Trials:
         *,
         kinds: Sequence[Kind] | None,
         tune: TrainOptions,
+        substitute: bool | Roles = False,
         max_tokens: int = 4096,
         **rest: Any,
     ) -> None:
@@ -48,6 +53,9 @@ class Trials:
         self.handle, self.corpus, self.kinds = handle, corpus, kinds
         self.held_out, self.metric, self.max_tokens = held_out, metric, max_tokens
         self.study, self.folder, self.signature = study, study.work / ".trials", ""
+        self.patterns = hard_coding.substitutes(handle, substitute, study)
+        if self.patterns:
+            rest["hard_coded"] = hard_coding.digest(self.patterns)
         self.key = handle.provenance(
             trained_on=corpus.hash,
             **rest,
@@ -69,22 +77,41 @@ class Trials:
         """Return the folder of a trial, for its training."""
         return self.folder / hashlib.sha256(repr((self._measured, what)).encode()).hexdigest()[:12]
 
-    def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
-        """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones."""
+    def hard_coded(self, pruned: Iterable[Head]) -> dict[Head, Pattern]:
+        """Return those of the pruned heads that have a pattern, and it."""
+        return {head: self.patterns[head] for head in pruned if head in self.patterns}
+
+    def run(
+        self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel], pruned: Iterable[Head] = ()
+    ) -> Array:
+        """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones.
+
+        Those of the pruned heads that have a pattern attend by it.
+        """
+        patterns = self.hard_coded(pruned)
+        variants = [frozenset(patterns)] if patterns else []
 
         def measure() -> ExampleStats:
-            handle, size = HeadModel(compute(), self.handle.tokenizer), self.max_tokens
-            return Sweep(handle, self.held_out, self.metric, max_tokens=size, heads_per_batch=1).run([])
+            handle, options = HeadModel(compute(), self.handle.tokenizer), {"replacement": patterns or "zero"}
+            sweep = Sweep(handle, self.held_out, self.metric, max_tokens=self.max_tokens, heads_per_batch=1, **options)
+            return sweep.run(variants)
 
-        return self._kept(what, measure).intact
+        stats = self._kept(what, measure)
+        return stats.masked[variants[0]] if variants else stats.intact
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
-        """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
+        """Return the statistics of every example, [example, statistic], with each of these sets of heads masked.
+
+        Those that have a pattern attend by it.
+        """
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
 
+        replacement = {head: self.patterns.get(head, Zero()) for head in self.handle.heads} if self.patterns else "zero"
+
         def measure() -> ExampleStats:
-            return Sweep(self.handle, self.held_out, self.metric, max_tokens=self.max_tokens).run(variants)
+            options = {"replacement": replacement, "max_tokens": self.max_tokens}
+            return Sweep(self.handle, self.held_out, self.metric, **options).run(variants)
 
         stats = self._kept((*what, [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]

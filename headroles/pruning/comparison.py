@@ -21,7 +21,9 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
+from headroles.pruning import hard_coding
 from headroles.pruning.cached_evaluation import Trials, values
+from headroles.pruning.hard_coding import Roles
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
@@ -29,7 +31,6 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
 WHOLE = "all heads"
@@ -47,6 +48,7 @@ def compare_pruning(
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: int = 1000,
+    substitute: bool | Roles = False,
     tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
@@ -70,6 +72,8 @@ def compare_pruning(
         kinds: Kinds of the heads that are pruned, by default all.
         metric: Name of a metric or objective. Or a metric.
         scored: Number of examples in the sample on which heads are ranked.
+        substitute: Whether pruned heads with a role in the study are hard-coded instead of removed, as in `prune`. Or
+            the roles.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         n_resamples: Bootstrap resamples of the examples.
         study: Study or folder that keeps the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which
@@ -95,7 +99,8 @@ def compare_pruning(
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     handle, kept = HeadModel(model, tokenizer), study_at(study)
-    trials = Trials(handle, corpus, held_out, the_metric(metric), kept, kinds=kinds, tune=tune or {}, scored=scored)
+    options = {"kinds": kinds, "tune": tune or {}, "substitute": substitute, "scored": scored}
+    trials = Trials(handle, corpus, held_out, the_metric(metric), kept, **options)
     trials.claim("contest")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)
@@ -187,14 +192,15 @@ class _Work:
 
         def compute() -> PreTrainedModel:
             model, tokenizer, corpus = self.trials.copy()
-            if pruned:
-                remove_heads(model, pruned)
+            patterns = self.trials.hard_coded(pruned)
+            if removed := {*pruned} - {*patterns}:
+                remove_heads(model, removed)
             options: TrainOptions = {**self.tune, "seed": seed}
             if self.tune.get("rate") != 0:  # an untrained control keeps its weights
-                train(model, tokenizer, corpus, place, **options)
+                hard_coding.train(model, tokenizer, corpus, patterns, place, options)
             return model
 
-        statistics = self.trials.run(what, compute)
+        statistics = self.trials.run(what, compute, pruned)
         shutil.rmtree(place, ignore_errors=True)
         return statistics
 

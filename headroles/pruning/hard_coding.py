@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._restoration import Block
 from headroles.ablation.units import code
 from headroles.analysis.role_rules import names
+from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.imposing import ByHead
 from headroles.models.masking import Head, head_mask, mask_heads
@@ -21,6 +22,8 @@ from headroles.patterns.of_roles import pattern_of
 from headroles.tables import frame
 from headroles.tables.columns import with_suffix
 from headroles.tables.study import Study, study_at
+from headroles.training import trainer
+from headroles.training.hf_trainer import TrainOptions
 
 Roles = pd.DataFrame | Mapping[Head, Pattern]
 MARK = "hard_coded"  # suffix of the column that says which heads are
@@ -79,6 +82,22 @@ def imposed(handle: HeadModel, patterns: Mapping[Head, Pattern]) -> Block[None]:
     bind = cache(lambda pattern: InForwards(pattern, handle.special))
     bound = {head: bind(pattern) for head, pattern in patterns.items()}
     return mask_heads(handle.model, head_mask(handle.model, bound), bound)
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    patterns: Mapping[Head, Pattern],
+    folder: Path,
+    options: TrainOptions,
+) -> None:
+    """Train a model in which the heads of `patterns` attend by them."""
+    if not patterns:
+        trainer.train(model, tokenizer, corpus, folder, **options)
+        return
+    with imposed(HeadModel(model, tokenizer), patterns):
+        trainer.train(model, tokenizer, corpus, folder, **options, note=f"hard_coded:{digest(patterns)}")
 
 
 def substitutes(handle: HeadModel, given: bool | Roles, study: Study | str | Path | None = None) -> dict[Head, Pattern]:

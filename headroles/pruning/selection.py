@@ -6,7 +6,7 @@ import hashlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from numbers import Real
@@ -17,14 +17,13 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.data.corpus import Corpus, CorpusLike
+from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed, check_whole
-from headroles.patterns.base import Pattern
 from headroles.pruning import hard_coding
 from headroles.pruning.hard_coding import MARK, Roles
 from headroles.pruning.learned_gates import (
@@ -175,21 +174,9 @@ def prune(
         if remove and (stays == 0).any():
             remove_heads(model, stays)
         if train in ("after", "both"):
-            _train_after(handle, corpus, patterns, place, options)
+            after = f"tuned-after-{hard_coding.digest(patterns)}" if patterns else "tuned-after"
+            hard_coding.train(handle.model, tokenizer, corpus, patterns, place / after, options)
     return table
-
-
-def _train_after(
-    handle: HeadModel, corpus: Corpus, patterns: Mapping[Head, Pattern], place: Path, options: TrainOptions
-) -> None:
-    """Train a model without its pruned heads, and with the hard-coded ones attending by their patterns."""
-    train = partial(trainer.train, handle.model, handle.tokenizer, corpus, **options)
-    if not patterns:
-        train(place / "tuned-after")
-        return
-    digest = hard_coding.digest(patterns)
-    with hard_coding.imposed(HeadModel(handle.model, handle.tokenizer), patterns):
-        train(place / f"tuned-after-{digest}", note=f"hard_coded:{digest}")
 
 
 def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, changes: bool) -> HeadModel:

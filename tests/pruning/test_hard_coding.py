@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import deepcopy
 
 import pandas as pd
@@ -19,6 +20,7 @@ from transformers.masking_utils import eager_mask
 import headroles as hr
 from headroles.models.head_model import HeadModel
 from headroles.patterns import Dependency, Diagonal, Offset, Special
+from headroles.pruning.hard_coding import imposed
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -192,6 +194,52 @@ def test_tables_and_roles_that_do_not_fit_are_refused():
         hr.prune(
             decoder, hr.testing.case.Case(decoder).tokenizer, ["a b"], "top", keep=2, substitute={"L0H0": Offset(1)}
         )
+
+
+def loss(model, pruned, patterns):
+    """The loss with some heads masked and some attending by their patterns."""
+    masked = hr.head_mask(model, [head for head in pruned if head not in patterns])
+    with hr.mask_heads(model, masked), imposed(HeadModel(model, tokenizer()), patterns) if patterns else nullcontext():
+        return hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
+
+
+def test_a_comparison_hard_codes_the_pruned_heads_with_a_role(tmp_path):
+    """Without retraining as masks and patterns of the whole model, with it as training after removal and patterns."""
+    roles = {head: Offset(-1) for head in list(ALL)[1:6]}
+    options = {"strategies": ["random"], "keep": [4], "seeds": 1, "tune": TUNE, "n_resamples": 0}
+    given = [learnt(), tokenizer(), films(48), films(40, 1)]
+    found = hr.compare_pruning(*given, **options, substitute=roles, study=tmp_path / "a").set_index(["heads", "tuned"])
+    plain = hr.compare_pruning(*given, **options, study=tmp_path / "b").set_index(["heads", "tuned"])
+    survival = hr.Study(tmp_path / "a").load("contest-heads").iloc[:, 0]
+    pruned = [(*head,) for head in survival.index[survival == 0]]
+    hard = {head: roles[head] for head in pruned if head in roles}
+    assert 0 < len(hard) < len(pruned)
+    assert found.loc[(4, False), "value"] == pytest.approx(loss(learnt(), pruned, hard), rel=1e-5)
+    assert plain.loc[(4, False), "value"] == pytest.approx(loss(learnt(), pruned, {}), rel=1e-5)
+    model = hr.remove_heads(deepcopy(learnt()), [head for head in pruned if head not in hard])
+    with imposed(HeadModel(model, tokenizer()), hard):
+        hr.train(model, tokenizer(), films(48), tmp_path / "tuned", **TUNE, seed=0)
+    assert found.loc[(4, True), "value"] == pytest.approx(loss(model, [], hard), rel=1e-5)
+    assert found.loc[(8, True), "value"] == plain.loc[(8, True), "value"]  # no head is pruned
+    assert (found["value"] - plain["value"]).abs()[4].min() > 1e-4
+
+
+def test_a_sweep_hard_codes_them_and_counts_them(tmp_path):
+    roles, given = {head: Offset(-1) for head in list(ALL)[:5]}, [learnt(), tokenizer(), films(48), films(40, 1)]
+    options = {"keep": [3], "tune": TUNE, "n_resamples": 0, "study": tmp_path / "a", "output": tmp_path / "models"}
+    table = hr.sparsity_sweep(*given, "-top", **options, substitute=roles)
+    model = deepcopy(learnt())
+    survival = hr.prune(model, *given[1:3], "-top", keep=3, train="after", substitute=roles, tune=TUNE)
+    hard = hr.pruning.hard_coding.marked(survival)
+    assert table["hard_coded"].tolist()[1:] == [len(hard)]
+    assert table["value"][1] == pytest.approx(loss(model, [], {head: roles[head] for head in hard}), rel=1e-5)
+    saved, words = hr.load(tmp_path / "models/3")
+    with hr.hard_code(saved, words, hr.Study(tmp_path / "a").load("survival--top"), roles):
+        again = hr.evaluate(saved, words, films(40, 1), ["loss"], n_resamples=0)["value"].item()
+    assert again == pytest.approx(table["value"][1], rel=1e-5)
+    message = "hard-coded heads have the roles they are given: got scored and substitute; expected one of them"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.sparsity_sweep(*given, keep=[3], substitute=roles, scored=films(8))
 
 
 def test_the_command_takes_the_roles_of_the_study(folder, tmp_path):
