@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import pandas as pd
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from headroles.ablation.evaluation import evaluate
 from headroles.ablation.metrics import Metric
@@ -19,6 +19,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_model import PLACES
 from headroles.models.pruned import resized
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
@@ -212,12 +213,24 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
         adapters.load(model, folder)
         model.eval()
         return load_table(folder / HISTORY)
-    state = resized(type(model)).from_pretrained(folder).state_dict()
+    trained = resized(type(model)).from_pretrained(folder)
+    state = trained.state_dict()
     for file in folder.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
     model.load_state_dict(state)
+    _configure(model, trained)
     model.eval()
     return load_table(folder / HISTORY)
+
+
+def _configure(model: PreTrainedModel, trained: PreTrainedModel) -> None:
+    """Set the options that training has set: special tokens by the tokenizer, the kind of loss, the dtype."""
+    for name in trained.config.to_dict():
+        value = getattr(trained.config, name, None)
+        if name not in PLACES and not isinstance(value, PreTrainedConfig):
+            setattr(model.config, name, value)
+    if model.can_generate():
+        model.generation_config = trained.generation_config
 
 
 def fit(

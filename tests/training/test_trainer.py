@@ -284,6 +284,8 @@ def test_a_finished_folder_is_not_trained_again(name, training, whole_run):
     changed = {name for name, what in contents(folder).items() if before.get(name) != what}
     assert changed <= {"recipe.txt"}  # which is noted once more
     assert not model.training  # as it is after training
+    words = tokenizer()
+    assert HeadModel(model, words).provenance() == HeadModel(expected, words).provenance()  # with its options
 
 
 ELSE = {  # what differs

@@ -180,5 +180,7 @@ def _is_library(module: str | None) -> bool:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
+    if name == "__main__":  # code of the user, also where an installed package runs it (python -m pytest)
+        return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return name == "headroles" or "site-packages" in file or (name in sys.stdlib_module_names and name != "__main__")
+    return name == "headroles" or "site-packages" in file or name in sys.stdlib_module_names

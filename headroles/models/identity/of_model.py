@@ -33,7 +33,7 @@ WRAPPED = ("__composable_api_state_key", "_fsdp_use_orig_params", "_is_fsdp_mana
 PLACES = (  # attributes that change no number: where and how it was loaded, and what it has warned about
     *("name_or_path", "_name_or_path", "transformers_version", "deprecation_warnings", "warnings_issued"),
     *("local_files_only", "is_local", "token", "revision", "_commit_hash", "cache_dir", "subfolder", "files_loaded"),
-    *("_is_hooked", "distributed_config", *SHARDED),
+    *("_is_hooked", "_is_accelerate_prepared", "distributed_config", *SHARDED),
     *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file", "trust_remote_code", "use_fast"),
 )
 NAMED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", "headroles.models.pruned")  # by weights and config
