@@ -34,7 +34,7 @@ def main(
     tests: list[tuple[str, Any, Any, Corpus]] = [
         ("", model, patterns, other),
         ("-untrained", untrained(model, seed=0), patterns, other),
-        ("-bleu", model, encoder, other.sample(WRITTEN, seed=0)),
+        *([("-bleu", model, encoder, other.sample(WRITTEN, seed=0))] if encoder else []),
     ]
     for part, tested, what, corpus in tests:
         metric, place = "bleu" if part == "-bleu" else "loss", work / f"{name}{part}"
