@@ -43,6 +43,7 @@ RIVALS = {  # column -> test of own against it
     "there": "there",
 }
 LEAST = 10  # texts with a token to which the pattern applies; an interval of fewer is of chance
+NEGLIGIBLE = 1e-4  # of the metric: with many tokens, less is significant even in a model with random weights
 WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, for the whole of a role
 
 
@@ -94,7 +95,7 @@ def test_roles(
         - removed, mean, uniform: cost of zero, of the mean over the corpus, of uniform attention.
         - own: cost of the pattern of the role; wrong: mean cost of the three controls.
         - there: cost of zero at the tokens to which the pattern applies, and of nothing elsewhere.
-        - explained: 1 - own / removed; NaN where removing costs nothing.
+        - explained: 1 - own / removed; NaN where removing costs nothing, or less than a ten-thousandth of the metric.
         - p.removed, p.own, p.mean, p.uniform, p.wrong, p.there: two-sided p of removed = 0, and of own = removed, mean,
           uniform, wrong and there; `.holm`, over all rows.
         - applies: share of the content tokens to which the pattern applies; elsewhere the head attends as by itself.
@@ -105,7 +106,8 @@ def test_roles(
           to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
           if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
           which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
-          there is no verdict but "too few places", whatever the tests show.
+          there is no verdict but "too few places", whatever the tests show. A head whose removal
+          changes the metric by less than a ten-thousandth of its value does not matter, however sure that is.
 
     Raises:
         ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
@@ -273,13 +275,15 @@ class _Test:
             low, high = bounds(cost[:, 1:])
             columns |= {name: cost[:, 0], f"{name}.low": low, f"{name}.high": high}
         columns |= self._tests(parts, draws)
-        columns |= _explained(draws["removed"], draws["own"], columns["p.removed.holm"])
+        intact = float(self.metric.compute(self._base.intact.sum(0)))
+        least = NEGLIGIBLE * abs(intact)
+        columns |= _explained(draws["removed"], draws["own"], columns["p.removed.holm"], least)
         table = pd.DataFrame(columns, index=self._index())
         table["applies"], table["tokens"], table["texts"] = self._coverage()
-        table["verdict"] = [_verdict(row) for _, row in table.iterrows()]
+        table["verdict"] = [_verdict(row, least) for _, row in table.iterrows()]
         patterns = dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members)
         fields = frame.sign(
-            intact=f"{float(self.metric.compute(self._base.intact.sum(0))):.6g}",
+            intact=f"{intact:.6g}",
             patterns=";".join(patterns),
             controls="-1,+1,shuffled,absent",
         )
@@ -334,21 +338,24 @@ def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
     return float(np.mean([few / every for few, every in sizes])), float(np.mean(sizes, axis=0)[0]), float(texts)
 
 
-def _explained(removed: Array, imposed: Array, p: Array) -> dict[str, Array]:
+def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[str, Array]:
     """Compute 1 - own / removed with its interval where removing costs something: NaN elsewhere."""
-    matters = (p < ALPHA) & (removed[:, 0] > 0)
+    matters = (p < ALPHA) & (removed[:, 0] > least)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(matters[:, None], 1 - imposed / removed, np.nan)
     low, high = bounds(shares[:, 1:])
     return {"explained": shares[:, 0], "explained.low": low, "explained.high": high}
 
 
-def _verdict(row: pd.Series[float]) -> str:
-    """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown."""
+def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
+    """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
+
+    A head whose removal costs `least` or less does not matter.
+    """
     whole, part, other, nothing, undecided, few = VERDICTS
     if row["texts"] < LEAST:
         return few
-    if not (row["p.removed.holm"] < ALPHA and row["removed"] > 0):
+    if not (row["p.removed.holm"] < ALPHA and row["removed"] > least):
         return nothing
     differs = [(row[rival] - row["own"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
