@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.lines import Line2D
 
 import headroles as hr
 from headroles.analysis.role_rules import names
@@ -13,7 +14,23 @@ from headroles.patterns.of_roles import pattern_of
 
 HERE = Path(__file__).parent
 MODELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma 3 270M", "minilm": "MiniLM", "mpnet": "MPNet base"}
+TRANSLATORS = {"translator": "demo translator", "marian": "small Marian"}
+WORDS = {
+    "induction": "induction",
+    "duplicate": "duplicate token",
+    "offset=-1": "previous token",
+    "offset=1": "next token",
+    "diagonal": "diagonal",
+    "first": "first token (sinks)",
+}
+SHOWN = {
+    "own": ("the pattern of their role", "o", "C0"),
+    "mean": ("their mean output", "^", "C7"),
+    "wrong": ("as sharp elsewhere", "D", "C1"),
+}
 SINKS = ("sink",)
+ENDS = ("", ".low", ".high")
+MOST = 0.45  # of the tokens, at least, of roles whose heads are drawn together: induction has half of a repeated text
 LEAST = 0.02  # share of tokens to which the pattern of a head in the picture applies
 
 
@@ -34,11 +51,73 @@ def tested(name: str) -> pd.DataFrame:
     return together
 
 
+def shares() -> pd.DataFrame:
+    """What all heads of a role cost together, in shares of what removing them costs, in every model.
+
+    Of a role that applies to half of the tokens or nearly, and where removal costs something for sure.
+    """
+    rows = []
+    for role, words in WORDS.items():
+        for name, model in (MODELS | TRANSLATORS).items():
+            for file in (HERE / f"{name}.parquet", HERE / f"{name}-repeated.parquet"):
+                table = hr.load_table(file) if file.is_file() else pd.DataFrame()
+                found = table[table.index.get_level_values("role") == role] if len(table) else table
+                if found.empty:
+                    continue
+                heads = found.index.get_level_values("heads")
+                row = found.iloc[-1] if heads[-1].startswith("all ") or len(found) == 1 else None
+                if row is None or row["applies"] < MOST or pd.isna(row["explained"]):
+                    continue
+                count = heads[-1].removeprefix("all ") if heads[-1].startswith("all ") else "1"
+                shown = {f"{cost}{end}": row[f"{cost}{end}"] / row["removed"] for cost in SHOWN for end in ENDS}
+                shown |= {"own.low": 1 - row["explained.high"], "own.high": 1 - row["explained.low"]}  # paired
+                what = {"role": words, "model": model, "heads": int(count), "removed": row["removed"]}
+                rows.append({**what, **shown, "verdict": row["verdict"]})
+    return pd.DataFrame(rows)
+
+
+def draw_shares(rows: pd.DataFrame) -> None:
+    """Draw the costs of the heads of each role together, in shares of the cost of removal."""
+    figure, ax = plt.subplots(figsize=(9, 1.3 + 0.32 * len(rows)), layout="constrained")
+    for y, row in enumerate(rows.to_dict("records")):
+        for place, (cost, (_, marker, color)) in enumerate(SHOWN.items()):
+            height = y + 0.18 * (place - 1)
+            is_hollow = cost == "own" and not row["verdict"].startswith("its role")
+            ax.plot([row[f"{cost}.low"], row[f"{cost}.high"]], [height] * 2, color=color, linewidth=1.4)
+            ax.plot(
+                row[cost], height, marker, color=color, markersize=5, markerfacecolor="white" if is_hollow else color
+            )
+    for y in range(1, len(rows)):
+        if rows["role"][y] != rows["role"][y - 1]:
+            ax.axhline(y - 0.5, color="0.85", linewidth=0.8)
+    for x, words in ((0, "as intact"), (1, "as removed")):
+        ax.axvline(x, color="0.4", linestyle=":", linewidth=1)
+        ax.annotate(words, (x, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
+    ax.set_xscale("symlog", linthresh=2, linscale=1.5)
+    ticks = [-0.5, 0, 0.5, 1, 2, 5, 10, 20]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    names = [f"{row.role}: {row.heads} of {row.model}" for row in rows.itertuples()]
+    ax.set_yticks(range(len(rows)), names)
+    ax.set(
+        xlabel="cost, in shares of the cost of removing the same heads", xlim=(-0.7, 24), ylim=(len(rows) - 0.4, -0.6)
+    )
+    ax.spines[["top", "right"]].set_visible(False)
+    marks = [Line2D([], [], color=color, marker=marker, label=words) for words, marker, color in SHOWN.values()]
+    marks.append(Line2D([], [], color="C0", marker="o", markerfacecolor="white", label="the same, not what they do"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.savefig(HERE / "shares.png", dpi=120)
+
+
 def main() -> None:
     """Draw the roles of every model, and the costs of the heads of every one that has a table of tests."""
-    for file in sorted(HERE.glob("*-roles.parquet")):
+    rows = shares()
+    rows.to_csv(HERE / "shares.csv", index=False, float_format="%.4f")
+    draw_shares(rows)
+    for name, title in MODELS.items():
+        file = HERE / f"{name}-roles.parquet"
         ax = hr.plots.roles(hr.load_table(file))
-        ax.set_title(MODELS[file.name.removesuffix("-roles.parquet")])
+        ax.set_title(title)
         ax.figure.savefig(file.with_suffix(".png"), dpi=150)
         plt.close(ax.figure)
     found = [name for name in MODELS if (HERE / f"{name}.parquet").is_file()]
@@ -46,15 +125,13 @@ def main() -> None:
     alone = {
         name: table[~table.index.get_level_values("heads").str.startswith("all ")] for name, table in tables.items()
     }
-    rows = max(map(len, alone.values()))
-    figure, axes = plt.subplots(
-        1, len(found), figsize=(7 * len(found), 1.4 + 0.3 * rows), layout="constrained", squeeze=False
-    )
-    for ax, (name, table) in zip(axes[0], alone.items(), strict=True):
+    most = max(map(len, alone.values()))
+    figure, axes = plt.subplots(2, 2, figsize=(15, 2.4 + 0.6 * most), layout="constrained")
+    for ax, (name, table) in zip(axes.flat, alone.items(), strict=True):
         hr.plots.role_costs(table, ax=ax)
         ax.set_title(MODELS[name])
         ax.locator_params(axis="x", nbins=4)
-        if ax is not axes[0][-1]:
+        if ax is not axes[0, 1]:
             ax.get_legend().remove()
     figure.savefig(HERE / "roles.png", dpi=120)
 

@@ -142,7 +142,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
 def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
     """Draw a metric against the share of ablated heads, with 95 % intervals (Michel et al. 2019, Fig. 3).
 
-    Of more than five orders the four best and the worst have a colour, the others are thin and grey.
+    Of more than six orders the four best and the worst have a colour, the others are thin and grey.
 
     Args:
         table: Table of `hr.ablation_curve`: a line per order of the heads. The orders "random 0", "random 1" ... are
@@ -161,7 +161,7 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
     best_first = table[~is_random].groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
-    named = [*best_first] if len(best_first) <= FEW else [*best_first[: FEW - 1], best_first[-1]]
+    named = [*best_first] if len(best_first) <= FEW + 1 else [*best_first[: FEW - 1], best_first[-1]]
     others = [name for name in best_first if name not in named]
     for name in others:
         part = table[table["order"] == name]

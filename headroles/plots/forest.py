@@ -10,7 +10,7 @@ import pandas as pd
 
 from headroles.analysis.role_rules import VERDICTS, look
 from headroles.plots.axes import FEW, evenly, finish, legend, needs, new_axes, panels_of, stack
-from headroles.plots.labels import axis_label, direction, label_of
+from headroles.plots.labels import axis_label, direction, label_of, role_label
 from headroles.plots.styling import GREY, RGB, colours, hue
 from headroles.tables.columns import Column
 from headroles.tables.declared import signature_of
@@ -155,7 +155,9 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     for y in starts:
         ax.axhline(y - 0.5, color="0.85", linewidth=0.8)
     ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
-    names = [f"{role}  {heads}" if y in (0, *starts) else heads for y, (heads, role) in enumerate(part.index)]
+    names = [
+        f"{role_label(role)}  {heads}" if y in (0, *starts) else heads for y, (heads, role) in enumerate(part.index)
+    ]
     ax.set_yticks(range(len(part)), names)
     label = f"cost: change of {axis_label(signature_of(table, 'own'))} towards worse"
     ax.set(xlabel=label, ylim=(len(part) - 0.4, -0.6))

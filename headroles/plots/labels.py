@@ -163,6 +163,14 @@ def relation_label(relation: str, way: str) -> str:
     return f"{noun} → its {governor}" if way == "dep>head" else f"{governor} → its {noun}"
 
 
+def role_label(role: str) -> str:
+    """Return a role in words: the dependency of a syntactic one, the neighbour of a positional one."""
+    column = Column.parse(role)
+    if column.name == "syntactic" and len(column.words) == 2:
+        return relation_label(*column.words)
+    return {"positional[-1]": "previous token", "positional[+1]": "next token"}.get(role, role)
+
+
 def _relevance(column: Column) -> Words:
     rules, by = [*column.words, ""][:2]
     of = "the target" if by == "logit" else "its layer"
