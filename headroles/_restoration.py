@@ -86,6 +86,7 @@ class Changes:
             if self.is_mine() or not in_thread:
                 undo()
         _open.pop(self, None)
+        self._undos = []  # hooks hold what they have read: logits of a batch would wait for the garbage collector
 
     def is_mine(self) -> bool:
         """Whether the block belongs to this thread."""
