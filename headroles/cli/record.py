@@ -97,7 +97,7 @@ class Finished:
         """Print what was printed before and return True, unless it could be different now."""
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-            same = kept["origin"] == self.origin is not None and kept["tables"].items() <= self.before.items()
+            same: bool = kept["origin"] == self.origin is not None and kept["tables"].items() <= self.before.items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # there is none, or a damaged one
             return False
         if same:
