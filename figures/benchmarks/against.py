@@ -31,23 +31,30 @@ def main(
     tokens: list[int] = [64],
     total: Annotated[int, typer.Option(help="Tokens of all texts together.")] = 4096,
     repeats: int = 5,
+    cls: Annotated[str | None, typer.Option(help="Class of transformers; weights that lack are drawn.")] = None,
     output: Path | None = None,
     worker: Annotated[bool, typer.Option(help="Do the job whenever a line comes, and print its time.")] = False,
 ) -> None:
     rows = []
     for length in tokens:
         if worker:
-            _work(JOBS[job](*hr.load(model), length, total, text))
+            _work(JOBS[job](*hr.load(model, cls=cls, allow_random=cls is not None), length, total, text))
             return
-        command = [sys.executable, sys.argv[0], "against", job, model, str(text), "--worker"]
-        command += ["--tokens", str(length), "--total", str(total)]
+        command = [sys.executable, __file__, job, model, str(text), "--worker"]  # alone: the rest needs this checkout
+        command += ["--tokens", str(length), "--total", str(total), *(["--cls", cls] if cls else [])]
         with _started(command, before) as old, _started(command, Path()) as new:
             pairs = [(old(), new()) for _ in range(repeats + 1)][1:]  # the first ones warm up
         earlier, now = map(list, zip(*pairs, strict=True))
-        row = {"job": job, "model": Path(model).name, "tokens": length, "texts": total // length, "repeats": repeats}
+        row = {
+            "job": job,
+            "model": " ".join(filter(None, [Path(model).name, cls])),
+            "tokens": length,
+            "texts": total // length,
+            "repeats": repeats,
+        }
         row |= {"before, s": round(median(earlier), 3), "now, s": round(median(now), 3)}
         row |= {"now / before": ratio(now, earlier, 3)}
-        rows.append(row | {"command": shlex.join(["make.py", *sys.argv[1:]])})
+        rows.append(row | {"command": shlex.join(["make.py", *(word.rpartition("/")[2] for word in sys.argv[1:])])})
         print(rows[-1], flush=True)
     if output is not None:
         table = pd.DataFrame(rows)
@@ -102,3 +109,7 @@ def _ablate(model, tokenizer, length: int, total: int, text: Path) -> Callable[[
 
 
 JOBS = {"score": _score, "ablate": _ablate}
+
+
+if __name__ == "__main__":  # a worker
+    typer.run(main)

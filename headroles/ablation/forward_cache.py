@@ -22,7 +22,7 @@ from headroles.models.head_model import HeadModel
 from headroles.models.imposing import Counted, Imposed
 from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site, is_map
-from headroles.scores.outputs import Output
+from headroles.scores.outputs import Output, steps
 from headroles.tables.frame import KINDS, Kind
 
 Start = tuple[int, int]
@@ -37,7 +37,8 @@ class Replay:
     Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
     unchanged: those of the encoder, of whole layers, and of the query, key and value maps of the masked layer. So are
     outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first reads
-    the states of a changed encoder.
+    the states of a changed encoder. With `of_steps` the vocabulary is projected at the steps that count alone; logits
+    of the others are 0.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class Replay:
         batch: Batch,
         replacement: Filling = "zero",
         counted: Counted | None = None,
+        *,
+        of_steps: bool = False,
     ) -> None:
         self.model, self.batch, self.replacement, self.counted = model, batch, replacement, counted
+        self.of_steps = of_steps and not model.is_sharded
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
         self.written: dict[nn.Module, Entries] = {}  # what layers leave in mappings that travel through the forward
@@ -66,6 +70,7 @@ class Replay:
             encoder = model.model.get_encoder() if dummy_inputs.has_decoder(model.model) else None
             if encoder is not None:
                 changes.hook(encoder, self._keep_states, after=True)
+            self._project_steps(changes, batch)
             self.output = model.forward(batch)
         self.starts = [self._start(site) for site in model.sites for _ in range(site.heads)]
         self.states_read = self.encoded  # when the decoder first reads the states; at once if that is unknown
@@ -86,6 +91,7 @@ class Replay:
         inputs = self._inputs(dict(batch.inputs), first, count)
         with exclusive(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
             self._reuse(changes, first, count)
+            self._project_steps(changes, batch)
             return self.model.forward(inputs), batch
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
@@ -121,6 +127,13 @@ class Replay:
             changes.add(partial(_set_forward, module, before))
             written, dim = self.written.get(module, {}), self.dims.get(module, 0)
             _set_forward(module, {"forward": partial(_replayed, self.kept[module], written, dim, count, size)})
+
+    def _project_steps(self, changes: Changes, batch: Batch) -> None:
+        projection = self.model.model.get_output_embeddings() if self.of_steps else None
+        if isinstance(projection, nn.Linear):
+            before = {name: value for name, value in vars(projection).items() if name == "forward"}
+            changes.add(partial(_set_forward, projection, before))
+            _set_forward(projection, {"forward": partial(_projected, projection.forward, steps(self.model, batch))})
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
         """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
@@ -180,6 +193,14 @@ def _set_forward(module: nn.Module, forward: dict[str, Callable[..., object]]) -
     """Give a module a forward of its own, or none."""
     vars(module).pop("forward", None)
     vars(module).update(forward)
+
+
+def _projected(forward: Callable[[Tensor], Tensor], chosen: Tensor, states: Tensor) -> Tensor:
+    """Return logits [batch, token, vocabulary], of which those that are not chosen [batch, token] are 0."""
+    if states.shape[:-1] != chosen.shape:
+        return forward(states)
+    logits = forward(states[chosen])  # [step, vocabulary]
+    return logits.new_zeros(*chosen.shape, logits.shape[-1]).masked_scatter_(chosen[..., None], logits)
 
 
 def layers(model: HeadModel) -> list[nn.Module]:

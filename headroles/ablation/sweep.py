@@ -18,7 +18,7 @@ from torch import Tensor
 from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Filling, Others, Replay, bound
-from headroles.ablation.metrics import Metric, Observation, Written
+from headroles.ablation.metrics import METRICS, Metric, Observation, Written
 from headroles.ablation.units import Replacement, code, known_replacement, needs_words, on_disk, pattern_for
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
@@ -37,6 +37,7 @@ from headroles.tables.frame import is_whole
 log = logging.getLogger(__name__)
 
 LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss holds them twice or more
+OF_STEPS = {type(METRICS[name]) for name in ("loss", "perplexity", "agreement", "pair_accuracy", "pair_difference")}
 
 
 Observe = Callable[[Batch, Any], Observation]  # a batch, and what the model made of it
@@ -312,7 +313,8 @@ class Sweep:
         Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
         the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
         """
-        replay = Replay(self.model, batch, self._filling_of(batch), self.counted)
+        of_steps = type(self.metric) in OF_STEPS  # a subclass may read other logits
+        replay = Replay(self.model, batch, self._filling_of(batch), self.counted, of_steps=of_steps)
         if self.metric.generates:
             intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
         else:

@@ -12,6 +12,7 @@ import headroles as hr
 from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
 from headroles.cli.options import Call, Options, argument, option, trainer, trainer_options
+from headroles.cli.record import Finished
 from headroles.cli.signatures import REQUIRED, signature
 
 
@@ -31,7 +32,19 @@ class Command(Options):
         return self.function.rpartition(".")[2]
 
     def run(self, given: dict[str, Any]) -> None:
-        """Read what was given, call the function, print its result and draw the figures of the study."""
+        """Print what the command printed before, if it is finished; else run it. Draw the figures of its study."""
+        parameters = signature(self.function).parameters
+        if "study" in self.words or "study" not in parameters or "Study" not in parameters["study"].types:
+            self._measure(given)
+            return
+        finished = Finished(self.name, given)
+        if not finished.printed():
+            self._measure(given)
+            finished.keep()
+        draw_figures(finished.study, overwrite=given["overwrite"])
+
+    def _measure(self, given: dict[str, Any]) -> None:
+        """Read what was given, call the function and print its result."""
         call = Call(self, given)
         for prepare in self.before:
             prepare(call)
@@ -45,8 +58,6 @@ class Command(Options):
             self.show(call)
         if self.says:
             say(self.says.format_map(words))
-        if isinstance(study := call.arguments.get("study"), hr.Study) and "study" not in self.words:
-            draw_figures(study)
 
 
 # --- what is special about a command ----------------------------------------------------------------------------------

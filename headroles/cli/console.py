@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import headroles as hr
 from headroles import _distributed
@@ -28,15 +29,15 @@ WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # column
 def say(text: str) -> None:
     """Print one line without markup."""
     record().lines.append(text)
-    the_console(soft_wrap=True, highlight=False).print(visible(text), markup=False)
+    _print(Text(visible(text)), the_console(soft_wrap=True, highlight=False))
 
 
-def draw_figures(study: hr.Study) -> None:
-    """Draw every figure that the tables of a study allow, and print their names; none after --no-figures."""
+def draw_figures(study: Path, *, overwrite: bool) -> None:
+    """Draw every figure that the tables of a study allow, and print their names; only with --figures."""
     if draws.get():
-        list_figures(hr.plot(study), study.folder)
+        list_figures(hr.plot(hr.Study(study, overwrite=overwrite)), study)
     else:
-        say(f"tables are in {study.folder}; headroles plot {shlex.quote(str(study.folder))} draws figures")
+        say(f"tables are in {study}; headroles plot {shlex.quote(str(study))} draws figures")
 
 
 def list_figures(files: list[Path], folder: Path) -> None:
@@ -94,7 +95,7 @@ def grid(
 
 def show(table: Table) -> None:
     """Print a table of `grid`."""
-    the_console().print(table)
+    _print(table, the_console())
 
 
 def height(table: Table) -> int:
@@ -122,7 +123,17 @@ def _show_columns(columns: dict[str, list[str]], title: str) -> None:
             shown.add_column(_text(name), justify="right", overflow="fold")
         for row in zip(labels, *(columns[name] for name in names), strict=True):
             shown.add_row(*map(_text, row))
+        _print(shown, console)
+
+
+def _print(shown: Table | Text, console: Console) -> None:
+    """Print, and record what is printed without --json."""
+    quiet, console.quiet = console.quiet, False
+    with console.capture() as printed:
         console.print(shown)
+    record().printed.append(printed.get())
+    console.quiet = quiet
+    console.out(printed.get(), end="", highlight=False)
 
 
 def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:

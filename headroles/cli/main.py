@@ -68,8 +68,11 @@ def start(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
     figures: Annotated[
-        bool, typer.Option("--figures/--no-figures", show_default=False, help="Draw figures after measuring.")
-    ] = True,
+        bool,
+        typer.Option(
+            "--figures/--no-figures", show_default=False, help="Draw figures after measuring (or headroles plot)."
+        ),
+    ] = False,
 ) -> None:
     """Accept the options that come before a command."""
     draws.set(figures)

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import zoo
-from helpers.ablations import ALL, Stopping, column, files, given, mean, sweep, terse
+from helpers.ablations import ALL, Stopping, column, files, given, groups, mean, sweep, terse
 from helpers.close import bound, close
 from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
@@ -353,3 +354,50 @@ def test_a_killed_sweep_resumes(tmp_path):
     number = len(list(batching.batches(batching.encode(given[2], *given[1::-1]), given[0], max_tokens=10)))
     assert len(finished) < number == len(list(folder.glob("*.npy")))
     assert finished.items() <= files(folder).items()
+
+
+# --- the vocabulary projection --------------------------------------------------------------------------------------
+
+
+class Spread(Loss):
+    """A metric of the user: the mean size of all logits, also of steps that do not count."""
+
+    name = "spread"
+
+    def update(self, observation):
+        sizes = observation.output.logits.double().abs().mean((1, 2))
+        return torch.stack([sizes, torch.ones_like(sizes)], 1).numpy()
+
+
+def plain(model, name, metric):
+    """The sum of a metric over the corpus, by the model's forward and the labels of its batch."""
+    (batch,) = groups(name)
+    logits = model(**batch.inputs, use_cache=False).logits.double() if name != "bert" else model(**batch.inputs).logits
+    if metric.name == "spread":
+        return float(logits.double().abs().mean((1, 2)).sum())
+    ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"]
+    if name == "bert":  # of each token but special ones
+        labels = ids.masked_fill(~batch.source.content, -100)
+    elif name == "gpt2":
+        logits, labels = logits[:, :-1], ids.masked_fill(mask == 0, -100)[:, 1:]
+    else:
+        labels = batch.labels
+    return float(F.cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="sum"))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "marian"])
+def test_the_vocabulary_is_projected_at_the_steps_that_count_alone(name, monkeypatch):
+    model, tokenizer, text = given(name)
+    variants, rows = [frozenset({head}) for head in list(families.head_index(model))[:3]], list[int]()
+    projection = model.get_output_embeddings()
+    forward = projection.forward
+    monkeypatch.setattr(projection, "forward", lambda states: rows.append(states.shape[:-1].numel()) or forward(states))
+    alone, whole = (sweep(model, tokenizer, text, variants, metric, max_tokens=ALL) for metric in (Loss(), Spread()))
+    monkeypatch.undo()
+    steps = alone.intact[:, 1].sum()
+    assert rows[:2] == [steps, 3 * steps]  # the intact model, and the variants together
+    assert min(rows[2] - steps, rows[3] - 3 * steps) > 0  # a subclass has all logits
+    for masked in variants:
+        with torch.no_grad(), hr.mask_heads(model, hr.head_mask(model, masked)):
+            assert alone.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Loss()), rel=1e-5)
+            assert whole.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Spread()), rel=1e-5)

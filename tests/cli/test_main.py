@@ -522,7 +522,7 @@ def test_the_shell_completes_commands_and_options(monkeypatch):
         shell = {"_HEADROLES_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         for name, value in shell.items():
             monkeypatch.setenv(name, value)
-        return run(figures=True).out
+        return run().out
 
     assert completed("headroles ab").split() == ["ablate", "ablation-curve"]
     assert completed("headroles score --st").split() == ["--stream", "--study"]
@@ -620,7 +620,7 @@ def models(tmp_path: Path) -> Path:
 def test_two_commands_at_once_in_one_study(models):
     def score(model: str, text: str, scores: str, study: str) -> subprocess.Popen[str]:
         words = ("--scores", scores, "--resamples", "0", "--study", models / study)
-        return started("--no-figures", "score", models / model, models / f"{text}.txt", *words)
+        return started("score", models / model, models / f"{text}.txt", *words)
 
     pairs = {
         "scores": (("a", "a", "confidence"), ("a", "a", "entropy")),

@@ -20,7 +20,7 @@ from headroles.tables import frame
 
 @pytest.mark.slow
 def test_json_is_the_table_of_the_library_and_nothing_else(model, text, tmp_path):
-    done = run("score", model, text, "--study", tmp_path / "new", "--resamples", 0, "--json", figures=True)
+    done = run("score", model, text, "--study", tmp_path / "new", "--resamples", 0, "--json")
     assert (done.code, done.err) == (0, "")
     result = json.loads(done.out)
     assert result["command"][:3] == ["headroles", "score", str(model)]

@@ -22,7 +22,7 @@ from headroles.cli import main
 
 def run(*arguments: object, figures: bool = False) -> Run:
     """A command in this process, by default without figures."""
-    options = () if figures else ("--no-figures",)
+    options = ("--figures",) if figures else ()
     out, err = io.StringIO(), io.StringIO()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

@@ -26,7 +26,7 @@ GONE = "enc-self:0:1,enc-self:1:2"
 @pytest.fixture
 def smaller(saved_model, tmp_path):
     """A model with removed heads in a folder, made by the command."""
-    assert run("remove-heads", saved_model, GONE, "--output", tmp_path / "smaller", figures=True).code == 0
+    assert run("remove-heads", saved_model, GONE, "--output", tmp_path / "smaller").code == 0
     return tmp_path / "smaller"
 
 
