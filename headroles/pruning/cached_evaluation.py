@@ -14,11 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import Replacement
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
-from headroles.models.imposing import Zero
+from headroles.models.imposing import ByHead, Zero
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.pruning import hard_coding
@@ -92,9 +93,12 @@ class Trials:
         variants = [frozenset(patterns)] if patterns else []
 
         def measure() -> ExampleStats:
-            handle, options = HeadModel(compute(), self.handle.tokenizer), {"replacement": patterns or "zero"}
-            sweep = Sweep(handle, self.held_out, self.metric, max_tokens=self.max_tokens, heads_per_batch=1, **options)
-            return sweep.run(variants)
+            return Sweep(
+                *(HeadModel(compute(), self.handle.tokenizer), self.held_out, self.metric),
+                replacement=patterns or "zero",
+                max_tokens=self.max_tokens,
+                heads_per_batch=1,
+            ).run(variants)
 
         stats = self._kept(what, measure)
         return stats.masked[variants[0]] if variants else stats.intact
@@ -106,12 +110,12 @@ class Trials:
         """
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
-
-        replacement = {head: self.patterns.get(head, Zero()) for head in self.handle.heads} if self.patterns else "zero"
+        patterns = ByHead({head: self.patterns.get(head, Zero()) for head in self.handle.heads})
+        replacement: Replacement = patterns if self.patterns else "zero"
 
         def measure() -> ExampleStats:
-            options = {"replacement": replacement, "max_tokens": self.max_tokens}
-            return Sweep(self.handle, self.held_out, self.metric, **options).run(variants)
+            what = self.handle, self.held_out, self.metric
+            return Sweep(*what, replacement=replacement, max_tokens=self.max_tokens).run(variants)
 
         stats = self._kept((*what, [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]

@@ -99,8 +99,13 @@ def compare_pruning(
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     handle, kept = HeadModel(model, tokenizer), study_at(study)
-    options = {"kinds": kinds, "tune": tune or {}, "substitute": substitute, "scored": scored}
-    trials = Trials(handle, corpus, held_out, the_metric(metric), kept, **options)
+    trials = Trials(
+        *(handle, corpus, held_out, the_metric(metric), kept),
+        kinds=kinds,
+        tune=tune or {},
+        substitute=substitute,
+        scored=scored,
+    )
     trials.claim("contest")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)

@@ -381,7 +381,7 @@ def test_one_line_on_standard_error_in_a_process_of_its_own(model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "missing command; try headroles --help"),
+        ("--no-figures", "missing command; try headroles --help"),
         ("evaluat", "no such command 'evaluat'; did you mean 'evaluate', 'relate', 'ablate'; try headroles --help"),
         ("score", "missing argument 'model'; try headroles score --help"),
         ("score a b --magic", "no such option: --magic; try headroles score --help"),
