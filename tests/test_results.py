@@ -82,7 +82,21 @@ def test_roles():
 def test_role_tests():
     row = table("substitution/smollm2-repeated").loc[("all 5", "induction")]
     assert row["own.high"] < 0
-    says("role-tests", f"removing them costs {row['removed']:.1f} nats")
+    other = table("substitution/gemma3-repeated").loc[("all 3", "induction")]
+    assert other["own.high"] < 0
+    words = "removing them costs {:.1f} nats, nor do the three of Gemma 3, where it costs {:.1f}"
+    says("role-tests", words.format(row["removed"], other["removed"]))
+    mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
+    alone = mpnet[mpnet.index.isin(["offset=-1", "offset=1"], level="role")]
+    alone = alone[~alone.index.get_level_values("heads").str.startswith("all ")]
+    times = [*(alone["own"] / alone["removed"]), *(marian["own"] / marian["removed"]).loc[["all 11"]]]
+    says("role-tests", f"costs {min(times):.0f} to {max(times):.0f} times what removing them costs")
+    shares = pd.read_csv(FIGURES / "substitution/shares.csv").set_index(["role", "model"])
+    for name, model in (("smollm2", "SmolLM2-135M"), ("gemma3", "Gemma 3 270M")):
+        row = table(f"substitution/{name}").loc[lambda each: each.index.isin(["first"], level="role")].iloc[-1]
+        drawn = shares.loc[("first token (sinks)", model)]
+        assert drawn["own"] == pytest.approx(row["own"] / row["removed"], abs=1e-4)
+        assert row["mean"] < row["own"] < row["removed"] / 3
 
 
 def test_cache_budgets():

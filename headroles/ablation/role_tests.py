@@ -106,8 +106,8 @@ def test_roles(
           to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
           if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
           which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
-          there is no verdict but "too few places", whatever the tests show. A head whose removal
-          changes the metric by less than a ten-thousandth of its value does not matter, however sure that is.
+          there is no verdict but "too few places", whatever the tests show. A head does not matter
+          if removing it changes the metric by less than a ten-thousandth of its value, however sure that is.
 
     Raises:
         ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
@@ -350,7 +350,7 @@ def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[s
 def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
     """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
 
-    A head whose removal costs `least` or less does not matter.
+    A head does not matter if removing it costs `least` or less.
     """
     whole, part, other, nothing, undecided, few = VERDICTS
     if row["texts"] < LEAST:
