@@ -16,7 +16,7 @@ from headroles.models.loading import untrained
 
 HERE = Path(__file__).parent
 ASSIGNED, UNTRAINED, LEARNT, TESTED, REPEATED = 500, 200, 800, 100, 100  # sentences
-SIZES, SEEDS, BATCH = (0.75, 0.5, 0.25, 0.125), (0, 1, 2), 8
+SIZES, SEEDS, BATCH = (0.25, 0.75, 0.5, 0.125), (0, 1, 2), 8  # the primary one first
 CLASSES = {"mpnet": "AutoModel"}  # its checkpoint lacks the output layer of the class that it was saved from
 ON_REPEATED = ["induction", "duplicate"]
 
@@ -26,6 +26,7 @@ def main(
     folder: Annotated[str, typer.Argument(help="Folder of the model.")],
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
     work: Annotated[Path, typer.Option(help="Folder of unfinished work.")] = Path(".real-models"),
+    sizes: Annotated[int, typer.Option(help="How many of the sizes, the primary one first.")] = len(SIZES),
 ) -> None:
     """Score, ablate and prune the heads of a model, relate the three, and write the tables to NAME here."""
     logging.basicConfig(level=logging.INFO)
@@ -46,7 +47,7 @@ def main(
     hr.save_table(effects, output / "ablation.parquet")
     parts = [effects, *([scores[[c for c in scores if str(c).startswith("importance")]]] if learns else [])]
     if learns:
-        survival = _survival(model, tokenizer, ewt[ASSIGNED:], work)
+        survival = _survival(model, tokenizer, ewt[ASSIGNED:], work, SIZES[:sizes])
         hr.save_table(survival, output / "survival.parquet")
         parts.append(survival)
     hr.save_table(hr.relate(roles, hr.join(*parts)), output / "relate.parquet")
@@ -69,10 +70,12 @@ def _scores(
     return scores
 
 
-def _survival(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Corpus, work: Path) -> pd.DataFrame:
+def _survival(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Corpus, work: Path, sizes: tuple[float, ...]
+) -> pd.DataFrame:
     """Learn gates with frozen weights: the share of seeds in which each head stays, a column for each size."""
     columns = []
-    for size in SIZES:
+    for size in sizes:
         tables = []
         for seed in SEEDS:
             path = work / f"gates-{size:g}-{seed}.parquet"
@@ -99,7 +102,7 @@ def _sizes(
 ) -> pd.DataFrame:
     """Measure the loss without the heads that each way prunes, at each size; nothing is retrained."""
     sets = {}
-    for size, column in zip(SIZES, survival, strict=True):
+    for size, column in zip(SIZES, survival, strict=False):
         count = len(survival) - round(size * len(survival))
         sets[f"l0 {size:g}"] = [*survival[column].sort_values(kind="stable").index[:count]]
         sets[f"importance {size:g}"] = [*importance.sort_values(kind="stable").index[:count]]
