@@ -160,7 +160,10 @@ def _loaded(path: Path, way: str) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **options)
     if way == "2 x 2":
         mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-        apply_tensor_parallelism(model, mesh["tensor"], model._expand_parallel_plan(model.tp_plan))
+        plan = model._expand_parallel_plan(model.tp_plan)
+        shared = model.all_tied_weights_keys
+        apply_tensor_parallelism(model, mesh["tensor"], {name: plan[name] for name in plan if name not in shared})
+        model.tie_weights()
         model._tp_size = 2
     return model.eval()
 
