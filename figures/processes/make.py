@@ -65,6 +65,9 @@ def _calls(asked: Corpus) -> dict[str, Callable[..., pd.DataFrame]]:
 def differences(
     folder: Annotated[Path | None, typer.Argument(help="Folder of a language model; by default toys.")] = None,
     tensor: Annotated[int, typer.Option(help="Processes of tensor parallelism for that model.")] = 3,
+    double: Annotated[
+        bool, typer.Option("--double", help="In float64, `ablate` and `attribute` of two texts.")
+    ] = False,
     only: Annotated[str, typer.Option(help="Toys and arrangements with this in their name alone.")] = "",
 ) -> None:
     """Compare what several processes compute with what one does, and write or extend differences.csv here."""
@@ -74,12 +77,12 @@ def differences(
         with TemporaryDirectory() as place:
             path = folder or _saved(name, Path(place))
             for way, number in (({"alone": 1} if wanted else {}) | wanted).items():
-                _together(_measure, number, path, way, Path(place))
+                _together(_measure, number, path, way, Path(place), double)
                 parts = [pd.read_pickle(f"{place}/{way}-{rank}.pickle") for rank in range(number)]
                 if way == "alone":
                     expected = parts[0]
                     continue
-                row = {"model": name, "arrangement": way, **_compared(expected, parts)}
+                row = {"model": name + ", float64" * double, "arrangement": way, **_compared(expected, parts)}
                 print(row, flush=True)
                 _add(row)
 
@@ -94,7 +97,7 @@ def _add(row: dict[str, str]) -> None:
 def _compared(expected: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, str]:
     """The largest difference in any process, of each function; which are refused, and why; how the work is shared."""
     row, why = dict[str, str](), dict[str, None]()
-    for call in _calls(Corpus("none", ())):
+    for call in (call for call in _calls(Corpus("none", ())) if call in expected):
         results = [part[call] for part in parts]
         if any(isinstance(result, str) for result in results):
             assert len(set(results)) == 1, results  # all processes say the same
@@ -114,13 +117,13 @@ def _difference(table: pd.DataFrame, whole: pd.DataFrame, least: float) -> float
     return float(np.nanmax(np.abs(found - expected) / scale, initial=0))
 
 
-def _measure(_: int, path: Path, way: str, place: Path) -> None:
+def _measure(_: int, path: Path, way: str, place: Path, double: bool) -> None:
     """In a process: compute each table, or note why it is refused."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     words = np.random.default_rng(0).integers(5, 90, (12, 8))  # of toys, whose words are numbers
     numbers = [" ".join(map(str, row[: 3 + number % 6])) for number, row in enumerate(words)]
     texts = TEXTS if tokenizer("the")["input_ids"] != tokenizer("of")["input_ids"] else numbers
-    corpus = Corpus("texts", [Sentence(text) for text in texts])
+    corpus = Corpus("texts", [Sentence(text) for text in texts[: 2 if double else None]])
     asked = Corpus("answers", [Sentence(text, target=Sentence(texts[1])) for text in texts[:3]])
     results: dict[str, Any] = {"tokens": 0}
 
@@ -133,13 +136,15 @@ def _measure(_: int, path: Path, way: str, place: Path) -> None:
         except ValueError as error:
             return str(error)
 
-    model = result(_loaded, path, way)
+    model = result(_loaded, path, way, torch.float64 if double else torch.float32)
     if way == "alone":
         results["loss"] = hr.evaluate(model, tokenizer, corpus, ["loss"], n_resamples=0)["value"].iloc[0]
     if isinstance(model, PreTrainedModel) and not isinstance(result(hr.attention_sites, model), str):
         last: Any = hr.attention_sites(model)[-1].out  # which no replayed forward leaves out
         last.register_forward_pre_hook(count)
     for name, call in _calls(asked).items():
+        if double and name not in ("ablate", "attribute"):
+            continue
         table = model if isinstance(model, str) else result(call, model, tokenizer, corpus)
         results[name] = table.select_dtypes("number") if isinstance(table, pd.DataFrame) else table
     pd.to_pickle(results, place / f"{way}-{torch.distributed.get_rank() if way != 'alone' else 0}.pickle")
@@ -154,11 +159,11 @@ def _saved(name: str, place: Path) -> Path:
     return place
 
 
-def _loaded(path: Path, way: str) -> PreTrainedModel:
+def _loaded(path: Path, way: str, dtype: torch.dtype) -> PreTrainedModel:
     kind, _, number = way.partition(" ")
     sizes = {"tensor": "tp_size", "fsdp": "fsdp_size"}
     options = {"distributed_config": DistributedConfig(**{sizes[kind]: int(number)})} if kind in sizes else {}
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **options)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
     if way == "2 x 2":
         check_options(model, 2, "tensor")  # which refuses a model without a plan
         mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
