@@ -19,8 +19,9 @@ import torch
 from helpers.ablations import files, terse
 from helpers.commands import ended, run
 from helpers.letters import corpus, tokens_of
-from helpers.processes import COMMAND, WITHOUT_GPU, Fork, together
+from helpers.processes import COMMAND, WITHOUT_GPU, Fork, launch, together
 from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import headroles as hr
@@ -337,6 +338,51 @@ def test_where_accelerate_launches_them_a_process_that_is_killed_ends_all_and_lo
     assert found.attrs["signatures"] == expected.attrs["signatures"]
     found.attrs = expected.attrs = {}
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+DIES = """
+import os
+import sys
+from pathlib import Path
+import torch
+import headroles as hr
+from headroles.data.readers import read
+
+stage, model, source, target, study = sys.argv[1:]
+second, times = os.environ["RANK"] == "1", []
+
+def die(event, given):
+    times.extend([event] if stage == "scoring" or str(given[0]).endswith(".npy") else [])
+    if second and len(times) > 4:
+        raise MemoryError(f"no memory left in {stage}")
+
+loaded, tokenizer = hr.load(f"{model}{'-absent' if second and stage == 'loading' else ''}")
+texts = read(source, target, limit=12)
+if stage == "scoring":
+    torch.nn.modules.module.register_module_forward_pre_hook(die)
+    hr.score(loaded, tokenizer, texts, ["confidence"], max_tokens=20)
+sys.addaudithook(lambda event, given: event == "os.rename" and die(event, given[1:]))  # what is written is renamed
+hr.ablate(loaded, tokenizer, texts, study=study, unit="layer", max_tokens=80, n_resamples=20)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["loading", "scoring", "ablation"])
+def test_under_torchrun_an_error_in_one_process_ends_all_at_once_and_is_told(given, tmp_path, stage):
+    start = time.monotonic()
+    with pytest.raises(ChildFailedError) as failed:
+        launch(DIES, stage, *given, tmp_path)
+    assert time.monotonic() - start < 60
+    rank, failure = failed.value.get_first_failure()
+    assert rank == 1
+    assert ("-absent" if stage == "loading" else f"no memory left in {stage}") in str(failure.message)
+    assert Study(tmp_path).names() == []
+    kept = files(tmp_path / ".sweeps") if stage == "ablation" else {}
+    assert bool(kept) == (stage == "ablation")
+    arguments = *hr.load(given[0]), read(*given[1:], limit=12)
+    found = ablate(*arguments, study=tmp_path, **MANY)
+    assert kept.items() <= files(tmp_path / ".sweeps").items()
+    pd.testing.assert_frame_equal(found, ablate(*arguments, **MANY), check_exact=True)
 
 
 class Terminal(io.StringIO):

@@ -160,8 +160,8 @@ class Score(Measure):
         return name if self.weights == "attention" else of_variant(name, self.weights)
 
     def needs_whole_weights(self, *, even: bool = False) -> bool:  # noqa: ARG002
-        """Return whether norms of values are read."""
-        return self.weights == "norm"
+        """Return False: what processes observe of their heads is joined."""
+        return False
 
     @abstractmethod
     def update(self, observation: Observation) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site, unreadable_weight
+from headroles.models.weights.sharded import gathered, joined, own
 from headroles.tables.frame import Kind
 
 NEEDS = "norms need the values and the output projection of every head"
@@ -42,12 +43,12 @@ class ValueNorms:
         """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
         if fault := _missing(self.model):
             raise ValueError(fault)
-        value = self.values[site.module].float()  # [batch, key-value heads, key, size]
+        value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
         if site.key not in self.factors:
-            self.factors[site.key] = _triangles(site).to(value)
-        value = value.repeat_interleave(site.heads // value.shape[1], dim=1)  # [batch, heads, key, size]
-        norms: Tensor = (value @ self.factors[site.key].mT).norm(dim=-1)
-        return norms
+            self.factors[site.key] = own(_triangles(site), site.group, 0).to(value)
+        factors = self.factors[site.key]
+        value = value.repeat_interleave(len(factors) // value.shape[1], dim=1)  # [batch, heads, key, size]
+        return joined((value @ factors.mT).norm(dim=-1), site.group, 1)
 
 
 def unreadable(model: HeadModel) -> str | None:
@@ -65,7 +66,7 @@ def unreadable(model: HeadModel) -> str | None:
 
 def output_weight(site: Site) -> Tensor:
     """Return the weight of a site's output projection: [heads x size, width], as GPT-2's Conv1D has it."""
-    weight: Tensor = site.out.weight  # type: ignore[assignment, union-attr]
+    weight = gathered(site.out.weight)  # type: ignore[arg-type, union-attr]
     return weight if type(site.out).__name__ == "Conv1D" else weight.mT
 
 
@@ -86,6 +87,7 @@ def _missing(model: HeadModel) -> str | None:
 
 def _changed(model: HeadModel) -> str | None:
     """The first site with another input of its output projection than attention gives (a gate), by a small forward."""
+    groups = {site.module: site.group for site in model.sites}
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
 
@@ -94,7 +96,7 @@ def _changed(model: HeadModel) -> str | None:
             names.append(site.name)
 
     def keep(call: Call) -> None:
-        outputs[call.module] = call.out
+        outputs[call.module] = joined(call.out, groups.get(call.module), 2)
 
     with model.evaluating() as changes, torch.no_grad():
         read_heads(changes, model.model, model.sites, compare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Literal
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from transformers import PreTrainedModel
 
 from headroles.models.heads import layers
@@ -49,9 +50,17 @@ def in_processes(
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         given = check, type(model), model.config.name_or_path, inputs, processes, parallel, Path(place), port
-        spawn(_work, given, processes)
+        start_processes(_work, given, processes, start_method=_start_method(check.__module__))
         tables = [pd.read_parquet(Path(place) / f"{rank}.parquet") for rank in range(processes)]
     return worst(tables)
+
+
+def _start_method(module: str) -> str:
+    """Return how processes start: forks of a new one that has imported a module, where there are forks."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload([module])
+    return "forkserver"
 
 
 def worst(tables: list[pd.DataFrame]) -> pd.DataFrame:

@@ -15,10 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from unittest import mock
+
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import headroles
 
@@ -60,9 +63,8 @@ class Fork:
     def __init__(self, code: str, *arguments: object, env: Mapping[str, str] = ENVIRONMENT) -> None:
         self._place = Path(mkdtemp(prefix="headroles-fork-"))
         given = code, [str(argument) for argument in arguments], dict(env), self._place
-        self._process: Any = _server().Process(target=_run, args=given)
-        with mock.patch.dict(os.environ, SERVER | {"PYTHONPATH": os.pathsep.join(sys.path)}):
-            self._process.start()
+        self._process: Any = server().Process(target=_run, args=given)
+        self._process.start()
         self.pid: int = self._process.pid
 
     def poll(self) -> int | None:
@@ -96,10 +98,31 @@ class Fork:
 
 
 @cache
-def _server() -> Any:
+def server() -> Any:
+    """The context of the server, which runs from now on, and forks what others of this process start, too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
+    with mock.patch.dict(os.environ, SERVER | {"PYTHONPATH": os.pathsep.join(sys.path)}):
+        forkserver.ensure_running()
     return context
+
+
+def launch(code: str, *arguments: object) -> None:
+    """Two processes that the agent of torchrun starts, from the server; its error tells which one failed, and how."""
+    server()
+    nodes = {"min_nodes": 1, "max_nodes": 1, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    config = LaunchConfig(**nodes, nproc_per_node=2, max_restarts=0, start_method="forkserver")
+    elastic_launch(config, _launched)(code, [str(argument) for argument in arguments])
+
+
+def _launched(code: str, arguments: list[str]) -> None:
+    """In a process that the agent started: run the code."""
+    os.environ |= WITHOUT_GPU | {"ACCELERATE_USE_CPU": "false", "ACCELERATE_MIXED_PRECISION": "no"}
+    sys.argv = ["-c", *arguments]
+    try:
+        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()
 
 
 def _run(code: str, arguments: list[str], env: dict[str, str], place: Path) -> None:

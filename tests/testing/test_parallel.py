@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from helpers.commands import run
 from helpers.messages import whole
+from helpers.processes import server
 
 import headroles as hr
 from headroles.testing import CHECKS
@@ -14,7 +15,14 @@ from headroles.testing.parallel import worst
 REFUSED = ["forward", "conserved", "cut"]
 
 
+@pytest.fixture(scope="module")
+def imported():
+    """A server from which processes are forked that import nothing."""
+    server()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(("parallel", "refused"), [("data", []), ("tensor", REFUSED)])
 def test_two_processes_pass_the_checks(parallel, refused):
     found = hr.check_model(hr.tiny_model("llama"), processes=2, parallel=parallel)
@@ -26,6 +34,7 @@ def test_two_processes_pass_the_checks(parallel, refused):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("imported")
 def test_the_command_checks_a_model_that_fsdp_wraps(tmp_path):
     hr.tiny_model("gpt2").save_pretrained(tmp_path)
     told = run("check-model", tmp_path, "--processes", 2, "--parallel", "fsdp")

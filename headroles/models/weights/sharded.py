@@ -166,6 +166,12 @@ def reduced(gates: Tensor, group: Any) -> Tensor:
     return summed
 
 
+def gathered(weight: Tensor) -> Tensor:
+    """Return a whole weight, which all processes that have a part of it ask for."""
+    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return whole
+
+
 def is_elsewhere(weight: Tensor) -> bool:
     """Return whether a weight, or a part of it, is not here."""
     return weight.is_meta or hasattr(weight, "device_mesh")

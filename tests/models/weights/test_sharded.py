@@ -49,7 +49,6 @@ for model in models.values():
 scored = lambda *scores, **options: lambda model: hr.score(model, tokenizer, corpus, scores, **options)
 whole = {
     "relevance": scored("relevance"),
-    "norms": scored("confidence", weights="norm"),
     "shapley": lambda model: shapley_values(model, tokenizer, corpus),
     "removal": lambda model: hr.prune(model, tokenizer, corpus, "importance", keep=0.5),
     "training": lambda model: hr.prune(model, tokenizer, corpus, "l0", keep=0.5, remove=False),
@@ -116,6 +115,8 @@ for replacement in ("uniform", "resample", Offset(-1)):
     result[f"gates, {replacement}"] = logits(gates, replacement)
 for score in (None, "importance", hr.Importance(per="token")):
     result[f"score {score}"] = numbers(hr.score(model, tokenizer, corpus, score and [score], n_resamples=20))
+norms = numbers(hr.score(model, tokenizer, corpus, ["confidence", "position"], weights="norm", n_resamples=20))
+result["score norms"] = norms
 result["ablate"] = ablated(study=folder / "study", max_tokens=32)
 result["ablate, mean"] = ablated(replacement="mean")
 result["ablate, all but one"] = ablated(unit="all_but_one")
@@ -181,8 +182,21 @@ for tokens in (8, 4096):  # five batches and one, of which the second process ha
     options = {"max_tokens": tokens, "n_resamples": 20}
     for scores in (["confidence", "importance"], ["position", "rarity", hr.Importance(per="batch")]):
         result[f"score {tokens} {scores}"] = numbers(hr.score(model, tokenizer, corpus, scores, **options))
-    options |= {"max_tokens": 8 * tokens, "study": folder / f"fsdp-{tokens}"}
-    result[f"ablate {tokens}"] = numbers(hr.ablate(model, tokenizer, corpus, **options))
+    norms = numbers(hr.score(model, tokenizer, corpus, ["confidence"], weights="norm", **options))
+    result[f"score {tokens} norms"] = norms
+    options |= {"max_tokens": 8 * tokens}
+    result[f"ablate {tokens}"] = numbers(
+        hr.ablate(model, tokenizer, corpus, study=folder / f"fsdp-{tokens}", **options)
+    )
+    curve = hr.ablation_curve(model, tokenizer, corpus, {"some": masked}, **options)
+    result[f"ablate {tokens}, curve"] = numbers(curve[["value", "low", "change", "change.high"]])
+    tested = hr.test_roles(model, tokenizer, corpus, {masked[0]: Offset(-1)}, **options)
+    tested = tested.filter(regex=r"^(removed|mean|uniform|own|wrong)$").select_dtypes("number")
+    result[f"ablate {tokens}, roles"] = numbers(tested)
+    result[f"evaluate {tokens}"] = numbers(hr.evaluate(model, tokenizer, corpus, ["loss"], **options))
+for by in ("integrated-gradients", "ablation"):
+    table = hr.cache_budget(model, tokenizer, asked, keep=2, by=by, sink=1, recent=2)
+    result[f"ablate, streaming by {by}"] = numbers(table.filter(regex=r"^(effect|effect.low|ranking|retrieval)"))
 result["ablate, sets"] = numbers(hr.ablate(model, tokenizer, corpus, sets={"two": masked}, replacement="mean"))
 result["ablate, precision"] = numbers(hr.ablate(model, tokenizer, corpus, precision=1.1))
 result["importance"] = numbers(hr.prune(model, tokenizer, corpus, "importance", keep=3, remove=False))
@@ -240,7 +254,7 @@ def check_close(found, expected):
 def test_weights_spread_over_processes_are_refused_by_every_function_and_both_processes(llama):
     said, same = results(REFUSED, llama)
     assert said == same
-    scores = {"relevance": "relevance[cp]", "norms": "confidence-norm", "DeepLift": "attribution[DeepLift]"}
+    scores = {"relevance": "relevance[cp]", "DeepLift": "attribution[DeepLift]"}
     whats = {name: f" for {label}" for name, label in (scores | {"direct": "direct[reference]"}).items()}
     whats |= dict.fromkeys(("removal", "training"), " for training and removal") | {"learnt gates": " for learnt gates"}
     others = dict.fromkeys(("removal", "training"), "a ranking with remove=False, or ")
