@@ -29,6 +29,7 @@ from headroles import _distributed
 from headroles._distributed import class_of, gathers, precision, track
 from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, looks
 from headroles.ablation.effects import ablate
+from headroles.cli.record import PRINTED
 from headroles.data.readers import read
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -145,8 +146,12 @@ def test_two_processes_share_the_items_and_each_gets_all_results_in_order(tmp_pa
 
 
 def written(folder):
-    """Names of files; parts of a batch, of which processes shared the heads, are that batch."""
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """Names of files; parts of a batch, of which processes shared the heads, are that batch.
+
+    Without what a command of one process has kept of its printing.
+    """
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(PRINTED))
+    names = (path.relative_to(folder).as_posix() for path in files)
     return {re.sub(r"-\d+of\d+-", "-", name) for name in names}
 
 

@@ -69,9 +69,7 @@ def start(
     ] = False,
     figures: Annotated[
         bool,
-        typer.Option(
-            "--figures/--no-figures", show_default=False, help="Draw figures after measuring (or headroles plot)."
-        ),
+        typer.Option("--figures/--no-figures", show_default=False, help="Draw figures after measuring."),
     ] = False,
 ) -> None:
     """Accept the options that come before a command."""

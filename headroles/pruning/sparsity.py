@@ -109,8 +109,7 @@ def sparsity_sweep(
         )
     chosen = strategy_of(strategy)
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
-    scored = None if scored is None else corpus_of(scored)
-    reference = None if reference is None else corpus_of(reference)
+    scored, reference = (None if part is None else corpus_of(part) for part in (scored, reference))
     check_examples(HeadModel(model, tokenizer), corpus, length=(tune or {}).get("length"))
     tried = HeadModel(model, tokenizer) if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained()
     evaluate(tried, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
