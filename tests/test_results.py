@@ -99,6 +99,33 @@ def test_role_tests():
         assert row["mean"] < row["own"] < row["removed"] / 3
 
 
+def test_real_models():
+    folder = "real-models/smollm2"
+    roles, relate, survival = (table(f"{folder}/{name}") for name in ("roles", "relate", "survival"))
+    induction = roles.index[roles["induction"]]
+    assert len(induction) == 5
+    assert survival.loc[induction].sum().item() == 0
+    rows = relate.set_index(["role", "outcome"])
+    assert rows.loc[("induction", "importance"), "holm"] < 0.05
+    assert rows.loc[("induction", "importance"), "within.high"] < 0
+    for model in ("smollm2", "mpnet"):
+        tests = table(f"real-models/{model}/relate")
+        shown = tests[tests["role"].isin(["positional", "syntactic", "duplicate", "any"]) & tests["holm"].lt(0.05)]
+        assert shown.empty
+        untrained = table(f"real-models/{model}/untrained-roles")
+        assert not untrained.select_dtypes(bool).any(axis=None)
+    assert rows.loc["sink"].loc[["importance", "survival[l0 68]"], "within.high"].max() < 0
+    effects = table(f"{folder}/ablation").iloc[:, 0]
+    page = " ".join(PAGES["real-models"].split())
+    share = f"{effects[effects.index.get_level_values('layer') < 2].sum() / effects.sum():.2f}"
+    assert f"hold {share.lstrip('0')} of the sum of all effects" in page
+    losses = pd.read_csv(FIGURES / folder / "sizes.csv", index_col="set")["ablation[loss]"]
+    random = losses[losses.index.str.startswith("random")]
+    words = "rises by {:.2f} nats from 4.23 with the heads that gates keep, by {:.2f} with the most important ones, and "
+    words += "by {:.1f} to {:.1f} with three random draws"
+    assert words.format(losses["l0 0.25"], losses["importance 0.25"], random.min(), random.max()) in page
+
+
 def test_cache_budgets():
     folder = FIGURES / "cache-budgets"
     found = (
