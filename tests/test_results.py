@@ -121,8 +121,8 @@ def test_real_models():
     assert f"hold {share.lstrip('0')} of the sum of all effects" in page
     losses = pd.read_csv(FIGURES / folder / "sizes.csv", index_col="set")["ablation[loss]"]
     random = losses[losses.index.str.startswith("random")]
-    words = "rises by {:.2f} nats from 4.23 with the heads that gates keep, by {:.2f} with the most important ones, and "
-    words += "by {:.1f} to {:.1f} with three random draws"
+    words = "rises by {:.2f} nats from 4.23 with the heads that gates keep, by {:.2f} with the most important ones, "
+    words += "and by {:.1f} to {:.1f} with three random draws"
     assert words.format(losses["l0 0.25"], losses["importance 0.25"], random.min(), random.max()) in page
 
 
