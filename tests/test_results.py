@@ -99,6 +99,18 @@ def test_role_tests():
         assert row["mean"] < row["own"] < row["removed"] / 3
 
 
+def test_fixed_offsets_beside_dependencies():
+    """The interval of the cheapest of six offsets beside that of the dependency, in the five tests of MiniLM."""
+    offsets, trees = (table(f"substitution/minilm{part}").reset_index() for part in ("-fixed-offset", ""))
+    offsets["role"] = offsets["role"].str.extract(r"where=(dependency.*),offset", expand=False)
+    best = offsets.loc[offsets.groupby(["heads", "role"])["own"].idxmin()].set_index(["heads", "role"])
+    both = best.join(trees.set_index(["heads", "role"]).add_suffix(" of trees"), how="inner")
+    both = both[~both.index.get_level_values("heads").str.startswith("all ")]
+    cheaper = both["own.high"] < both["own.low of trees"]
+    assert (len(both), cheaper.sum(), (both["own.low"] > both["own.high of trees"]).sum()) == (5, 1, 0)
+    assert cheaper.idxmax() == ("enc-self:2:8", "dependency=nsubj")
+
+
 def test_real_models():
     folder = "real-models/smollm2"
     roles, relate, survival = (table(f"{folder}/{name}") for name in ("roles", "relate", "survival"))

@@ -96,13 +96,16 @@ hr.check_model(hr.tiny_model("llama"))  # what is loaded and cached once
 size = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 5}
 config = transformers.LlamaConfig(vocab_size=2**15, intermediate_size=1024, tie_word_embeddings=True, **size)
 model = transformers.LlamaForCausalLM(config)
-return_memory()
-(MEMORY / "clear_refs").write_text("5")  # the peak starts again
-before = int((MEMORY / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-table = hr.check_model(model, copy=False)
-lines = (MEMORY / "status").read_text().splitlines()
-peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 - before
-print(table["holds"].to_dict() == {law: "yes"}, peak / sum(parameter.numel() * 4 for parameter in model.parameters()))
+peaks = []
+for _ in range(2):  # the less of two: pages of libraries that the machine had put away return in the first
+    return_memory()
+    (MEMORY / "clear_refs").write_text("5")  # the peak starts again
+    before = int((MEMORY / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    table = hr.check_model(model, copy=False)
+    lines = (MEMORY / "status").read_text().splitlines()
+    peaks.append(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 - before)
+size = sum(parameter.numel() * 4 for parameter in model.parameters())
+print(table["holds"].to_dict() == {law: "yes"}, min(peaks) / size)
 """
 
 
@@ -116,4 +119,4 @@ def test_a_check_takes_at_most_one_and_a_half_times_the_weights_more(law):
     process = Fork(PEAK, law)
     holds, weights = process.communicate()[0].split()[-2:]
     assert holds == "True"
-    assert float(weights) < 1.5
+    assert float(weights) < 1.5, weights
