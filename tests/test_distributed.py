@@ -368,7 +368,7 @@ hr.ablate(loaded, tokenizer, texts, study=study, unit="layer", max_tokens=80, n_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["loading", "scoring", "ablation"])
-def test_under_torchrun_an_error_in_one_process_ends_all_at_once_and_is_told(given, tmp_path, stage):
+def test_under_torchrun_an_error_in_one_process_ends_all_at_once_with_its_message(given, tmp_path, stage):
     start = time.monotonic()
     with pytest.raises(ChildFailedError) as failed:
         launch(DIES, stage, *given, tmp_path)
