@@ -66,12 +66,13 @@ def differences(
     folder: Annotated[Path | None, typer.Argument(help="Folder of a language model; by default toys.")] = None,
     tensor: Annotated[int, typer.Option(help="Processes of tensor parallelism for that model.")] = 3,
     double: Annotated[
-        bool, typer.Option("--double", help="In float64, `ablate` and `attribute` of two texts.")
+        bool, typer.Option("--double", help="In float64; `ablate` and `attribute` of two texts.")
     ] = False,
     only: Annotated[str, typer.Option(help="Toys and arrangements with this in their name alone.")] = "",
 ) -> None:
     """Compare what several processes compute with what one does, and write or extend differences.csv here."""
     chosen = {f"tensor {tensor}": tensor, "data 2": 2, "fsdp 2": 2} if folder else ARRANGEMENTS
+    chosen = {"float32": 1} | chosen if double else chosen  # one process, less precise: what roundings alone change
     for name in [folder.name] if folder else TOYS:
         wanted = {way: number for way, number in chosen.items() if only in f"{name}, {way}"}
         with TemporaryDirectory() as place:
@@ -113,11 +114,12 @@ def _difference(table: pd.DataFrame, whole: pd.DataFrame, least: float) -> float
     """The largest difference, relative to the largest number of its column, of effects on the loss to the loss."""
     pd.testing.assert_frame_equal(table.isna(), whole.isna())  # the same rows, columns and missing numbers
     found, expected = table.to_numpy(float), whole.to_numpy(float)
+    assert np.nanmax(np.abs(expected)) > 0
     scale = np.maximum(np.nanmax(np.abs(expected), axis=0, initial=0), max(least, 1e-30))
     return float(np.nanmax(np.abs(found - expected) / scale, initial=0))
 
 
-def _measure(_: int, path: Path, way: str, place: Path, double: bool) -> None:
+def _measure(rank: int, path: Path, way: str, place: Path, double: bool) -> None:
     """In a process: compute each table, or note why it is refused."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     words = np.random.default_rng(0).integers(5, 90, (12, 8))  # of toys, whose words are numbers
@@ -136,7 +138,7 @@ def _measure(_: int, path: Path, way: str, place: Path, double: bool) -> None:
         except ValueError as error:
             return str(error)
 
-    model = result(_loaded, path, way, torch.float64 if double else torch.float32)
+    model = result(_loaded, path, way, torch.float64 if double and way != "float32" else torch.float32)
     if way == "alone":
         results["loss"] = hr.evaluate(model, tokenizer, corpus, ["loss"], n_resamples=0)["value"].iloc[0]
     if isinstance(model, PreTrainedModel) and not isinstance(result(hr.attention_sites, model), str):
@@ -147,7 +149,7 @@ def _measure(_: int, path: Path, way: str, place: Path, double: bool) -> None:
             continue
         table = model if isinstance(model, str) else result(call, model, tokenizer, corpus)
         results[name] = table.select_dtypes("number") if isinstance(table, pd.DataFrame) else table
-    pd.to_pickle(results, place / f"{way}-{torch.distributed.get_rank() if way != 'alone' else 0}.pickle")
+    pd.to_pickle(results, place / f"{way}-{rank}.pickle")
 
 
 def _saved(name: str, place: Path) -> Path:

@@ -38,6 +38,7 @@ def main(
         str, typer.Option(help="Which of: trained, untrained, as sharp, fixed offset, every head; commas between.")
     ] = "trained,untrained,as sharp,fixed offset",
     sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
+    parts: Annotated[str, typer.Option(help="Which of: text, repeated; a comma between.")] = "text,repeated",
 ) -> None:
     """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
     logging.basicConfig(level=logging.INFO)
@@ -49,6 +50,8 @@ def main(
     for arm in arms.split(","):
         tested = untrained(model, seed=0) if arm == "untrained" else model
         for part, corpus in (("", text), ("-repeated", repeated)):
+            if (part.removeprefix("-") or "text") not in parts.split(","):
+                continue
             patterns = _patterns(roles, is_repeated=bool(part))
             if arm == "as sharp":
                 patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
