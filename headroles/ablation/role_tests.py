@@ -106,8 +106,9 @@ def test_roles(
           to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
           if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
           which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
-          there is no verdict but "too few places", whatever the tests show. A head does not matter
-          if removing it changes the metric by less than a ten-thousandth of its value, however sure that is.
+          there is no verdict but "too few places", whatever the tests show. A head does not matter here
+          if its removal shows no cost, also before Holm's correction, or one below a ten-thousandth of the metric's
+          value, however sure that is. With "agreement" any removal surely costs something, since it can only fall.
 
     Raises:
         ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
@@ -350,13 +351,15 @@ def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[s
 def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
     """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
 
-    A head does not matter if removing it costs `least` or less.
+    A head does not matter if removing it costs `least` or less. A cost that Holm's correction alone leaves open is open.
     """
     whole, part, other, nothing, undecided, few = VERDICTS
     if row["texts"] < LEAST:
         return few
-    if not (row["p.removed.holm"] < ALPHA and row["removed"] > least):
+    if not (row["p.removed"] < ALPHA and row["removed"] > least):
         return nothing
+    if not row["p.removed.holm"] < ALPHA:
+        return undecided
     differs = [(row[rival] - row["own"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
         return whole if row["explained.low"] >= WHOLE and not row["applies"] < WHOLE else part
