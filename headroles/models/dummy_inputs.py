@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor, nn
@@ -190,7 +190,10 @@ def advice(model: PreTrainedModel) -> str:
 def weights(model: nn.Module) -> str | None:
     """Return the name of the first parameter with NaN or infinite values, and their number; None without any."""
     for name, value in model.named_parameters():
-        if value.is_floating_point() and (bad := int((~value.detach().isfinite()).sum())):
+        if not (value.is_floating_point() and value.numel()):
+            continue
+        if not torch.linalg.vector_norm(value.detach(), inf).isfinite():  # without a copy in memory
+            bad = int((~value.detach().isfinite()).sum())
             return f"{bad:,} of {value.numel():,} in {name}"
     return None
 

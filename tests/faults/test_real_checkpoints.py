@@ -83,7 +83,7 @@ def test_weights_in_float64_are_not_kept(copy):
 
 
 PEAK = """
-import os, sys
+import sys
 from pathlib import Path
 import transformers
 import headroles as hr
@@ -96,27 +96,29 @@ hr.check_model(hr.tiny_model("llama"))  # what is loaded and cached once
 size = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 5}
 config = transformers.LlamaConfig(vocab_size=2**15, intermediate_size=1024, tie_word_embeddings=True, **size)
 model = transformers.LlamaForCausalLM(config)
-peaks = []
-for _ in range(2):  # the less of two: pages of libraries that the machine had put away return in the first
-    return_memory()
-    (MEMORY / "clear_refs").write_text("5")  # the peak starts again
-    before = int((MEMORY / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    table = hr.check_model(model, copy=False)
+def kib(name):
     lines = (MEMORY / "status").read_text().splitlines()
-    peaks.append(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 - before)
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+return_memory()
+(MEMORY / "clear_refs").write_text("5")  # the peak starts again
+before, libraries = kib("VmRSS"), kib("RssFile")
+table = hr.check_model(model, copy=False)
+peak = kib("VmHWM") - before - (kib("RssFile") - libraries)  # pages of libraries that came back are no check's
 size = sum(parameter.numel() * 4 for parameter in model.parameters())
-print(table["holds"].to_dict() == {law: "yes"}, min(peaks) / size)
+print(table["holds"].to_dict() == {law: "yes"}, peak * 1024 / size)
 """
 
 
 @pytest.mark.skipif(not os.access(MEMORY / "clear_refs", os.W_OK), reason="needs Linux")
-@pytest.mark.parametrize("law", ["conserved", "cut"])
-def test_a_check_takes_at_most_one_and_a_half_times_the_weights_more(law):
+@pytest.mark.parametrize(("law", "most"), [("conserved", 1.5), ("cut", 1.25)])
+def test_a_check_takes_at_most_one_and_a_half_times_the_weights_more(law, most):
     """So that all is 2.5 times the weights, of which embeddings are 60%, as in small language models.
 
+    Removal takes less: looking for NaN in the weights makes no copy of them.
     In a process of its own: what others have left between its pieces is no memory of the check's.
     """
     process = Fork(PEAK, law)
     holds, weights = process.communicate()[0].split()[-2:]
     assert holds == "True"
-    assert float(weights) < 1.5, weights
+    assert float(weights) < most, weights
