@@ -351,7 +351,7 @@ def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[s
 def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
     """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
 
-    A head does not matter if removing it costs `least` or less. A cost that Holm's correction alone leaves open is open.
+    A head does not matter if removing it costs `least` or less. A cost that is shown before Holm only is undecided.
     """
     whole, part, other, nothing, undecided, few = VERDICTS
     if row["texts"] < LEAST:

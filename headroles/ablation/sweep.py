@@ -145,7 +145,7 @@ class Sweep:
             if self.metric.generates and head[0] != "enc-self" and not isinstance(pattern, Zero):
                 raise ValueError(
                     f"pattern {pattern} needs all tokens in one forward: got {self.metric.name}, for which a decoder "
-                    f"writes them one by one; expected heads of an encoder, or a metric such as 'loss'; try sets="
+                    f"writes them one by one; expected heads of an encoder; try a metric such as 'loss', or sets="
                 )
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,18 @@ class Trials:
         variants = [frozenset(patterns)] if patterns else []
 
         def measure() -> ExampleStats:
-            return Sweep(
-                *(HeadModel(compute(), self.handle.tokenizer), self.held_out, self.metric),
-                replacement=patterns or "zero",
-                max_tokens=self.max_tokens,
-                heads_per_batch=1,
-            ).run(variants)
+            return self._sweep(HeadModel(compute(), self.handle.tokenizer), self.held_out, patterns).run(variants)
 
         stats = self._kept(what, measure)
         return stats.masked[variants[0]] if variants else stats.intact
+
+    def check(self, handle: HeadModel) -> None:
+        """Measure two examples with all patterns: what cannot be measured fails now rather than after training."""
+        self._sweep(handle, self.held_out[:2], self.patterns).run([frozenset(self.patterns)] if self.patterns else [])
+
+    def _sweep(self, handle: HeadModel, held_out: Corpus, patterns: Mapping[Head, Pattern]) -> Sweep:
+        how: Any = {"replacement": patterns or "zero", "max_tokens": self.max_tokens, "heads_per_batch": 1}
+        return Sweep(handle, held_out, self.metric, **how)
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked.
@@ -110,8 +113,9 @@ class Trials:
         """
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
-        patterns = ByHead({head: self.patterns.get(head, Zero()) for head in self.handle.heads})
-        replacement: Replacement = patterns if self.patterns else "zero"
+        replacement: Replacement = "zero"
+        if self.patterns:
+            replacement = ByHead({head: self.patterns.get(head, Zero()) for head in self.handle.heads})
 
         def measure() -> ExampleStats:
             what = self.handle, self.held_out, self.metric

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import evaluate, interval
+from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import Array, over_seeds
@@ -97,7 +97,6 @@ def compare_pruning(
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
-    evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     handle, kept = HeadModel(model, tokenizer), study_at(study)
     trials = Trials(
         *(handle, corpus, held_out, the_metric(metric), kept),
@@ -106,6 +105,7 @@ def compare_pruning(
         substitute=substitute,
         scored=scored,
     )
+    trials.check(handle)
     trials.claim("contest")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import evaluate, interval
+from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
@@ -111,19 +112,18 @@ def sparsity_sweep(
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     scored, reference = (None if part is None else corpus_of(part) for part in (scored, reference))
     check_examples(HeadModel(model, tokenizer), corpus, length=(tune or {}).get("length"))
-    tried = HeadModel(model, tokenizer) if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained()
-    evaluate(tried, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
     size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
     trials = Trials(*what, kinds=kinds, tune=options, substitute=substitute, max_tokens=max_tokens, strategy=chosen)
+    trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sizes-{name}"))
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(trials, chosen, count, size, options, seed)
-        tables.append(pruned.survival())
+        tables.append(pruned.survival)
         statistics.append(trials.run((count, code_of(chosen)), pruned.model, pruned.removed))
         if scored is not None:
             families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
@@ -183,11 +183,12 @@ class _Pruned:
     @property
     def removed(self) -> list[Head]:
         """The heads that do not stay; of these some are hard-coded."""
-        survival = self.survival().iloc[:, 0]
+        survival = self.survival.iloc[:, 0]
         return [(*head,) for head in survival.index[survival == 0]]
 
+    @cached_property
     def survival(self) -> pd.DataFrame:
-        """Return the survival table, and save the history of gates in the study."""
+        """The survival table; the history of gates is saved in the study."""
         if self.count == self.of:
             return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
         file = self.place / "survival.parquet"

@@ -59,7 +59,7 @@ def found(assigned: pd.DataFrame) -> list[str]:
     sinks = rows["family"] == "sink"
     sunk, special = (rows[part].groupby(LEVELS).ngroups for part in (sinks, ~sinks))
     return [
-        f"{some} of {of} heads have a role, at the thresholds of the README's map: {counts}.",
+        f"{some} of {of} heads have a role, at the default thresholds: {counts}.",
         _clearest(rows[~sinks]),
         f"{sunk} of {of} heads look mostly at a special or the first token; {special} have another role.",
     ]

@@ -118,6 +118,13 @@ def test_a_pattern_that_saves_no_more_than_removal_there_is_no_part(agreement):
     assert role_tests._verdict(pd.Series({**of_few, "there": row["own"] - 1, "p.there.holm": 0.01})) == VERDICTS[2]
 
 
+def test_a_cost_that_only_the_correction_leaves_open_is_undecided(agreement):
+    row = {**agreement.loc[("dec-self:0:0", "previous")], "p.removed": 0.018, "p.removed.holm": 0.147}
+    assert role_tests._verdict(pd.Series(row)) == VERDICTS[4]
+    assert role_tests._verdict(pd.Series(row), least=row["removed"]) == VERDICTS[3]  # too little, however sure
+    assert role_tests._verdict(pd.Series({**row, "p.removed": 0.06, "p.removed.holm": 0.2})) == VERDICTS[3]
+
+
 def test_a_head_without_an_output_does_not_matter(agreement):
     row = agreement.loc[("dec-self:0:1", "previous")]
     assert abs(row["removed"]) < 1e-6

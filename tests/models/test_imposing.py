@@ -193,7 +193,7 @@ def test_a_decoder_that_writes_is_refused_before_work(monkeypatch):
     monkeypatch.setattr("headroles.ablation.sweep.Sweep._measure", lambda *_: pytest.fail("worked"))
     message = (
         "pattern Previous() needs all tokens in one forward: got bleu, for which a decoder writes them one by one; "
-        "expected heads of an encoder, or a metric such as 'loss'; try sets="
+        "expected heads of an encoder; try a metric such as 'loss', or sets="
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.ablate(

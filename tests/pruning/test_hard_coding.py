@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,8 +13,8 @@ from helpers import letters, zoo
 from helpers.commands import run
 from helpers.imposed import at, by_loop
 from helpers.messages import whole
-from helpers.prunings import learnt
-from helpers.trainings import DRY, films, same_weights, tokenizer, untrained
+from helpers.prunings import learnt, no_training
+from helpers.trainings import DRY, films, same_weights, tokenizer, translator, untrained
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
@@ -240,6 +241,16 @@ def test_a_sweep_hard_codes_them_and_counts_them(tmp_path):
     message = "hard-coded heads have the roles they are given: got scored and substitute; expected one of them"
     with pytest.raises(ValueError, match=whole(message)):
         hr.sparsity_sweep(*given, keep=[3], substitute=roles, scored=films(8))
+
+
+@pytest.mark.parametrize("function", ["compare_pruning", "sparsity_sweep"])
+def test_a_pattern_that_the_metric_cannot_measure_is_refused_before_training(monkeypatch, tmp_path, function):
+    no_training(monkeypatch)
+    text = hr.Corpus("pairs", tuple(replace(one, target=one, label=None) for one in films(8)))
+    how = {"keep": [1], "metric": "bleu", "substitute": {("dec-self", 0, 0): Offset(-1)}, "study": tmp_path / "study"}
+    with pytest.raises(ValueError, match=r"^pattern Offset\(offset=-1\) needs all tokens in one forward: "):
+        getattr(hr, function)(translator(), tokenizer(), text, text, **how)
+    assert not (tmp_path / "study").exists()
 
 
 def test_the_command_takes_the_roles_of_the_study(folder, tmp_path):

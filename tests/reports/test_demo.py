@@ -36,14 +36,12 @@ def test_the_demo(tmp_path, monkeypatch):
     assert (tmp_path / "report.html").is_file()
 
 
-def test_it_says_in_three_sentences_what_was_found_at_the_thresholds_of_the_map_in_the_readme():
+def test_it_says_in_three_sentences_what_was_found_at_the_default_thresholds():
     roles, shown = (load_table(ROOT / "figures" / name) for name in ("minilm/toy/roles.parquet", MAP))
     held = roles[[name for name in roles if roles[name].dtype == bool]]
     sinks = held[["sink[special]", "sink[first]"]].any(axis=1)
     first, second, third = demo.found(roles)
-    assert first.startswith(
-        f"{held.any(axis=1).sum()} of 72 heads have a role, at the thresholds of the README's map: "
-    )
+    assert first.startswith(f"{held.any(axis=1).sum()} of 72 heads have a role, at the default thresholds: ")
     assert f", {sinks.sum()} sink" in first
     assert second.startswith(
         "The clearest is layer 0 head 2 (enc-self): it has the role positional[-1] with a score of "
