@@ -57,7 +57,8 @@ def show_numbers(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequ
     """Print a table as `show_table`, of which --json has none."""
     table = table.rename(columns={"low": "value.low", "high": "value.high"})
     columns = without_ends(table)
-    cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
+    decimals = {name: _decimals(table[name]) for name in columns}
+    cells = {name: [_cell(row, name, decimals[name]) for _, row in table.iterrows()] for name in columns}
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 
 
@@ -66,8 +67,10 @@ def show_rows(table: pd.DataFrame, title: str, *, first: int | None = None) -> N
     record().keep(table, title)
     shown = table.head(len(table) if first is None else first)
     title = title if len(shown) == len(table) else f"{title}, {len(shown)} of {len(table)} rows"
+    decimals = {name: _decimals(shown[name]) for name in shown}
     cells = {
-        str(name): ["" if value != value or value is None else _plain(value) for value in shown[name]] for name in shown
+        str(name): ["" if value != value or value is None else _plain(value, decimals[name]) for value in shown[name]]
+        for name in shown
     }
     _show_columns(cells, title)
 
@@ -146,17 +149,25 @@ def _text(text: str) -> str:
     return escape(visible(text))
 
 
-def _cell(row: pd.Series[float], name: str) -> str:
+def _decimals(column: pd.Series[float]) -> int:
+    """Return how many decimals show three digits of the largest number of a column: three, or more of small ones."""
+    if column.dtype.kind != "f":
+        return 3
+    largest = column.abs().max()
+    return 3 if not 0 < largest < 1 else max(3, 2 - math.floor(math.log10(largest)))
+
+
+def _cell(row: pd.Series[float], name: str, decimals: int) -> str:
     """Format a number with its interval; a missing one is blank."""
     number, low, high = row[name], row.get(f"{name}.low", math.nan), row.get(f"{name}.high", math.nan)
     if math.isnan(number):
         return ""
-    interval = "" if math.isnan(low + high) else f" [{low:.3f}, {high:.3f}]"
-    return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"
+    interval = "" if math.isnan(low + high) else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+    return f"{number:.0f}" if name in WHOLE else f"{number:.{decimals}f}{interval}"
 
 
-def _plain(value: object) -> str:
-    """Format a number: whole ones without decimals, others with three."""
+def _plain(value: object, decimals: int) -> str:
+    """Format a number: whole ones without decimals."""
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.0f}" if value.is_integer() else f"{value:.3f}"
+    return f"{value:.0f}" if value.is_integer() else f"{value:.{decimals}f}"

@@ -223,6 +223,9 @@ def _better(metric: str) -> str:
     return {1: f"{metric}: larger is better", -1: f"{metric}: smaller is better"}.get(quality(metric).better, metric)
 
 
+COSTS = ("removed", "there", "mean", "own", "wrong", "explained")  # of role tests that are printed
+
+
 def show_tested(call: Call) -> None:
     """Print the verdicts of role tests, and the costs of heads together and of ten heads alone."""
     table = call.result
@@ -235,31 +238,24 @@ def show_tested(call: Call) -> None:
     together = shown[is_set].assign(heads=shown["heads"] + " together")
     verdicts = pd.concat([alone, together])[["role", "tokens", "heads", "verdict"]].sort_values("role", kind="stable")
     show_grid(verdicts.astype(str), "is its role what a head does?", right=["tokens", "heads"], whole=3)
-    largest = table[~is_set.to_numpy()].nlargest(10, "removed")
+    largest = table[~is_set.to_numpy()].nlargest(5, "removed")
     for rows, title in ((table[is_set.to_numpy()], "all heads together"), (largest, "heads that cost most")):
         if len(rows):
-            show_grid(_costs(rows), f"{title}: what it costs; above 0 is harm", whole=5)
+            show_numbers(
+                rows[[f"{name}{end}" for name in COSTS for end in ("", ".low", ".high")]],
+                f"{title}: what it costs; above 0 is harm",
+                label="heads, role",
+                rows=[", ".join(row) for row in rows.index],
+            )
     say(
         "tokens: share of them to which the pattern applies (at the others the head attends as by itself); removed: "
-        "cost of removal; there: of removal at these tokens alone; own: of the pattern of the role; wrong: of as sharp "
-        "ones elsewhere; explained: the share of the cost of removal that the own pattern saves"
+        "cost of removal; there: of removal at these tokens alone; mean: of the mean output; own: of the pattern of the "
+        "role; wrong: of as sharp ones elsewhere; explained: the share of the cost of removal that the own pattern saves"
     )
 
 
 def _shares(values: pd.Series[float]) -> list[str]:
     return ["" if math.isnan(value) else f"{value:.0%}" for value in values]
-
-
-def _costs(table: pd.DataFrame) -> pd.DataFrame:
-    """Return costs as text, and the share that is explained with its interval; the table has those of the costs."""
-    shown = table.index.to_frame(index=False)
-    for name in ("removed", "there", "own", "wrong"):
-        shown[name] = [f"{value:.2g}" for value in table[name]]
-    ends = zip(*(table[f"explained{end}"] for end in ("", ".low", ".high")), strict=True)
-    shown["explained"] = [
-        "" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in ends
-    ]
-    return shown
 
 
 def show_assigned(call: Call) -> None:
