@@ -19,6 +19,7 @@ SAMPLING = "shuffled_groups"  # the default of `hr.train`
 RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`
+REPEATED = "repeated-tokens"  # the word for texts that `hr.repeated_tokens` draws
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
 
 
@@ -103,6 +104,7 @@ class Options:
         name = parameter.name
         if name == "corpus":
             kinds = "Corpus: CoNLL-U (trees), text, parallel or labelled TSV, minimal pairs; .gz too."
+            kinds += "" if self.trains else f" Or {REPEATED}: 100 texts of random tokens, each twice in a row."
             yield argument("corpus", Path, REQUIRED, kinds)
             yield argument("target", Path | None, None, "Translations of the corpus, line by line or as CoNLL-U.")
             drawn = "training examples, drawn at random" if self.trains else "sentences to read from the start"
@@ -244,6 +246,10 @@ class Call:
         place, target = given[name], given["target" if name == "corpus" else f"{name}_target"]
         if name == "corpus" and str(place) in self.options.made:
             return None
+        if name == "corpus" and str(place) == REPEATED and not self.options.trains:
+            if unused := [word for word in ("target", "chat", "links", "stream") if given.get(word)]:
+                raise ValueError(f"{unused[0]}= is of a corpus that is read: got {REPEATED}; expected a file")
+            return None
         if place is None or name != "corpus":
             return None if place is None else hr.read(place, target)
         if self.options.trains:
@@ -261,6 +267,12 @@ class Call:
         self.arguments["model"] = model
         if "PreTrainedTokenizerBase" in signature(self.options.function).types():
             self.arguments["tokenizer"] = self.tokenizer
+        if str(given.get("corpus")) == REPEATED and "corpus" not in self.arguments:
+            from headroles.models.head_model import HeadModel
+            from headroles.scores.runner import repeated
+
+            others = {"seed": 1}  # than those on which `score` assigns the role induction
+            self.arguments["corpus"] = repeated(HeadModel(model, self.tokenizer), given.get("limit") or 100, **others)
 
 
 def _converted(parameter: Parameter, value: Any) -> Any:

@@ -249,8 +249,8 @@ def show_tested(call: Call) -> None:
             )
     say(
         "tokens: share of them to which the pattern applies (at the others the head attends as by itself); removed: "
-        "cost of removal; there: of removal at these tokens alone; mean: of the mean output; own: of the pattern of the "
-        "role; wrong: of as sharp ones elsewhere; explained: the share of the cost of removal that the own pattern saves"
+        "cost of removal; there: of removal at these tokens alone; mean: of the mean output; own: of the pattern of "
+        "the role; wrong: of as sharp ones elsewhere; explained: what the own pattern saves of the cost of removal"
     )
 
 

@@ -117,10 +117,12 @@ def score(
     measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
     if study is None:
         return measure(corpus, chosen, reference=reference, generate=generate)
-    kept, repeated = study_at(study), _repeated(handle) if chosen is None else None
+    kept, twice = study_at(study), None
+    if chosen is None and handle.kinds == {"dec-self"}:  # a decoder without an encoder
+        twice = repeated(handle)
     variants = [*([weights] if weights != "attention" else []), *(["nosink"] if without_sink else [])]
     by = {"by": ",".join(variants)} if chosen is None and variants else {}
-    again: dict[str, object] = {} if repeated is None else {"repeated": repeated.hash}
+    again: dict[str, object] = {} if twice is None else {"repeated": twice.hash}
     again |= {} if generate is None else {"generate": generate}
     key = handle.cache_key(
         corpus,
@@ -138,9 +140,9 @@ def score(
         table = measure(corpus, chosen, reference=reference, generate=generate)
         if corpus.hash != text:
             raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
-        if repeated is None:
+        if twice is None:
             return table
-        return frame.join(table, measure(repeated, [score for score in name(REPEATED) if score.name() in REPEATED]))
+        return frame.join(table, measure(twice, [score for score in name(REPEATED) if score.name() in REPEATED]))
 
     table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))
     _keep_beside(kept, key, handle, corpus, chosen or (), max_tokens)
@@ -200,12 +202,11 @@ def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
     return frame.only(table, [*kept])
 
 
-def _repeated(model: HeadModel) -> Corpus | None:
-    """Return sequences of random tokens, each twice in a row, for a decoder without an encoder; else None."""
-    if model.kinds != {"dec-self"}:
-        return None
+def repeated(model: HeadModel, count: int = 100, seed: int = 0) -> Corpus:
+    """Return sequences of random tokens, each twice in a row, that the model can read."""
     longest = (model.positions - 1) // 2
-    return repeated_tokens(model.tokenizer, length=min(LENGTH, longest, len(model.tokenizer) // 2))
+    length = min(LENGTH, longest, len(model.tokenizer) // 2)
+    return repeated_tokens(model.tokenizer, count, length=length, seed=seed)
 
 
 def _score(
