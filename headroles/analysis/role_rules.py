@@ -38,7 +38,8 @@ class Role:
 
     Args:
         name: Name of the role.
-        column: Regular expression of the score's columns. Its group, if any, names the variants: `positional[-1]`.
+        column: Name of the score's column, or a regular expression. Its group, if any, names the variants:
+            `positional[-1]`.
         threshold: The least value.
         over: Suffix of the baseline's column, which is subtracted: `.baseline`.
         strictly: Whether the value must exceed the threshold.
@@ -66,7 +67,8 @@ class Role:
         for column in columns:
             parsed = Column.parse(column)
             plain = column if is_of_variant else str(parsed.plain)
-            if (match := re.fullmatch(self.column, plain)) is not None:
+            column_is = re.escape(plain) if plain == self.column else self.column  # brackets of its name are no pattern
+            if (match := re.fullmatch(column_is, plain)) is not None:
                 name = f"{self.name}[{match[1]}]" if match.groups() else self.name
                 yield (name if plain == column else of_variant(name, parsed.variant)), column
 

@@ -25,8 +25,8 @@ from headroles.cli.console import (
     show_table,
 )
 from headroles.cli.record import record
-from headroles.plots.labels import direction, harmful, relation_label
-from headroles.tables.columns import Column
+from headroles.plots.labels import harmful, relation_label
+from headroles.tables.columns import Column, without_ends
 from headroles.tables.declared import harm, quality, signature_of
 from headroles.tables.frame import LEVELS, fields, provenance
 
@@ -52,9 +52,21 @@ def show_scores(call: Call) -> None:
         say(f"relevance by {name.removeprefix('conservation-')}, shares of the target: {parts}")
     if assignable(study.load("heads")):
         show_roles(hr.roles(study))
+    else:
+        _show_largest(call.result)
     show_measured(call.result, call.arguments.get("scores"))
     if (metric := _metric_that_works(call)) is not None:
         record().words["works"] = metric
+
+
+def _show_largest(table: pd.DataFrame) -> None:
+    """Print the ten heads with the largest value of the first score, for scores without a role."""
+    columns = [name for name in without_ends(table) if not Column.parse(name).suffix and table[name].notna().any()][:3]
+    if columns:
+        most = table.nlargest(10, columns[0])
+        ends = [f"{name}{end}" for name in columns for end in ("", ".low", ".high") if f"{name}{end}" in table]
+        heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
+        show_numbers(most[ends], f"{columns[0]}, heads with the largest", label="head", rows=heads)
 
 
 def _metric_that_works(call: Call) -> str | None:
@@ -271,12 +283,15 @@ def show_related(call: Call) -> None:
     """Print the relations of roles, a table for each outcome, then the reasons of those without numbers."""
     table = call.result
     known = table[table["auc"].notna()]
-    record().keep(table, "auc: larger with the role than without; p: within layers")
+    record().keep(table, "auc: chance of the larger value with the role than without; p: within layers")
     for (outcome, which), rows in known.groupby(["outcome", "matters"], sort=False):
-        shown = rows[["auc", "auc.low", "auc.high", "p", "holm"]]
-        show_numbers(shown, f"{outcome}: {direction(str(which), outcome)}", label="role", rows=list(rows["role"]))
+        shown = rows[["auc", "auc.low", "auc.high", "p", "holm"]].copy()
+        if which == "lower":  # all outcomes read alike: the larger, the more a head with the role matters
+            shown[["auc", "auc.low", "auc.high"]] = 1 - shown[["auc", "auc.high", "auc.low"]].to_numpy()
+        above = "has larger values" if which == "unknown" else "matters more"
+        show_numbers(shown, f"{outcome}: above 0.5 the role {above}", label="role", rows=list(rows["role"]))
     if len(known):
-        say("auc: chance that a head with the role has the larger value than one without; p: within layers")
+        say("auc: chance that a head with the role matters more, or has larger values, than without; p: within layers")
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcome{'s' * (len(rows) > 1)})")

@@ -101,6 +101,12 @@ def test_only_columns_of_scores_make_roles():
     assert role_rules.names(roles(table({name: [1.0] for name in names}))) == ["positional[-1]"]
 
 
+def test_a_column_with_brackets_is_its_own_name():
+    """As a regular expression the brackets would be a set of letters."""
+    made = table({"pattern[last share]": [0.9, 0.1]})
+    assert roles(made, [Role("last", "pattern[last share]", 0.5)])["last"].tolist() == [True, False]
+
+
 def test_a_table_is_tellable_where_one_of_its_columns_makes_a_role():
     assert role_rules.assignable(table({"confidence": [0.1], "rarity": [0.1]}))
     assert not role_rules.assignable(table({"confidence": [0.1], "rarity.low": [0.1]}))

@@ -99,14 +99,19 @@ def test_relate_without_an_outcome_has_the_next_command(tmp_path):
     assert run("relate", study.folder, study.folder).err.endswith("; make them with headroles ablate\n")
 
 
-def test_relations_are_headed_by_what_matters(tmp_path):
+def test_relations_read_alike_whatever_is_better(tmp_path):
+    """A loss that rises and a BLEU that falls are the same harm: both are printed as above 0.5."""
     where = index(layers=2)
     study = hr.Study(tmp_path / "study")
     study.save("roles", told(where, rarity=[1, 1, 0, 0, 1, 0, 0, 0] * 2))
-    study.save("ablation-loss-single-zero", effects(where, loss=range(16), bleu=range(16)))
+    study.save("ablation-loss-single-zero", effects(where, loss=range(16), bleu=range(0, -16, -1)))
     end = run("relate", study.folder, study.folder / "ablation-loss-single-zero.parquet")
-    titles = [text.strip() for text in end.out.splitlines() if "is harm" in text]
-    assert titles == ["ablation[loss]: above 0 is harm", "ablation[bleu]: below 0 is harm"]
+    titles = [text.strip() for text in end.out.splitlines() if "above 0.5" in text]
+    assert titles == [f"ablation[{name}]: above 0.5 the role matters more" for name in ("loss", "bleu")]
+    loss, bleu = [text for text in end.out.splitlines() if text.startswith("│ rare")]
+    assert loss == bleu
+    table = hr.relate(study, study.folder / "ablation-loss-single-zero.parquet", n_resamples=100)
+    assert table["auc"].sum() == pytest.approx(1)  # the table has the values as they are
 
 
 def test_a_file_is_no_model(text):
