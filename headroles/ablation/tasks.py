@@ -70,7 +70,7 @@ def evaluate_tasks(
     if not chosen or not tasks:
         raise ValueError(f"nothing to compare: got {len(chosen)} heads and {len(tasks)} tasks; expected some of both")
     if find_spec("lm_eval") is None:
-        raise ModuleNotFoundError("tasks need the LM evaluation harness: pip install 'headroles[eval]'")
+        raise ModuleNotFoundError("tasks need the LM evaluation harness, in a checkout: pip install '.[eval]'")
     if not handle.model.can_generate():
         raise ValueError(
             f"{handle.name} writes no text, which the harness asks for: expected a model with its language-model head; "

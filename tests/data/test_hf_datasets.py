@@ -114,7 +114,7 @@ def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
 def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
     place = folder("some", train=ONE)
     monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
-    said = f"{place} is not a file; if it is a dataset, install its reader: pip install 'headroles[data]'"
+    said = f"{place} is not a file; if it is a dataset, install its reader, in a checkout: pip install '.[data]'"
     with pytest.raises(ModuleNotFoundError, match=whole(said)):
         hr.read(place)
 
@@ -169,6 +169,6 @@ def test_a_corpus_that_is_no_dataset(sentences, said):
 def test_the_way_out_says_what_to_install(monkeypatch):
     monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
     with pytest.raises(
-        ModuleNotFoundError, match=whole("a data set needs the package datasets: pip install 'headroles[data]'")
+        ModuleNotFoundError, match=whole("a data set needs the package datasets, in a checkout: pip install '.[data]'")
     ):
         hr.to_dataset(hr.Corpus.of(["a"]))

@@ -108,7 +108,9 @@ def test_without_anywidget_the_error_names_the_extra(study):
         f"try: hr.explore({str(study.folder)!r})\nexcept ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "explore needs anywidget: got no module 'anywidget'; try pip install 'headroles[notebooks]'\n"
+    assert (
+        done.stdout == "explore needs anywidget: got no module 'anywidget'; in a checkout: pip install '.[notebooks]'\n"
+    )
 
 
 # --- what objects show ----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, d
         name, options = path.parent, {**options, "gguf_file": path.name}
     if options.get("gguf_file") and find_spec("gguf") is None:
         raise OSError(
-            f"could not load {options['gguf_file']!r}: the package gguf is not installed; pip install 'headroles[gguf]'"
+            f"could not load {options['gguf_file']!r}: install gguf, in a checkout: pip install '.[gguf]'"
         )
     return name, dict(options)
 

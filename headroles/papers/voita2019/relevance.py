@@ -101,7 +101,10 @@ def fig1a_claim(table: pd.DataFrame) -> Verdict:
     yes, no, half = layers.count(True), layers.count(False), len(layers) / 2
     holds = True if yes > half else False if no >= half else None
     head = "layer {layer:.0f} head {head:.0f}".format(**table.iloc[row])
-    text = f"in {yes} of {len(layers)} layers a head has clearly more; the most of any head has {head}, {most[row]}"
+    if math.isnan(chance):  # no layer can have clearly more, nor clearly not
+        yes = [share.above(MUCH) for share in most].count(True)
+    more = "clearly more" if not math.isnan(chance) else f"more than {MUCH} equal shares"
+    text = f"in {yes} of {len(layers)} layers a head has {more}; the most of any head has {head}, {most[row]}"
     return Verdict(holds, f"{text} equal shares; {reached(chance)}")
 
 

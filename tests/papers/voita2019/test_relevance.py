@@ -35,7 +35,10 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
 def test_an_untrained_models_share_of_relevance_is_no_large_one():
     assert relevance.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.4)).holds is True
     assert relevance.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.6)).holds is False
-    assert relevance.fig1a_claim(shares(0.3, 0.28, 0.32, untrained=np.nan)).holds is None
+    unknown = relevance.fig1a_claim(shares(0.3, 0.28, 0.32, untrained=np.nan))
+    assert unknown.holds is None
+    assert "layers a head has more than 1.5 equal shares; the most of any head" in unknown.why
+    assert not unknown.why.startswith("in 0 of")
     assert relevance.fig1b_claim(ranks(0.1, 0.5, untrained=0.4)).holds is None
 
 
