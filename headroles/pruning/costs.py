@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
+from headroles.models.weights.memory import sharing
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
@@ -121,7 +121,7 @@ def _variants(
 
 
 def _removed(handle: HeadModel, heads: Sequence[Head], groups: Groups) -> HeadModel:
-    return HeadModel(remove_heads(deepcopy(handle.model), heads, groups=groups))
+    return HeadModel(remove_heads(sharing(handle.model), heads, groups=groups))
 
 
 class _Forward:

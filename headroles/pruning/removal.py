@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from headroles.models.heads import attention_sites, remember
 from headroles.models.masking import Head, by_projection
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
+from headroles.models.weights.memory import convert, sharing
 from headroles.pruning.layout import Layout, layouts
 
 Groups = Literal["equal", "whole", "expand"]
@@ -287,7 +287,8 @@ def _remove_same(model: PreTrainedModel, remove: Callable[..., None], expected: 
 
 def _check_in_double(model: PreTrainedModel, remove: Callable[..., None], pruned: Iterable[Head]) -> None:
     """Compare the outputs again in float64, where roundings of all layers and features stay far below a difference."""
-    double: PreTrainedModel = deepcopy(model).double()
+    double = sharing(model)
+    convert(double, torch.float64)
     handle = HeadModel(double)
     expected = _states(handle, pruned)
     with torch._C._InferenceMode(False):

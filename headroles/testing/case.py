@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +19,7 @@ from headroles.models.masking import Head, mask_heads
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import own_tokenizer, vocabulary
 from headroles.models.weights import missing
+from headroles.models.weights.memory import convert, in_memory, return_memory, sharing
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
@@ -65,7 +62,7 @@ class Case:
         spread: Callable[[PreTrainedModel], PreTrainedModel] | None = None,
     ) -> None:
         self.shared, self.spread = copy, spread
-        self.whole = (_sharing(model) if copy else _in_memory(model)).float().eval()
+        self.whole = (sharing(model) if copy else in_memory(model)).float().eval()
         missing.forget(self.whole)  # checks hold for random weights, too
         self.model: Any = self.whole if spread is None else self.sharing()
         self.sites: list[Site] = attention_sites(self.model, inputs)
@@ -80,7 +77,7 @@ class Case:
     @cached_property
     def eager(self) -> PreTrainedModel:
         """A copy with eager attention."""
-        copy = _sharing(self.whole)
+        copy = sharing(self.whole)
         for config in configs_of(copy.modules()):
             config._attn_implementation_internal = "eager"
         return copy
@@ -88,12 +85,12 @@ class Case:
     @property
     def precise(self) -> PreTrainedModel:
         """A new copy in float64, or in float32 if the model does not run in float64."""
-        return self._in_float64(_sharing(self.whole))
+        return self._in_float64(sharing(self.whole))
 
     @contextmanager
     def in_float64(self) -> Iterator[PreTrainedModel]:
         """Yield the model in float64, if it runs in it, and free the memory of its weights afterwards."""
-        model = _sharing(self.whole) if self.shared or self.spread else self.model
+        model = sharing(self.whole) if self.shared or self.spread else self.model
         self.__dict__.pop("eager", None)  # which would keep the weights in float32, too
         try:
             self._in_float64(model)
@@ -103,16 +100,16 @@ class Case:
             if self.shared and not self.spread:
                 model.to("meta")  # type: ignore[arg-type]
             else:
-                _convert(model, torch.float32)  # what was float32 before is the same again
+                convert(model, torch.float32)  # what was float32 before is the same again
             return_memory()
 
     def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
-        _convert(model, torch.float64)
+        convert(model, torch.float64)
         return_memory()
         try:
             self.call(model, cast(self.inputs, torch.float64))
         except (RuntimeError, NotImplementedError):
-            _convert(model, torch.float32)
+            convert(model, torch.float32)
         return model
 
     @cached_property
@@ -224,7 +221,7 @@ class Case:
 
         It is spread over processes like the model that is checked, unless it is `whole`.
         """
-        copy = _sharing(self.whole)
+        copy = sharing(self.whole)
         return copy if whole or self.spread is None else self.spread(copy)
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
@@ -245,42 +242,6 @@ class Case:
     def row(self, number: int) -> dict[str, Tensor]:
         """Return the inputs of one example."""
         return {name: value[number : number + 1] for name, value in self.inputs.items()}
-
-
-def _sharing(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model with parameters and buffers of its own in the memory of the model's."""
-    tensors: dict[int, Tensor] = {}
-    for value in model.parameters():
-        if type(value) is nn.Parameter:
-            tensors[id(value)] = nn.Parameter(value.detach(), requires_grad=value.requires_grad)
-    tensors |= {id(value): value.detach() for value in model.buffers() if type(value) is Tensor}
-    copy: PreTrainedModel = deepcopy(model, tensors)
-    return copy
-
-
-def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
-    """Read the weights into memory: those of a mapped file stay in it until the last one is converted."""
-    for value in [*model.parameters(), *model.buffers()]:
-        if type(value.data) is Tensor and value.device.type == "cpu":
-            value.data = value.data.clone()
-    return model
-
-
-def _convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Convert a model; the largest weights first if they grow, else last: each is in memory twice in its turn."""
-    values = [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
-    for value in sorted(values, key=Tensor.numel, reverse=dtype == torch.float64):
-        if type(value.data) is Tensor:
-            value.data = value.data.to(dtype)
-    model.to(dtype)  # type: ignore[arg-type]
-
-
-def return_memory() -> None:
-    """Return memory that nothing uses to the system; glibc keeps what lies between pieces that are in use."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

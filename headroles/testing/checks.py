@@ -22,6 +22,7 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
+from headroles.models.weights.memory import return_memory
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import prune
 from headroles.scores import score
@@ -29,7 +30,7 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
 from headroles.testing import reference
-from headroles.testing.case import Case, NotAsked, cast, difference, first, return_memory
+from headroles.testing.case import Case, NotAsked, cast, difference, first
 
 
 def identity(case: Case) -> float:

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as theirs
 
+from headroles.models.weights.memory import return_memory
 from headroles.testing import checks
-from headroles.testing.case import Case, NotAsked, return_memory
+from headroles.testing.case import Case, NotAsked
 from headroles.testing.parallel import Parallel, Spread, check_options, in_processes
 
 

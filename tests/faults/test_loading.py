@@ -124,7 +124,7 @@ def test_memory_that_runs_out_is_no_fault_of_a_checkpoint(error, place, monkeypa
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
-    message = r"could not load 'x\.gguf': the package gguf is not installed; pip install 'headroles\[gguf\]'"
+    message = r"could not load 'x\.gguf': install gguf, in a checkout: pip install '\.\[gguf\]'"
     for load in (lambda: hr.load(tmp_path / "x.gguf"), lambda: hr.load(tmp_path, gguf_file="x.gguf")):
         with pytest.raises(OSError, match=message):
             load()

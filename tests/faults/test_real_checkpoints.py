@@ -88,7 +88,7 @@ from pathlib import Path
 import transformers
 import headroles as hr
 from headroles.testing import CHECKS, runner
-from headroles.testing.case import return_memory
+from headroles.models.weights.memory import return_memory
 
 MEMORY, law = Path("/proc/self"), sys.argv[1]
 runner.CHECKS = {law: CHECKS[law]}

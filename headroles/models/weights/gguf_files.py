@@ -25,9 +25,7 @@ def located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, d
     if path.suffix == SUFFIX and not path.is_dir():
         name, options = path.parent, {**options, "gguf_file": path.name}
     if options.get("gguf_file") and find_spec("gguf") is None:
-        raise OSError(
-            f"could not load {options['gguf_file']!r}: install gguf, in a checkout: pip install '.[gguf]'"
-        )
+        raise OSError(f"could not load {options['gguf_file']!r}: install gguf, in a checkout: pip install '.[gguf]'")
     return name, dict(options)
 
 

@@ -28,7 +28,7 @@ def test_a_folder_may_have_such_a_name_and_the_package_is_named_where_it_is_miss
     monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
     (tmp_path / "odd.gguf").mkdir()
     assert gguf_files.located(tmp_path / "odd.gguf", {}) == (tmp_path / "odd.gguf", {})
-    with pytest.raises(OSError, match=r"^could not load 'a.gguf': the package gguf is not installed; pip install "):
+    with pytest.raises(OSError, match=r"^could not load 'a.gguf': install gguf, in a checkout: pip install "):
         gguf_files.located("place/a.gguf", {})
 
 
