@@ -138,10 +138,11 @@ def _together(
 
 
 def _correlations(first: Draws, second: Draws) -> Array:
-    """Correlation of the resamples of each head; 0 where one of both does not vary."""
-    centred = [draws - np.nanmean(draws.astype(float), axis=1, keepdims=True) for draws in (first, second)]
-    spread = np.sqrt(np.nanmean(centred[0] ** 2, axis=1) * np.nanmean(centred[1] ** 2, axis=1))
-    together = np.nanmean(centred[0] * centred[1], axis=1)
+    """Correlation of the resamples of each head; 0 where one of both does not vary, or has none."""
+    valid = [np.ma.masked_invalid(draws.astype(float)) for draws in (first, second)]
+    one, other = (draws - draws.mean(axis=1, keepdims=True) for draws in valid)
+    spread = np.ma.sqrt((one**2).mean(axis=1) * (other**2).mean(axis=1)).filled(0)
+    together = (one * other).mean(axis=1).filled(0)
     return np.asarray(np.clip(np.divide(together, spread, out=np.zeros(len(spread)), where=spread > 0), -1, 1))
 
 

@@ -11,7 +11,7 @@ from helpers.relations import index, told
 from scipy import stats
 
 import headroles as hr
-from headroles.analysis import intervals
+from headroles.analysis import changes, intervals
 from headroles.analysis.intervals import Array
 from headroles.tables import frame
 
@@ -100,6 +100,14 @@ def test_without_resamples_or_with_an_unknown_seed_there_is_no_interval_on_the_s
         assert table[[f"{HELD}.change.low", f"{HELD}.change.high"]].isna().all(axis=None)
     plain = frame.table({HELD: np.ones(6)}, INDEX, "text:a")
     assert list(hr.compare_models(plain, plain)) == ["gained", "lost", "unsure", f"{HELD}.change"]
+
+
+def test_a_head_without_a_number_correlates_with_nothing(recwarn):
+    """Such as rarity, where a text has no rare token: numpy warned of the mean of nothing."""
+    one, other = np.array([[np.nan] * 3, [1, 2, 4], [1, 2, 4], [1, 1, 1]]), np.array([[1, 2, 4]] * 2 + [[4, 2, 1]] * 2)
+    expected = [0, 1, np.corrcoef(one[2], other[2])[0, 1], 0]
+    np.testing.assert_allclose(changes._correlations(one, other), expected, atol=1e-12)
+    assert not recwarn.list
 
 
 def test_roles_are_gained_and_lost_where_both_were_scored_and_unsure_near_the_threshold():
