@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers import planted, zoo
-from helpers.commands import ENVIRONMENT, ended, files, run, started
+from helpers.commands import ENVIRONMENT, ended, files, forked, run, started
 from helpers.errors import first, given_corpus, planted_scores
 from helpers.letters import corpus, tokens_of
 from helpers.messages import line, whole
-from helpers.processes import full_disk
+from helpers.processes import Fork, full_disk
 from helpers.prunings import learnt
 from helpers.trainings import films
 from helpers.trainings import tokenizer as of_films
@@ -618,9 +618,9 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_two_commands_at_once_in_one_study(models):
-    def score(model: str, text: str, scores: str, study: str) -> subprocess.Popen[str]:
+    def score(model: str, text: str, scores: str, study: str) -> Fork:
         words = ("--scores", scores, "--resamples", "0", "--study", models / study)
-        return started("score", models / model, models / f"{text}.txt", *words)
+        return forked("score", models / model, models / f"{text}.txt", *words)
 
     pairs = {
         "scores": (("a", "a", "confidence"), ("a", "a", "entropy")),
