@@ -44,20 +44,23 @@ Work = Annotated[Path, typer.Option(help="Folder of unfinished work.")]
 class Study:
     """A model, its texts and the folder of finished units of work."""
 
-    def __init__(self, name: str, folder: str, data: Path, work: Path, texts: int = TEST) -> None:
+    def __init__(self, name: str, folder: str, data: Path, work: Path, texts: int = TEST, length: int = LENGTH) -> None:
         torch.set_num_threads(1)
-        self.name, self.work, self.data, self.texts = name, work / name, data, texts
+        self.name = name if length == LENGTH else f"{name}-{length}"
+        self.work, self.data, self.texts, self.length = work / self.name, data, texts, length
         self.model, self.tokenizer = hr.load(folder)
         self.handle, self.pattern = HeadModel(self.model, self.tokenizer), Streaming(SINK, RECENT)
         with gzip.open(data / "ntrex/newstest2019.en.gz", "rt", encoding="utf8") as lines:
             news = [line.strip() for line, _ in zip(lines, range(600), strict=False)]
-        options = {"facts": 4, "length": LENGTH // 2, "haystack": Corpus.of(news, "news"), "seed": 1}
+        options = {"facts": 4, "length": length // 2, "haystack": Corpus.of(news, "news"), "seed": 1}
         self.calibrating = hr.hidden_facts(self.tokenizer, CALIBRATION, **options)
 
     def test(self) -> Tested:
         """Return the held-out texts with their answers."""
         pud = hr.read(self.data / "ud/pud/en_pud-ud-test.conllu.gz")
-        corpus = hr.hidden_facts(self.tokenizer, TEST, facts=4, length=LENGTH, haystack=pud, seed=2)
+        corpus = hr.hidden_facts(
+            self.tokenizer, max(TEST, self.texts), facts=4, length=self.length, haystack=pud, seed=2
+        )
         return Tested(self.handle, corpus[: self.texts], self.pattern)
 
     def plain(self) -> Tested:
@@ -66,7 +69,7 @@ class Study:
         for sentence in ewt:
             ids += self.tokenizer(sentence.text, add_special_tokens=False)["input_ids"]
         found = self.test()
-        parts = torch.tensor(ids[: LENGTH * self.texts]).reshape(-1, 1, LENGTH)
+        parts = torch.tensor(ids[: self.length * self.texts]).reshape(-1, 1, self.length)
         found.questions = [Question(part, 1) for part in parts]
         return found
 
@@ -144,12 +147,13 @@ def distant(study: Study) -> pd.Series:
 
 def kvpress(study: Study) -> pd.Series:
     """Kvpress' rule, from its description: attention of the mean query to the mean key, at all distances."""
+    length = study.length
     sums, body = {site.module: 0.0 for site in study.handle.sites}, study.handle.body
     kinds = getattr(study.model.config, "layer_types", None)
     found = Calibration(study.handle, study.calibrating, study.pattern)
 
-    def rotation(site, length):
-        places, like = torch.arange(length)[None], torch.zeros(1, 1)
+    def rotation(site, count):
+        places, like = torch.arange(count)[None], torch.zeros(1, 1)
         options = {"layer_type": kinds[site.layer]} if kinds and "gemma3" in study.model.config.model_type else {}
         return body.rotary_emb(like, places, **options)
 
@@ -163,11 +167,11 @@ def kvpress(study: Study) -> pd.Series:
             study.handle.forward_body({"input_ids": text.ids[:, :512]})
         for site in found.sites:
             query, key, scaling = calls[site.module]
-            cos, sin = (part[:, None] for part in rotation(site, max(LENGTH, key.shape[2])))
+            cos, sin = (part[:, None] for part in rotation(site, max(length, key.shape[2])))
             query = _rotated(query, cos[:, :, : key.shape[2]], -sin[:, :, : key.shape[2]]).mean(2, keepdim=True)
             key = _rotated(key, cos[:, :, : key.shape[2]], -sin[:, :, : key.shape[2]]).mean(2, keepdim=True)
-            key = _rotated(key.expand(-1, -1, LENGTH, -1), cos[:, :, :LENGTH], sin[:, :, :LENGTH])
-            query = _rotated(query, cos[:, :, LENGTH - 1 : LENGTH], sin[:, :, LENGTH - 1 : LENGTH])
+            key = _rotated(key.expand(-1, -1, length, -1), cos[:, :, :length], sin[:, :, :length])
+            query = _rotated(query, cos[:, :, length - 1 : length], sin[:, :, length - 1 : length])
             key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
             weights = (query @ key.transpose(2, 3) * scaling).softmax(-1)[0, :, 0]  # [head, key]
             sums[site.module] = sums[site.module] + weights.cumsum(1).mean(1).double()
@@ -189,17 +193,21 @@ def run(
     work: Work = Path(".cache-budgets"),
     texts: Annotated[int, typer.Option(help="Texts of the test; fewer only to try the script.")] = TEST,
     only: Annotated[str, typer.Option(help="Rankings that are measured; commas between.")] = "",
+    length: Annotated[int, typer.Option(help="Tokens of a text; of others than 1,000 the answers alone.")] = LENGTH,
 ) -> None:
-    """Rank the groups, measure every condition, a block of texts at a time, and write NAME-texts.csv here."""
+    """Rank the groups, measure every condition, a block of texts at a time, and write NAME[-LENGTH]-texts.csv here."""
     logging.basicConfig(level=logging.INFO)
-    study = Study(name, folder, data, work, texts)
+    study = Study(name, folder, data, work, texts, length)
     study.work.mkdir(parents=True, exist_ok=True)
     tests = {"answer": study.test()}
     rows = []
     for by, share, gates in study.conditions():
         if only and by not in only.split(","):
             continue
-        whats = ("answer", "plain") if share in (0.0, PRIMARY, 1.0) and by in PLAIN else ("answer",)
+        is_primary = share in (0.0, PRIMARY, 1.0)
+        if length != LENGTH and not is_primary:
+            continue
+        whats = ("answer", "plain") if is_primary and by in PLAIN and length == LENGTH else ("answer",)
         for what in whats:
             if what not in tests:
                 tests[what] = study.plain()
@@ -209,10 +217,11 @@ def run(
                 for text, (loss, hit) in enumerate(zip(losses, right, strict=True))
             ]
     table = pd.DataFrame(rows)
-    place = HERE if texts == TEST and not only else study.work  # a trial is no result
-    table.to_csv(place / f"{name}-texts.csv", index=False)
-    hr.save_table(hr.load_table(study.work / f"ranking-{RANKINGS[0]}.parquet"), place / f"{name}-budget.parquet")
-    study.rankings().to_csv(place / f"{name}-rankings.csv", index=False)
+    place = HERE if (texts == TEST and not only) or length != LENGTH else study.work  # a trial is no result
+    table.to_csv(place / f"{study.name}-texts.csv", index=False)
+    if length == LENGTH:
+        hr.save_table(hr.load_table(study.work / f"ranking-{RANKINGS[0]}.parquet"), place / f"{name}-budget.parquet")
+        study.rankings().to_csv(place / f"{name}-rankings.csv", index=False)
     print(table.groupby(["what", "ranking", "share"], sort=False)[["loss", "right"]].mean())
 
 
@@ -286,7 +295,7 @@ def speed(name: Name, folder: Model, data: Data, work: Work = Path(".cache-budge
 def compare() -> None:
     """Summarise conditions (losses.csv); compare rankings at each share, paired over texts (comparison.csv)."""
     rows, losses = [], []
-    for path in [path for name in GROUPS if (path := HERE / f"{name}-texts.csv").is_file()]:
+    for path in [path for name in GROUPS for path in sorted(HERE.glob(f"{name}*-texts.csv"), key=lambda one: one.stem)]:
         table, name = pd.read_csv(path), path.stem.removesuffix("-texts")
         table["ranking"] = table["ranking"].str.replace(r"^random-\d+$", "random", regex=True)
         for what, part in table.groupby("what", sort=False):
@@ -302,8 +311,10 @@ def compare() -> None:
                     other = _paired(values.loc[(share, RANKINGS[0])] - values.loc[(share, ranking)])
                     rows.append({"model": name, "share": share, "other": ranking} | other)
     found = pd.DataFrame(rows)
-    primary = (found["share"] == PRIMARY) & (found["other"] == "kvpress")
-    found.loc[primary, "holm"] = holm(found.loc[primary, "effect.p"].to_numpy())
+    is_long = found["model"].str.contains("-")
+    for part in (is_long, ~is_long):  # the two models at one length
+        primary = (found["share"] == PRIMARY) & (found["other"] == "kvpress") & part
+        found.loc[primary, "holm"] = holm(found.loc[primary, "effect.p"].to_numpy())
     found.to_csv(HERE / "comparison.csv", index=False)
     pd.DataFrame(losses).to_csv(HERE / "losses.csv", index=False)
     print(found)
@@ -317,9 +328,11 @@ def _paired(change: pd.Series) -> dict[str, float]:
 
 def _bytes(model: str, share: float) -> float:
     """Return the bytes of the cache at the end of a test text, as a share of those of the full cache."""
-    groups, windowed = GROUPS[model]
-    full = groups * LENGTH + windowed * WINDOW
-    return 1 - round(share * groups) * (LENGTH - SINK - RECENT) / full
+    name, _, long = model.partition("-")
+    groups, windowed = GROUPS[name]
+    length = int(long or LENGTH)
+    full = groups * length + windowed * WINDOW
+    return 1 - round(share * groups) * (length - SINK - RECENT) / full
 
 
 @app.command()
