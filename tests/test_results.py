@@ -116,7 +116,7 @@ def test_real_models():
     roles, relate, survival = (table(f"{folder}/{name}") for name in ("roles", "relate", "survival"))
     induction = roles.index[roles["induction"]]
     assert len(induction) == 5
-    assert survival.loc[induction].sum().item() == 0
+    assert survival.loc[induction, "survival[l0 68]"].sum() == 0
     rows = relate.set_index(["role", "outcome"])
     assert rows.loc[("induction", "importance"), "holm"] < 0.05
     assert rows.loc[("induction", "importance"), "within.high"] < 0
@@ -132,10 +132,18 @@ def test_real_models():
     share = f"{effects[effects.index.get_level_values('layer') < 2].sum() / effects.sum():.2f}"
     assert f"hold {share.lstrip('0')} of the sum of all effects" in page
     losses = pd.read_csv(FIGURES / folder / "sizes.csv", index_col="set")["ablation[loss]"]
-    random = losses[losses.index.str.startswith("random")]
-    words = "rises by {:.2f} nats from 4.23 with the heads that gates keep, by {:.2f} with the most important ones, "
-    words += "and by {:.1f} to {:.1f} with three random draws"
-    assert words.format(losses["l0 0.25"], losses["importance 0.25"], random.min(), random.max()) in page
+    for share, size in (("0.75", 202), ("0.5", 135), ("0.25", 68), ("0.125", 34)):
+        assert survival[f"survival[l0 {size}]"].sum() == pytest.approx(size)
+        part = losses[losses.index.str.endswith(f" {share}")]
+        found = (
+            rf"\| {size} \| {part[f'l0 {share}']:.2f} \| {part[f'importance {share}']:.2f} \| ([\d.]+) to ([\d.]+) \|"
+        )
+        ends = re.search(found, page)
+        assert ends is not None, found
+        random = part[part.index.str.startswith("random")]
+        assert [float(end) for end in ends.groups()] == pytest.approx([random.min(), random.max()], abs=0.051)
+    assert losses["l0 0.75"] > losses["importance 0.75"]
+    assert all(losses[f"l0 {share}"] < losses[f"importance {share}"] for share in ("0.5", "0.25", "0.125"))
 
 
 def test_cache_budgets():
@@ -160,7 +168,7 @@ def test_cache_budgets():
     page = " ".join(PAGES["cache-budgets"].split())
     speed = pd.read_csv(folder / "smollm2-speed.csv").set_index("tokens")
     assert "holds {:.0f} %".format(100 * speed["bytes"][1000]) in page
-    assert "A token takes {:.2f}, {:.2f} and {:.2f} of".format(*speed["time"]) in page
+    assert "A token takes {:.2f}, {:.2f}, {:.2f} and {:.2f} of".format(*speed["time"]) in page
     seconds = pd.read_csv(folder / "smollm2-rankings.csv").set_index("ranking")["seconds"]
     took = "{:.0f} seconds of one core for integrated gradients (goal: five minutes), {:,.0f} for L0, {:,.0f} for"
     assert took.format(*seconds[["integrated-gradients", "l0", "ablation"]]) in page
