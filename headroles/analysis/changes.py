@@ -140,9 +140,9 @@ def _together(
 def _correlations(first: Draws, second: Draws) -> Array:
     """Correlation of the resamples of each head; 0 where one of both does not vary, or has none."""
     valid = [np.ma.masked_invalid(draws.astype(float)) for draws in (first, second)]
-    one, other = (draws - draws.mean(axis=1, keepdims=True) for draws in valid)
-    spread = np.ma.sqrt((one**2).mean(axis=1) * (other**2).mean(axis=1)).filled(0)
-    together = (one * other).mean(axis=1).filled(0)
+    old, new = (draws - draws.mean(axis=1, keepdims=True) for draws in valid)
+    spread = np.ma.sqrt((old**2).mean(axis=1) * (new**2).mean(axis=1)).filled(0)
+    together = (old * new).mean(axis=1).filled(0)
     return np.asarray(np.clip(np.divide(together, spread, out=np.zeros(len(spread)), where=spread > 0), -1, 1))
 
 
