@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pandas as pd
 import pytest
 from helpers.prunings import wide
 
-from headroles.cli.console import show_table
+from headroles.cli.console import show_rows, show_table
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -21,3 +22,16 @@ def test_tables_are_not_truncated_at_the_width_of_the_terminal(width, monkeypatc
     assert all(f"{n}.125[{n}.125,{n}.125]" in printed for n in range(6))
     assert all(re.sub(r"\s", "", name) in printed for name in table if "." not in name)
     assert shown.count("b") >= 80
+
+
+def test_small_numbers_have_three_digits(capsys):
+    """Effects on the agreement, which starts at 1, are thousandths."""
+    effects = {"change": [0.0029, -0.00004], "change.low": [0.0025, -0.0001], "change.high": [0.0033, 0.00002]}
+    show_table(pd.DataFrame(effects | {"share": [0.5, 0.25], "none": [float("nan")] * 2}, ["a", "b"]), "costs")
+    shown = capsys.readouterr().out
+    assert "0.00290 [0.00250, 0.00330]" in shown
+    assert "-0.00004 [-0.00010, 0.00002]" in shown
+    assert "0.500" in shown
+    show_rows(pd.DataFrame({"role": ["a"], "p": [0.00012], "heads": [3.0]}), "tests")
+    assert "0.000120" in (shown := capsys.readouterr().out)
+    assert "3" in shown.split("0.000120")[1]

@@ -81,3 +81,19 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
     end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
     assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")
     assert not (place / "new").exists()
+
+
+def test_repeated_tokens_are_a_corpus_by_their_name(tmp_path):
+    """Others than those on which `score` assigns the role induction."""
+    tokenizer = hr.load("minilm")[1]
+    model = hr.tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=41)
+    hr.save(model, tokenizer, tmp_path / "model")
+    options = ("--limit", 3, "--resamples", 2, "--study", tmp_path / "study")
+    done = run("ablate", tmp_path / "model", "repeated-tokens", *options)
+    assert done.code == 0, done.err
+    texts = hr.repeated_tokens(tokenizer, 3, length=20, seed=1)  # twice, and a BOS
+    expected = hr.ablate(*hr.load(tmp_path / "model"), texts, n_resamples=2)
+    found = hr.Study(tmp_path / "study").load("ablation-loss-single-zero")
+    assert found["ablation[loss]"].tolist() == pytest.approx(expected["ablation[loss]"].tolist())
+    refused = run("ablate", tmp_path / "model", "repeated-tokens", "--chat", *options)
+    assert refused.err == line("--chat is of a corpus that is read: got repeated-tokens; expected a file")

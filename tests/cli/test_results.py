@@ -147,3 +147,17 @@ def test_the_headline_says_how_many_roles_are_stable_and_that_few_sentences_are_
 
 def test_no_role_at_all_is_said(capsys):
     assert "0 of 4 heads have a role" in printed(scored({"enc-self": (2, 2)}, {"induction": 0}) * 0, capsys)[0]
+
+
+def test_a_score_without_a_role_is_printed_by_its_largest_heads(tmp_path):
+    """Relevance gives nobody a role: the command said that it was measured, and no number."""
+    (tmp_path / "few.txt").write_text("The old dog saw a cat.\nNobody knows why the lights are off.\n")
+    done = run("score", "minilm", tmp_path / "few.txt", "--scores", "relevance", "--study", tmp_path / "study")
+    assert done.code == 0, done.err
+    table = hr.Study(tmp_path / "study").load("heads")
+    values = table["relevance[cp]"].nlargest(10)
+    lines = [text for text in done.out.splitlines() if text.startswith("│ enc-self layer")]
+    assert [text.split("│")[1].split()[1:] for text in lines] == [
+        ["layer", str(layer), "head", str(head)] for _, layer, head in values.index
+    ]
+    assert all(f" {value:.3f} [" in text for value, text in zip(values, lines, strict=True))
