@@ -96,4 +96,4 @@ def test_repeated_tokens_are_a_corpus_by_their_name(tmp_path):
     found = hr.Study(tmp_path / "study").load("ablation-loss-single-zero")
     assert found["ablation[loss]"].tolist() == pytest.approx(expected["ablation[loss]"].tolist())
     refused = run("ablate", tmp_path / "model", "repeated-tokens", "--chat", *options)
-    assert refused.err == line("--chat is of a corpus that is read: got repeated-tokens; expected a file")
+    assert refused == line("--chat is of a corpus that is read: got repeated-tokens; expected a file")
