@@ -150,11 +150,11 @@ def _text(text: str) -> str:
 
 
 def _decimals(column: pd.Series[float]) -> int:
-    """Return how many decimals show three digits of the largest number of a column: three, or more of small ones."""
+    """Return how many decimals show three digits of the largest number of a column: three, up to six of small ones."""
     if column.dtype.kind != "f":
         return 3
     largest = column.abs().max()
-    return 3 if not 0 < largest < 1 else max(3, 2 - math.floor(math.log10(largest)))
+    return 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
 
 
 def _cell(row: pd.Series[float], name: str, decimals: int) -> str:

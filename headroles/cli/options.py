@@ -271,8 +271,8 @@ class Call:
             from headroles.models.head_model import HeadModel
             from headroles.scores.runner import repeated
 
-            others = {"seed": 1}  # than those on which `score` assigns the role induction
-            self.arguments["corpus"] = repeated(HeadModel(model, self.tokenizer), given.get("limit") or 100, **others)
+            handle = HeadModel(model, self.tokenizer)  # seed 0 has the texts on which `score` assigns induction
+            self.arguments["corpus"] = repeated(handle, given.get("limit") or 100, seed=1)
 
 
 def _converted(parameter: Parameter, value: Any) -> Any:

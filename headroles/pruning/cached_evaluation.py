@@ -103,8 +103,12 @@ class Trials:
         self._sweep(handle, self.held_out[:2], self.patterns).run([frozenset(self.patterns)] if self.patterns else [])
 
     def _sweep(self, handle: HeadModel, held_out: Corpus, patterns: Mapping[Head, Pattern]) -> Sweep:
-        how: Any = {"replacement": patterns or "zero", "max_tokens": self.max_tokens, "heads_per_batch": 1}
-        return Sweep(handle, held_out, self.metric, **how)
+        return Sweep(
+            *(handle, held_out, self.metric),
+            replacement=patterns or "zero",
+            max_tokens=self.max_tokens,
+            heads_per_batch=1,
+        )
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked.

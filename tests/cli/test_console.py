@@ -35,3 +35,5 @@ def test_small_numbers_have_three_digits(capsys):
     show_rows(pd.DataFrame({"role": ["a"], "p": [0.00012], "heads": [3.0]}), "tests")
     assert "0.000120" in (shown := capsys.readouterr().out)
     assert "3" in shown.split("0.000120")[1]
+    show_rows(pd.DataFrame({"role": ["a"], "p": [1e-30]}), "tests")
+    assert " 0.000000 " in capsys.readouterr().out  # and no wider
