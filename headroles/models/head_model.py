@@ -310,10 +310,13 @@ class HeadModel:
 
     def check_gradients(self) -> None:
         """Raise ValueError for weights through which no gradient can flow."""
-        if packed := next((name for name, module in self.model.named_modules() if is_packed(module)), None):
+        names = [name for name, module in self.model.named_modules() if is_packed(module)]
+        names += [name for name, weight in self.model.named_parameters() if not weight.is_floating_point()]
+        names += ["a quantization_config"] * getattr(self.model, "is_quantized", False)
+        if packed := next(iter(names), None):
             raise ValueError(
                 f"no gradient passes the weights of {self.name}: got {packed}, which is quantised; expected weights of "
-                f"floating-point numbers; try the model before it was quantised"
+                f"floating-point numbers; try the model without quantization_config, before it was quantised"
             )
         if any(weight.is_inference() for weight in self.model.parameters()):
             raise ValueError(

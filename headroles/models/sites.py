@@ -242,8 +242,12 @@ def is_packed(module: nn.Module) -> bool:
 
 
 def is_scaled_by_input(module: nn.Module) -> bool:
-    """Return whether a linear map rounds its inputs by the largest of the whole batch (`quantize_dynamic` of torch)."""
-    return is_map(module) and callable(getattr(module, "weight", None))
+    """Return whether a linear map rounds its inputs by the largest of a whole batch.
+
+    `quantize_dynamic` of torch does, and bitsandbytes' 8 bits, which keep 16 bits of what is large anywhere in a batch.
+    """
+    outliers = getattr(getattr(module, "state", None), "threshold", 0) > 0
+    return is_map(module) and (outliers or callable(getattr(module, "weight", None)))
 
 
 def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:

@@ -11,6 +11,7 @@ from helpers import zoo
 from helpers.close import close
 from helpers.letters import tokens_of
 from helpers.silenced import silenced
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import headroles as hr
 
@@ -30,6 +31,14 @@ def torchao(name):
     model = deepcopy(zoo.tiny(name))
     quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
     return model
+
+
+def bitsandbytes(name, folder):
+    """Of 8 bits, by transformers; those of 4 need layers that are wider than a toy's."""
+    pytest.importorskip("bitsandbytes")
+    zoo.tiny(name).save_pretrained(folder)
+    config = BitsAndBytesConfig(load_in_8bit=True)
+    return AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, device_map="cpu")
 
 
 def adapted(name, *targets):
@@ -53,10 +62,16 @@ def plain_loss(model, tokenizer):
     return float(torch.cat(losses).mean())
 
 
-@pytest.mark.parametrize("quantised", [dynamic, torchao])
+@pytest.fixture(params=[dynamic, torchao, bitsandbytes], scope="module")
+def quantised(request, tmp_path_factory):
+    """A quantised model and its tokenizer."""
+    folder = [tmp_path_factory.mktemp("eight")] if request.param is bitsandbytes else []
+    return request.param("llama-grouped", *folder), tokens_of("llama-grouped")
+
+
 def test_a_quantised_model_is_scored_and_ablated(quantised):
     """Each text alone and each head alone: a dynamic scale depends on all numbers of a batch."""
-    model, tokenizer = quantised("llama-grouped"), tokens_of("llama-grouped")
+    model, tokenizer = quantised
     assert hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0)["confidence"].notna().all()
     intact = plain_loss(model, tokenizer)
     options = {"n_resamples": 0}
@@ -69,10 +84,9 @@ def test_a_quantised_model_is_scored_and_ablated(quantised):
         close(table.loc[("dec-self", layer, head), "ablation[loss]"], expected, size=intact)
 
 
-@pytest.mark.parametrize("quantised", [dynamic, torchao])
 def test_what_a_quantised_model_cannot_is_one_sentence(quantised, tmp_path):
-    model, tokenizer = quantised("llama-grouped"), tokens_of("llama-grouped")
-    gradient = r"^no gradient passes the weights of LlamaForCausalLM: got [\w.]+, which is quantised; expected weights"
+    model, tokenizer = quantised
+    gradient = r"^no gradient passes the weights of LlamaForCausalLM: got [\w. ]+, which is quantised; expected weights"
     weight = r"o_proj in LlamaForCausalLM is quantised; try without quantization_config$"
     for act, message in (
         (lambda: hr.score(model, tokenizer, TEXTS, ["importance"], n_resamples=0), gradient),
@@ -87,6 +101,10 @@ def test_what_a_quantised_model_cannot_is_one_sentence(quantised, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             act()
+    if getattr(model, "is_quantized", False):
+        hr.save(model, tokenizer, tmp_path / "saved")  # with its 8 bits
+        assert plain_loss(hr.load(tmp_path / "saved")[0], tokenizer) == plain_loss(model, tokenizer)
+        return
     with pytest.raises(OSError, match="LlamaForCausalLM was quantised in memory, which transformers does not save"):
         hr.save(model, tokenizer, tmp_path / "saved")
 

@@ -70,8 +70,8 @@ class Attribution(GradientScore):
         return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
 
     def needs_whole_weights(self, *, even: bool = False) -> bool:
-        """Return False for methods that need only a function: processes add up the gradients of their heads."""
-        return even or self.method in BY_MODULES
+        """Return False for methods that need only a function, in as many passes for each batch where that is asked."""
+        return self.method in BY_MODULES or (even and "internal_batch_size" in dict(self.options))
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and, if the method has one, captum's convergence delta on the first batch."""

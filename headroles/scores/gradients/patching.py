@@ -74,7 +74,7 @@ class AttributionPatching(GradientScore):
 
     def needs_whole_weights(self, *, even: bool = False) -> bool:
         """Return whether batches take different numbers of passes: processes add up the gradients of their heads."""
-        return even
+        return even and self.replacement == "resample"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return what computes the targets, with the partners of all examples."""

@@ -152,9 +152,6 @@ def _check(model: HeadModel, table: Table) -> None:
             f"{name} has gradient checkpointing on, which recomputes layers without rules; "
             f"try model.gradient_checkpointing_disable() first"
         )
-    weights = [p for p in model.model.parameters() if not p.is_floating_point()]
-    if getattr(model.model, "is_quantized", False) or weights:
-        raise ValueError(f"{name} has quantised weights, which pass no gradient; try without quantization_config")
     outside = next((site.name for site in sites if site.outside), None)
     if "attention" in table and outside:
         raise ValueError(

@@ -24,6 +24,7 @@ from headroles.ablation.shapley import shapley_values
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import identity
 from headroles.patterns import Offset
+from headroles.tables import frame
 
 folder, rank = Path(sys.argv[1]), os.environ.get("RANK", "alone")
 if rank != "alone":
@@ -33,6 +34,13 @@ texts = ["a b c d", "b c", "d d a e f g h", "c a", "e f a b", "a"]
 corpus = Corpus("letters", [Sentence(text) for text in texts])
 asked = Corpus("questions", [Sentence(text, target=Sentence("a")) for text in texts[:3]])
 ids = torch.arange(4, 16).view(2, 6)
+methods = {
+    "IntegratedGradients": {"n_steps": 4, "unit": "group"},
+    "FeatureAblation": {"replacement": "uniform"},
+    "ShapleyValueSampling": {"n_samples": 2},
+    "AtP": {"node": "query"},
+    "AtP*": {},
+}
 
 def loaded(**options):
     options = {"distributed_config": DistributedConfig(**options)} if options else {}
@@ -68,8 +76,8 @@ whole = {
 }
 uneven = {
     "per token": scored(hr.Importance(per="token")),
-    "attribute": lambda model: hr.attribute(model, tokenizer, corpus),
-    "AtP*": lambda model: hr.attribute(model, tokenizer, corpus, method="AtP*"),
+    "in parts": lambda model: hr.attribute(model, tokenizer, corpus, internal_batch_size=8),
+    "AtP*": lambda model: hr.attribute(model, tokenizer, corpus, method="AtP*", replacement="resample"),
     "generation": lambda model: hr.ablate(model, tokenizer, asked, metric="bleu"),
 }
 said = {}
@@ -127,15 +135,10 @@ result["ablate, curve"] = numbers(curve[["value", "low", "change", "change.high"
 tested = hr.test_roles(model, tokenizer, corpus, {masked[0]: Offset(-1)}, n_resamples=20)
 result["ablate, roles"] = numbers(tested.filter(regex=r"^(removed|mean|uniform|own|wrong)$").select_dtypes("number"))
 result["evaluate"] = numbers(hr.evaluate(model, tokenizer, corpus, ["loss"]))
-patched = {"node": "query", "replacement": "resample"}
-for method, options in {
-    "IntegratedGradients": {"n_steps": 4, "unit": "group"},
-    "FeatureAblation": {"replacement": "uniform"},
-    "ShapleyValueSampling": {"n_samples": 2},
-    "AtP": {},
-    "AtP*": patched,
-}.items():
+for method, options in methods.items():
     result[method] = numbers(hr.attribute(model, tokenizer, corpus, method=method, n_resamples=20, **options))
+resampled = hr.attribute(model, tokenizer, corpus, method="AtP*", node="query", replacement="resample")
+result["AtP* resample"] = numbers(resampled)
 for strategy in ("importance", "-effect", "confidence", "random"):
     result[strategy] = numbers(hr.prune(model, tokenizer, corpus, strategy, keep=3, unit="group", remove=False))
 for by in ("integrated-gradients", "ablation"):
@@ -194,6 +197,14 @@ for tokens in (8, 4096):  # five batches and one, of which the second process ha
     tested = tested.filter(regex=r"^(removed|mean|uniform|own|wrong)$").select_dtypes("number")
     result[f"ablate {tokens}, roles"] = numbers(tested)
     result[f"evaluate {tokens}"] = numbers(hr.evaluate(model, tokenizer, corpus, ["loss"], **options))
+one = Corpus("one", [Sentence(text) for text in ("a b c d", "", "")])  # the second process has nothing to explain
+for method, kinds in methods.items():
+    options = {"method": method, "max_tokens": 8, "n_resamples": 20} | kinds
+    result[f"{method}, one"] = numbers(hr.attribute(model, tokenizer, one, **options))
+    table = hr.attribute(model, tokenizer, corpus, **options)
+    result[method] = numbers(table)
+    deltas = [dict(frame.fields(text)).get("delta") for text in table.attrs["signatures"].values()]
+    result[f"{method}, delta"] = torch.tensor([float(delta or 0) for delta in deltas])
 for by in ("integrated-gradients", "ablation"):
     table = hr.cache_budget(model, tokenizer, asked, keep=2, by=by, sink=1, recent=2)
     result[f"ablate, streaming by {by}"] = numbers(table.filter(regex=r"^(effect|effect.low|ranking|retrieval)"))
@@ -259,8 +270,8 @@ def test_weights_spread_over_processes_are_refused_by_every_function_and_both_pr
     whats |= dict.fromkeys(("removal", "training"), " for training and removal") | {"learnt gates": " for learnt gates"}
     others = dict.fromkeys(("removal", "training"), "a ranking with remove=False, or ")
     others["learnt gates"] = "by='integrated-gradients', or "
-    whats |= {"per token": " for importance", "attribute": " for attribution[IntegratedGradients]"}
-    whats |= {"AtP*": " for attribution[AtP*]", "generation": " for generation"}
+    whats |= {"per token": " for importance", "in parts": " for attribution[IntegratedGradients]"}
+    whats |= {"AtP*": " for attribution[AtP* resample]", "generation": " for generation"}
     others["generation"] = "a metric such as 'loss', with targets, or "
     for call, text in said.items():
         is_tensor = call.startswith("tensor")

@@ -224,7 +224,12 @@ def test_quantised_weights():
     families.attention_sites(model)  # known already: their products need floats
     dense = model.bert.encoder.layer[0].output.dense
     dense.weight = nn.Parameter(dense.weight.detach().to(torch.int8), requires_grad=False)
-    refused("BertForMaskedLM has quantised weights, which pass no gradient; try without quantization_config", model)
+    message = (
+        "no gradient passes the weights of BertForMaskedLM: got bert.encoder.layer.0.output.dense.weight, which is "
+        "quantised; expected weights of floating-point numbers; try the model without quantization_config, before it "
+        "was quantised"
+    )
+    refused(message, model)
 
 
 @pytest.mark.parametrize(
