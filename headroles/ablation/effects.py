@@ -135,7 +135,7 @@ def ablate(
     else:
         kept = study_at(study)
         table = _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
-    warn_of_few(table, ablation.metric)
+    warn_of_few(table)
     return table
 
 

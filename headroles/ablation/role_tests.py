@@ -125,7 +125,7 @@ def test_roles(
     test.check()
     test.warn_of_the_same_examples(roles)
     table = test.table() if kept is None else kept.keep(f"role-tests-{chosen.name}", test.key, test.table)
-    warn_of_few(table, chosen)
+    warn_of_few(table)
     return table
 
 

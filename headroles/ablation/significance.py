@@ -90,12 +90,12 @@ def p_values(statistics: ExampleStats, draws: Array) -> Array:
     return np.asarray(np.maximum(p, [least_p(int(run.sum())) for run, _ in rows]))
 
 
-def warn_of_few(table: pd.DataFrame, metric: Metric) -> None:
-    """Warn of p of a mean from few examples, by the provenance of a table: also of one that was kept."""
+def warn_of_few(table: pd.DataFrame) -> None:
+    """Warn of p from few examples, by the provenance of a table: also of one that was kept."""
     name = str(table.columns[0])
     notes = dict(frame.fields(frame.provenance(table, name)))
     count = int(notes.get("measured", notes["examples"]))
-    if is_mean(metric) and 1 < count < ENOUGH:
+    if 1 < count < ENOUGH:
         log.warning(
             "p of %s is from %d examples: it is too small if a few examples in a hundred change a lot; expected %d or "
             "more",

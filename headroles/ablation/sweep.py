@@ -166,7 +166,7 @@ class Sweep:
         objective = None
         if self.metric.objective is not None:
             if self.metric.objective == "loss":
-                objectives.check_loss(self.model, "metric='similarity'")
+                objectives.check_loss(self.model, "metric='agreement'")
             objective = objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
         return partial(Observation, self.model, self.corpus, objective)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.data.corpus import Corpus
@@ -52,6 +53,26 @@ def listed(names: str | list[str]) -> list[str]:
 def names(text: str) -> list[str]:
     """Split names at commas, which the library checks."""
     return [name.strip() for name in text.split(",")]
+
+
+def chosen_roles(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
+    """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
+    from headroles.analysis.role_rules import families, held
+    from headroles.tables.columns import Column
+    from headroles.tables.frame import only
+    from headroles.tables.names import unknown
+
+    known = {name: {name} for role in families(table).values() for name in role}
+    known |= {family: {*variants} for family, variants in families(table).items()} | {"all": {*known}}
+    if wanted is None:
+        sinks = {name for name in known["all"] if Column.parse(name).plain.name == "sink"}
+        chosen = {*held(table)["role"]} - sinks or known["all"]
+    else:
+        for name in names(wanted):
+            if name not in known:
+                raise ValueError(unknown("role", name, known))
+        chosen = set[str]().union(*(known[name] for name in names(wanted)))
+    return only(table, [name for name in map(str, table) if name in chosen or name.rpartition(".")[0] in chosen])
 
 
 def numbers(text: str) -> list[float]:

@@ -12,7 +12,7 @@ import headroles as hr
 from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
 from headroles.cli.options import Call, Options, argument, option, trainer, trainer_options
-from headroles.cli.record import Finished
+from headroles.cli.record import Finished, record
 from headroles.cli.signatures import REQUIRED, signature
 
 
@@ -31,10 +31,15 @@ class Command(Options):
         """Name of the function, without its package."""
         return self.function.rpartition(".")[2]
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it makes a study, of which figures can be drawn."""
+        study = signature(self.function).parameters.get("study")
+        return study is not None and "study" not in self.words and "Study" in study.types
+
     def run(self, given: dict[str, Any]) -> None:
         """Print what the command printed before, if it is finished; else run it. Draw the figures of its study."""
-        parameters = signature(self.function).parameters
-        if "study" in self.words or "study" not in parameters or "Study" not in parameters["study"].types:
+        if not self.keeps:
             self._measure(given)
             return
         finished = Finished(self.name, given)
@@ -82,14 +87,20 @@ def _study_of_roles(call: Call) -> None:
 
 
 def _roles_of_study(call: Call) -> None:
-    """Take the roles of the study."""
-    study = call.arguments["study"]
+    """Take the roles of a study, by default of the one that gets the table."""
+    from headroles.analysis.role_rules import held
+
+    place = call.given["roles_of"]
+    study = call.arguments["study"] if place is None else hr.Study(place)
     if not study.has("roles"):
         raise FileNotFoundError(
             f"no roles in {study.folder}: got {', '.join(study.names()) or 'no tables'}; expected roles.parquet; try "
-            f"headroles score, or headroles roles {study.folder}"
+            f"headroles score, or headroles roles {study.folder}, or name the study that has them: --roles-of"
         )
-    call.arguments["roles"] = study.load("roles")
+    table = study.load("roles")
+    call.arguments["roles"] = chosen = arguments.chosen_roles(table, call.given["tested"])
+    if left := [name for name in dict.fromkeys(held(table)["role"]) if name not in chosen]:
+        record().ends.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
 
 
 def _named_heads(call: Call) -> None:
@@ -179,6 +190,9 @@ RANKED = "Columns that rank heads, separated by commas: the smallest first, or a
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
 THRESHOLDS = option("thresholds", list[str] | None, None, ROLE, "--threshold")
+TESTS = "Roles that are tested, such as positional,induction, or all; by default all but sinks, of which are many."
+TESTED = option("tested", str | None, None, TESTS, "--roles")
+ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.", "--roles-of")
 HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."
 REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
 SAVED = "Folder for the smaller model and its tokenizer."
@@ -201,7 +215,7 @@ COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
         Command("score", show=results.show_scores, before=(_with_rules,), extra=(RULES, MAX_RESIDUE)),
         Command("ablate", show=results.show_ablation),
-        Command("test_roles", show=results.show_tested, before=(_roles_of_study,)),
+        Command("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
         Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
         Command("evaluate", title="metrics on {corpus.name}"),
         Command(
@@ -216,7 +230,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command("roles", ("table",), show=results.show_assigned, before=(_study_of_roles,), extra=(THRESHOLDS,)),
         Command("relate", ("roles", "outcomes"), show=results.show_related),
         Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
-        Command("report", ("studies",), says="written: {result}", defaults={"output": Path("report.html")}),
+        Command("report", ("studies",), show=results.show_report, defaults={"output": Path("report.html")}),
     ),
     "Prune": (
         Command(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -53,12 +53,16 @@ def show_table(
     show_numbers(table, title, label=label, rows=rows)
 
 
-def show_numbers(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = ()) -> None:
-    """Print a table as `show_table`, of which --json has none."""
+def show_numbers(
+    table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = (), tall: bool = False
+) -> None:
+    """Print a table as `show_table`, of which --json has none; `tall`: intervals are below their numbers."""
     table = table.rename(columns={"low": "value.low", "high": "value.high"})
     columns = without_ends(table)
     decimals = {name: _decimals(table[name]) for name in columns}
     cells = {name: [_cell(row, name, decimals[name]) for _, row in table.iterrows()] for name in columns}
+    if tall:
+        cells = {name: [cell.replace(" [", "\n[") for cell in column] for name, column in cells.items()}
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 
 
@@ -67,11 +71,15 @@ def show_rows(table: pd.DataFrame, title: str, *, first: int | None = None) -> N
     record().keep(table, title)
     shown = table.head(len(table) if first is None else first)
     title = title if len(shown) == len(table) else f"{title}, {len(shown)} of {len(table)} rows"
-    decimals = {name: _decimals(shown[name]) for name in shown}
-    cells = {
-        str(name): ["" if value != value or value is None else _plain(value, decimals[name]) for value in shown[name]]
-        for name in shown
-    }
+    shown = shown[[name for name in shown if shown[name].notna().any()]]
+    cells, place = dict[str, list[str]](), ["kind", "layer", "head"]
+    if {*place} <= {*shown}:
+        cells["head"] = [f"{kind} layer {layer} head {head}" for kind, layer, head in shown[place].to_numpy()]
+        shown = shown.drop(columns=place)
+    for name in without_ends(shown):
+        decimals = _decimals(shown[name])
+        values = shown[[part for part in (name, f"{name}.low", f"{name}.high") if part in shown]]
+        cells[str(name)] = [_value(row, str(name), decimals) for row in values.to_dict("records")]
     _show_columns(cells, title)
 
 
@@ -108,7 +116,7 @@ def height(table: Table) -> int:
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:
     """Print columns of text; columns beyond the width of the terminal follow below, beside the first column."""
-    console, widths = the_console(), {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
+    console, widths = the_console(), {name: _width([name, *cells]) for name, cells in columns.items()}
     (first, labels), *rest = columns.items()
     half = console.width // 2
     whole = console.width - 4 - min(half, widths[first])  # less borders and padding
@@ -127,6 +135,10 @@ def _show_columns(columns: dict[str, list[str]], title: str) -> None:
         for row in zip(labels, *(columns[name] for name in names), strict=True):
             shown.add_row(*map(_text, row))
         _print(shown, console)
+
+
+def _width(cells: Sequence[str]) -> int:
+    return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
 
 def _print(shown: Table | Text, console: Console) -> None:
@@ -159,15 +171,22 @@ def _decimals(column: pd.Series[float]) -> int:
 
 def _cell(row: pd.Series[float], name: str, decimals: int) -> str:
     """Format a number with its interval; a missing one is blank."""
-    number, low, high = row[name], row.get(f"{name}.low", math.nan), row.get(f"{name}.high", math.nan)
-    if math.isnan(number):
+    if math.isnan(row[name]):
         return ""
-    interval = "" if math.isnan(low + high) else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
-    return f"{number:.0f}" if name in WHOLE else f"{number:.{decimals}f}{interval}"
+    return f"{row[name]:.0f}" if name in WHOLE else f"{row[name]:.{decimals}f}{_interval(row, name, decimals)}"
 
 
-def _plain(value: object, decimals: int) -> str:
-    """Format a number: whole ones without decimals."""
+def _value(row: Mapping[Any, Any] | pd.Series[float], name: str, decimals: int) -> str:
+    """Format a number with its interval, whole ones without decimals; words as they are, missing values blank."""
+    value = row[name]
+    if value is None or value != value:
+        return ""
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.0f}" if value.is_integer() else f"{value:.{decimals}f}"
+    number = f"{value:.0f}" if value.is_integer() else f"{value:.{decimals}f}"
+    return number + _interval(row, name, decimals)
+
+
+def _interval(row: Mapping[Any, Any] | pd.Series[float], name: str, decimals: int) -> str:
+    low, high = row.get(f"{name}.low", math.nan), row.get(f"{name}.high", math.nan)
+    return "" if math.isnan(low + high) else f" [{low:.{decimals}f}, {high:.{decimals}f}]"

@@ -43,20 +43,22 @@ ABOUT_ROLES = "a head and its score; ?: kept in fewer than 95 % of resamples"
 
 def show_scores(call: Call) -> None:
     """Print the conservation of relevance, the heads that have roles, and what was measured and left out."""
-    from headroles.analysis.role_rules import assignable
+    from headroles.analysis.role_rules import assignable, held
     from headroles.scores.lrp import totals
 
     study = call.arguments["study"]
     for name in (name for name in study.names() if name.startswith("conservation-")):
         parts = ", ".join(f"{part} {100 * share:z.1f} %" for part, share in totals(study.load(name)).items())
         say(f"relevance by {name.removeprefix('conservation-')}, shares of the target: {parts}")
-    if assignable(study.load("heads")):
+    if assignable(call.result):
         show_roles(hr.roles(study))
     else:
         _show_largest(call.result)
     show_measured(call.result, call.arguments.get("scores"))
     if (metric := _metric_that_works(call)) is not None:
         record().words["works"] = metric
+        if study.has("roles") and len(held(study.load("roles"))):
+            record().words["tests"] = metric
 
 
 def _show_largest(table: pd.DataFrame) -> None:
@@ -66,7 +68,9 @@ def _show_largest(table: pd.DataFrame) -> None:
         most = table.nlargest(10, columns[0])
         ends = [f"{name}{end}" for name in columns for end in ("", ".low", ".high") if f"{name}{end}" in table]
         heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
-        show_numbers(most[ends], f"{columns[0]}, heads with the largest", label="head", rows=heads)
+        of = dict(fields(provenance(table, columns[0]))).get("objective")
+        title = f"{columns[0]}{f' of the objective {of}' * (of is not None)}, heads with the largest"
+        show_numbers(most[ends], title, label="head", rows=heads)
 
 
 def _metric_that_works(call: Call) -> str | None:
@@ -104,11 +108,12 @@ def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
 
 def _how_sure(assigned: pd.DataFrame, stability: pd.Series[float]) -> list[str]:
     """Say how many of the roles are stable, where there are resamples, and that few sentences are few."""
-    from headroles.analysis.role_rules import STABLE
+    from headroles.analysis.role_rules import STABLE, held
 
     facts = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), "")))
     count = facts.get("sentences", "")
-    says = [f"{(stability >= STABLE).sum()} of {len(stability)} roles are stable"] if len(stability) else []
+    several = ", of which a head may have several," * (len(stability) > held(assigned).groupby(LEVELS).ngroups)
+    says = [f"{(stability >= STABLE).sum()} of {len(stability)} roles{several} are stable"] if len(stability) else []
     few = bool(count) and int(count) < FEW
     return says + [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * few
 
@@ -153,6 +158,17 @@ def _spoken(role: str) -> str:
     )
 
 
+def show_report(call: Call) -> None:
+    """Print which roles a second model gains and loses, and where the page is."""
+    if call.given["compare"]:
+        changes = hr.compare_models(*map(hr.Study, call.given["studies"]))
+        for what in ("gained", "lost"):
+            counts = changes[what].str.split(", ").explode().replace("", None).value_counts(sort=False)
+            roles = ", ".join(f"{_spoken(str(role))} by {count}" for role, count in counts.items())
+            say(f"roles {what} by heads of the second model: {roles or 'none'}")
+    say(f"written: {call.result}")
+
+
 def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -> None:
     """Print what a score table measures, and keep for the end what was left out and why."""
     columns = [Column.parse(name) for name in table if table[name].notna().any()]
@@ -187,9 +203,9 @@ def show_ablation(call: Call) -> None:
 def _show_effects(table: pd.DataFrame) -> None:
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
-    most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
+    most.columns = ["change", "change.low", "change.high", "p", "Holm", *most.columns[5:]]
     heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
-    shown = most[["change", "change.low", "change.high", "p", "Holm", "BH"]]
+    shown = most[["change", "change.low", "change.high", "p", "Holm"]]
     show_table(shown, _title_of_effects(table), label="head", rows=heads, whole=table)
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
@@ -234,11 +250,14 @@ def _better(metric: str) -> str:
     return {1: f"{metric}: larger is better", -1: f"{metric}: smaller is better"}.get(quality(metric).better, metric)
 
 
-COSTS = ("removed", "there", "mean", "own", "wrong", "explained")  # of role tests that are printed
+COSTS = (  # of role tests that are printed, two tables that fit 80 characters
+    ("what it costs; above 0 is harm", ("removed", "own", "explained")),
+    ("costs that its own pattern has to be below", ("there", "mean", "wrong")),
+)
 
 
 def show_tested(call: Call) -> None:
-    """Print the verdicts of role tests, and the costs of heads together and of ten heads alone."""
+    """Print the verdicts of role tests, and the costs of heads together and of five heads alone."""
     table = call.result
     record().keep(table, f"role tests by {call.given['metric']}")
     shown = table.index.to_frame(index=False).assign(
@@ -249,19 +268,20 @@ def show_tested(call: Call) -> None:
     together = shown[is_set].assign(heads=shown["heads"] + " together")
     verdicts = pd.concat([alone, together])[["role", "tokens", "heads", "verdict"]].sort_values("role", kind="stable")
     show_grid(verdicts.astype(str), "is its role what a head does?", right=["tokens", "heads"], whole=3)
-    largest = table[~is_set.to_numpy()].nlargest(5, "removed")
-    for rows, title in ((table[is_set.to_numpy()], "all heads together"), (largest, "heads that cost most")):
-        if len(rows):
-            show_numbers(
-                rows[[f"{name}{end}" for name in COSTS for end in ("", ".low", ".high")]],
-                f"{title}: what it costs; above 0 is harm",
-                label="heads, role",
-                rows=[", ".join(row) for row in rows.index],
-            )
+    rows = pd.concat([table[~is_set.to_numpy()].nlargest(5, "removed"), table[is_set.to_numpy()]])
+    for title, names in COSTS:
+        show_numbers(
+            rows[[f"{name}{end}" for name in names for end in ("", ".low", ".high")]],
+            title,
+            label="heads, role",
+            rows=["\n".join(row) for row in rows.index],
+            tall=True,
+        )
     say(
         "tokens: share of them to which the pattern applies (at the others the head attends as by itself); removed: "
-        "cost of removal; there: of removal at these tokens alone; mean: of the mean output; own: of the pattern of "
-        "the role; wrong: of as sharp ones elsewhere; explained: what the own pattern saves of the cost of removal"
+        "cost of removal; own: of the pattern of the role; explained: what the own pattern saves of the cost of "
+        "removal; there: of removal at these tokens alone; mean: of the mean output; wrong: of patterns as sharp "
+        "elsewhere"
     )
 
 
@@ -290,10 +310,18 @@ def show_related(call: Call) -> None:
         above = "has larger values" if which == "unknown" else "matters more"
         show_numbers(shown, f"{outcome}: above 0.5 the role {above}", label="role", rows=list(rows["role"]))
     if len(known):
+        say(_related(known))
         say("auc: chance that a head with the role matters more, or has larger values, than without; p: within layers")
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcome{'s' * (len(rows) > 1)})")
+
+
+def _related(known: pd.DataFrame) -> str:
+    """Say in a sentence which roles were shown to matter more, or less."""
+    shown = known[known["holm"] < 0.05]
+    sure = [f"{role} ({outcome})" for role, outcome in zip(shown["role"], shown["outcome"], strict=True)]
+    return f"different from the other heads of their layers, after Holm: {', '.join(sure) or 'no role'}"
 
 
 def show_pruned(call: Call) -> None:
@@ -387,12 +415,15 @@ def _show_verdict(facts: dict[str, Any]) -> None:
     """Print the claim of an artefact, its verdict, its negative controls, and the command of those that are missing."""
     from headroles.papers.bench import NO_VALUE
     from headroles.papers.claims import NO_TABLES
+    from headroles.papers.michel2019.effects import UNKNOWN
 
     say(f"the claim: {facts['claim']}")
     say(f"does it hold here? {facts['answer']}: {facts['why']}")
     for name, control in facts["controls"].items():
         asked = f"yes in {control['yes']} of {control['of']}; " if control["of"] else "not asked; "
         say(f"negative control, {name}: {asked}{control['why']}")
+    if UNKNOWN in facts["why"]:
+        say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
     if NO_TABLES in facts["controls"]["untrained"]["why"] or NO_VALUE in facts["why"]:
         say(
             f"an untrained model is measured by headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL "
@@ -414,9 +445,10 @@ def show_demo(call: Call) -> None:
     record().words["study"] = str(study.folder)
     show_roles(call.result, lines=12)
     show_measured(study.load("heads"), OF_TRANSLATOR if translation else None)
+    maps = ", ".join(str(path) for path in sorted(study.folder.glob("roles-*.png")))
     say(
-        f"tables and {len(list(study.folder.glob('*.png')))} figures are in {study.folder}, "
-        f"the page is {study.folder / PAGE}"
+        f"the map of heads is {maps}, the page with all {len(list(study.folder.glob('*.png')))} figures "
+        f"{study.folder / PAGE}"
     )
     record().ends += found(call.result)
 

@@ -16,7 +16,7 @@ from headroles.cli.advice import advice
 from headroles.cli.commands import Command
 from headroles.cli.console import say, the_console
 from headroles.cli.options import option
-from headroles.cli.record import Record, recording
+from headroles.cli.record import Record, draws, recording
 from headroles.cli.signatures import signature
 from headroles.tables.frame import visible
 
@@ -24,7 +24,11 @@ REPORT = "headroles report {study}"
 LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit")  # options that the next command needs too
 NEXT = {  # function of a command -> the next commands to try, if all their words are known
     "parse": ["headroles score MODEL {output} --study study"],
-    "score": ["headroles ablate {model} {corpus} {target} --metric {works} --study {study}", REPORT],
+    "score": [
+        "headroles ablate {model} {corpus} {target} --metric {works} --study {study}",
+        "headroles test-roles {model} CORPUS --metric {tests} --study {study}",
+        REPORT,
+    ],
     "ablate": [
         "headroles relate {related} {related} --study {related}",
         "headroles score {model} {corpus} {target} --study {unscored}",
@@ -43,7 +47,9 @@ NEXT = {  # function of a command -> the next commands to try, if all their word
 def summarised(command: Command) -> Callable[..., None]:
     """Return the function of a command for typer, which ends with what was left out and the next commands to try."""
 
-    def run(*, as_json: bool, **given: object) -> None:
+    def run(*, as_json: bool, figures: bool | None = None, **given: object) -> None:
+        if figures is not None:
+            draws.set(figures)
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command.run(given)
@@ -56,14 +62,15 @@ def summarised(command: Command) -> Callable[..., None]:
                 _show(record, following)
 
     json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
-    run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), json])
+    drawn = option("figures", bool | None, None, "Draw figures after measuring.", "--figures/--no-figures")
+    run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), *[drawn] * command.keeps, json])
     run.__name__, run.__doc__ = command.name, signature(command.function).summary.replace("`", "")
     return run
 
 
 @contextmanager
 def _collected(messages: list[str]) -> Iterator[None]:
-    """Collect the warnings that headroles logs within the block."""
+    """Collect the warnings that headroles logs within the block: each is shown once, on a terminal as it comes."""
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -71,10 +78,21 @@ def _collected(messages: list[str]) -> Iterator[None]:
 
     handler, log = Collector(logging.WARNING), logging.getLogger("headroles")
     log.addHandler(handler)
+    log.propagate = _are_seen()
     try:
         yield
+    except BaseException:
+        if not log.propagate:
+            sys.stderr.writelines(f"headroles: {visible(message)}\n" for message in messages)
+        raise
     finally:
         log.removeHandler(handler)
+        log.propagate = True
+
+
+def _are_seen() -> bool:
+    """Whether someone reads warnings as they come; in a file they are notes after the result."""
+    return sys.stderr.isatty()
 
 
 def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
@@ -90,12 +108,16 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
 
 def _show(record: Record, following: Sequence[str]) -> None:
     """Print what was left out and why, and on a terminal the next commands to try."""
-    for reason in dict.fromkeys(record.left_out.values()):
-        names = [name for name in record.left_out if record.left_out[name] == reason]
-        say(f"left out: {', '.join(names)}: {reason}")
-    for warning in record.warnings:
-        if not warning.startswith(tuple(record.left_out) or "\n"):
-            say(f"note: {warning}")
+    lacking, noted = (
+        dict(record.left_out),
+        [text for text in record.warnings if not text.startswith(tuple(record.left_out) or "\n")],
+    )
+    if _are_seen():
+        lacking, noted = {what: why for what, why in lacking.items() if f"{what}: {why}" not in record.warnings}, []
+    for reason in dict.fromkeys(lacking.values()):
+        say(f"left out: {', '.join(what for what in lacking if lacking[what] == reason)}: {reason}")
+    for warning in noted:
+        say(f"note: {warning}")
     for line in record.ends:
         say(line)
     if the_console().is_terminal:

@@ -165,7 +165,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
         _COSTS.get(name, name): Line2D([], [], color=hue(shade), marker=marker)
         for name, (marker, shade) in costs.items()
     }
-    marks["own, not what the head does"] = Line2D(
+    marks["own, not shown to be what the head does"] = Line2D(
         [], [], color=hue(COSTS["own"][1]), marker="o", markerfacecolor="white"
     )
     legend(ax, [*marks.values()], [*marks])

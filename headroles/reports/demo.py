@@ -59,9 +59,10 @@ def found(assigned: pd.DataFrame) -> list[str]:
     sinks = rows["family"] == "sink"
     sunk, special = (rows[part].groupby(LEVELS).ngroups for part in (sinks, ~sinks))
     return [
-        f"{some} of {of} heads have a role, at the default thresholds: {counts}.",
+        f"At the default thresholds {some} of {of} heads have a role: {counts}.",
         _clearest(rows[~sinks]),
-        f"{sunk} of {of} heads look mostly at a special or the first token; {special} have another role.",
+        f"{sunk} heads rest mostly on a special or the first token, {special} have another role, "
+        f"{sunk + special - some} have both.",
     ]
 
 

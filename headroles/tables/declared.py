@@ -47,6 +47,7 @@ METRICS = {
     "pair_difference": Quality(1, "difference of minimal pairs", "nats"),
 }
 OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
+OF = "Of(objective="  # how the mean of an objective is written
 RANKINGS = {"l0": "L0", "exactly": "subset selection"}  # strategy -> its title
 
 
@@ -89,9 +90,10 @@ def quality(metric: str, signature: str = "") -> Quality:
 def metric_of(signature: str) -> str:
     """Return the metric that a signature names, such as "bleu"; "" if it names none."""
     parts = dict(fields(signature))
-    name = parts.get("metric", "").partition("(")[0].lower()
+    name = parts.get("metric", "").removeprefix(OF).partition("(")[0].lower()
     declaring = (key.split(".")[1] for key in parts if key.startswith("metric.") and key.endswith(".better"))
-    return next(declaring, next((known for known in METRICS if known.replace("_", "") == name), name))
+    objective = next((known for known in OBJECTIVES if name.startswith(known)), name)  # ClassLogit is "class"
+    return next(declaring, next((known for known in METRICS if known.replace("_", "") == name), objective))
 
 
 def harm(column: object, signature: str = "") -> int:

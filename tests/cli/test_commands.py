@@ -314,10 +314,34 @@ def test_role_tests_of_a_study(study, model, tmp_path):
     assert "note: p of removed is from 40 examples" in done.out
 
 
+def test_role_tests_of_chosen_roles_of_another_study(study, model, tmp_path):
+    """Sinks, of which a language model has hundreds, are tested if they are asked for."""
+    other = write(planted.corpus()[60:72], tmp_path / "other.conllu")
+    roles = load_table(study / "roles.parquet")
+    for end in ("", ".value", ".margin", ".stability"):
+        roles[f"sink[first]{end}"] = roles[f"positional[-1]{end}"]
+    hr.save_table(roles, (tmp_path / "from").joinpath("roles.parquet"))
+    options = ["--alone", "L0H0", "--metric", "agreement", "--resamples", 20, "--roles-of", tmp_path / "from"]
+    done = run("test-roles", model, other, *options, "--study", tmp_path / "default")
+    assert (done.code, done.err) == (0, "")
+    last = "not tested: sink[first]; --roles all tests all roles, a head at a time\n"
+    assert done.out.endswith(last)
+    assert "sink" not in done.out.removesuffix(last)
+    kept = {*load_table(tmp_path / "default" / "role-tests-agreement.parquet").index.get_level_values("role")}
+    options += ["--study", tmp_path / "sinks"]
+    done = run("test-roles", model, other, *options, "--roles", "positional,sink[first]")
+    assert done.code == 0, done.err
+    found = {*load_table(tmp_path / "sinks" / "role-tests-agreement.parquet").index.get_level_values("role")}
+    assert found == {role for role in kept if role.startswith(("positional", "all"))} | {"sink[first]"}
+    done = run("test-roles", model, other, *options, "--roles", "positonal")
+    assert done.err.startswith("headroles: unknown role 'positonal'; did you mean 'positional'; known: ")
+
+
 def test_role_tests_without_roles_and_on_the_examples_of_the_roles(study, model, trees, tmp_path):
     done = run("test-roles", model, trees, "--study", tmp_path / "none")
     assert (done.code, done.err) == (2, f"headroles: no roles in {tmp_path / 'none'}: got no tables; expected "
-        f"roles.parquet; try headroles score, or headroles roles {tmp_path / 'none'}\n")  # fmt: skip
+        f"roles.parquet; try headroles score, or headroles roles {tmp_path / 'none'}, or name the study that has them: "
+        "--roles-of\n")  # fmt: skip
     done = run(
         "test-roles", model, trees, "--alone", "L0H0", "--metric", "agreement", "--resamples", 2, "--study", study
     )

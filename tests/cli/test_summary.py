@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+from contextvars import copy_context
 
 import pandas as pd
 import pytest
+import typer
 from helpers import planted
 from helpers.commands import run
 from helpers.messages import line
 
 import headroles as hr
 from headroles.cli.commands import Command
-from headroles.cli.record import record
+from headroles.cli.console import say
+from headroles.cli.record import draws, record
 from headroles.cli.summary import summarised
 from headroles.tables import frame
 
@@ -87,6 +91,37 @@ def test_warnings_are_repeated_at_the_end(model, tmp_path):
     path.write_text("the a .\n" + "the " * 60 + "\n")
     done = run("score", model, path, "--study", tmp_path / "new", "--resamples", 0, "--scores", "confidence")
     assert done.out.splitlines()[-1] == "note: 1 of 2 sentences left out: longer than 32 tokens"
+
+
+def test_on_a_terminal_a_warning_is_shown_as_it_comes_and_not_again(capsys, monkeypatch):
+    class Warned(Command):
+        def run(self, _):
+            logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
+            record().left_out["rarity is NaN"] = "few texts"
+
+    for seen, shown in ((False, ["left out: rarity is NaN: few texts"]), (True, [])):
+        monkeypatch.setattr("sys.stderr.isatty", lambda seen=seen: seen)
+        summarised(Warned("demo"))(as_json=False, study="x")
+        assert capsys.readouterr().out.splitlines() == shown
+
+
+def test_warnings_of_a_command_that_fails_are_not_lost(model, tmp_path):
+    (tmp_path / "long.txt").write_text("the a .\n" + "the " * 60 + "\n")
+    done = run("score", model, tmp_path / "long.txt", "--scores", "syntax", "--study", tmp_path / "new")
+    assert done.code == 2
+    assert done.err.count("1 of 2 sentences left out: longer than 32 tokens") == 1
+
+
+def test_figures_are_asked_for_after_the_command_too(capsys):
+    class Drawn(Command):
+        def run(self, _):
+            say(str(draws.get()))
+
+    for words, expected in (("", "False"), ("--figures", "True"), ("--no-figures", "False")):
+        app = typer.Typer()
+        app.command()(summarised(Drawn("score")))
+        copy_context().run(app, ["model", "corpus", *words.split()], standalone_mode=False)
+        assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_nothing_is_left_out_of_what_is_there():

@@ -17,7 +17,12 @@ UNTRAINED = PUD.parent / "untrained/pud"
 
 def test_the_page_has_the_differences_and_the_roles_that_are_gained(tmp_path):
     output = tmp_path / "report.html"
-    assert run("report", UNTRAINED, PUD, "--compare", "--output", output) == (0, f"written: {output}\n", "")
+    done = run("report", UNTRAINED, PUD, "--compare", "--output", output)
+    changes = hr.compare_models(UNTRAINED, PUD)
+    count = sum("positional[-1]" in names.split(", ") for names in changes["gained"])
+    assert f"roles gained by heads of the second model: positional[-1] by {count}, " in done.out
+    assert "roles lost by heads of the second model: " in done.out
+    assert done.out.endswith(f"written: {output}\n")
     html = output.read_text()
     before, after, roles = (
         hr.load_table(path) for path in (UNTRAINED / "heads.parquet", PUD / "heads.parquet", PUD / "roles.parquet")

@@ -41,14 +41,16 @@ def test_it_says_in_three_sentences_what_was_found_at_the_default_thresholds():
     held = roles[[name for name in roles if roles[name].dtype == bool]]
     sinks = held[["sink[special]", "sink[first]"]].any(axis=1)
     first, second, third = demo.found(roles)
-    assert first.startswith(f"{held.any(axis=1).sum()} of 72 heads have a role, at the default thresholds: ")
+    some = held.any(axis=1).sum()
+    assert first.startswith(f"At the default thresholds {some} of 72 heads have a role: ")
     assert f", {sinks.sum()} sink" in first
     assert second.startswith(
         "The clearest is layer 0 head 2 (enc-self): it has the role positional[-1] with a score of "
     )
     others = held.drop(columns=["sink[special]", "sink[first]"]).any(axis=1).sum()
-    assert (
-        third == f"{sinks.sum()} of 72 heads look mostly at a special or the first token; {others} have another role."
+    assert third == (
+        f"{sinks.sum()} heads rest mostly on a special or the first token, {others} have another role, "
+        f"{sinks.sum() + others - some} have both."
     )
     both = [name for name in held if name in shown]
     rules = [[frame.provenance(table, name).partition("role:")[2] for name in both] for table in (roles, shown)]

@@ -14,7 +14,7 @@ from helpers import letters, zoo
 from helpers.reports import told
 
 import headroles as hr
-from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean
+from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean, metric
 from headroles.analysis import role_rules
 from headroles.plots import gallery, styling
 from headroles.plots.labels import label_of, words
@@ -80,8 +80,8 @@ def study(tmp_path_factory):
     heads = hr.score(model, tokenizer, corpus, ["confidence", Itself()], n_resamples=20, study=place)
     roles = hr.roles(heads, [replace(SELFISH, threshold=float(heads["itself"].median()))])
     hr.save_table(roles, place.path("roles"))
-    for metric in (Surprise(), Gain(), Loss()):
-        hr.ablate(model, tokenizer, corpus, metric=metric, n_resamples=20, study=place)
+    for given in (Surprise(), Gain(), Loss()):
+        hr.ablate(model, tokenizer, corpus, metric=given, n_resamples=20, study=place)
     alive = hr.prune(model, tokenizer, corpus, OddFirst(), keep=0.5, remove=False)
     hr.save_table(alive, place.path("survival-odd"))
     related = hr.relate(roles, place.scores(), n_resamples=99, n_permutations=99)
@@ -90,11 +90,13 @@ def study(tmp_path_factory):
 
 
 def test_the_metrics_of_the_package_are_declared_as_their_classes_say():
-    assert {name: metric.better for name, metric in METRICS.items()} == {
+    assert {name: known.better for name, known in METRICS.items()} == {
         name: quality.better for name, quality in declared.METRICS.items()
     }
-    assert {declared.metric_of(f"metric:{metric}") for metric in METRICS.values()} == {*METRICS}
-    assert {name: metric.declaration() for name, metric in METRICS.items()} == dict.fromkeys(METRICS, {})
+    assert {declared.metric_of(f"metric:{known}") for known in METRICS.values()} == {*METRICS}
+    objectives = {declared.metric_of(f"metric:{metric(name)}") for name in declared.OBJECTIVES}
+    assert objectives == {*declared.OBJECTIVES}
+    assert {name: known.declaration() for name, known in METRICS.items()} == dict.fromkeys(METRICS, {})
     assert str(declared.quality(BLEU().name)) == "BLEU"
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 SURE = 0.01  # the paper's p
 HALF = 0.2, 0.8  # shares that "half of them" may have with their intervals (our choice)
+UNKNOWN = "the cost of all heads is unknown"
 
 
 def fig1(bench: Bench) -> Reproduced:
@@ -260,7 +261,7 @@ def _intact(table: pd.DataFrame) -> float:
 def cost_of_all(table: pd.DataFrame) -> str:
     """Describe the cost of removing all heads in words."""
     cost = Interval.of(table.iloc[0], "all").scaled(100)
-    return "the cost of all heads is unknown" if math.isnan(cost.value) else f"all of them cost {cost:.0f} %"
+    return UNKNOWN if math.isnan(cost.value) else f"all of them cost {cost:.0f} %"
 
 
 def _histogram(effects: pd.DataFrame, intact: float) -> Axes:
