@@ -38,7 +38,9 @@ def main(
         str, typer.Option(help="Which of: trained, untrained, as sharp, fixed offset, every head; commas between.")
     ] = "trained,untrained,as sharp,fixed offset",
     sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
-    parts: Annotated[str, typer.Option(help="Which of: text, repeated; a comma between.")] = "text,repeated",
+    parts: Annotated[
+        str, typer.Option(help="Which of: text, repeated, previous; commas between.")
+    ] = "text,repeated,previous",
 ) -> None:
     """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
     logging.basicConfig(level=logging.INFO)
@@ -49,10 +51,12 @@ def main(
     repeated = hr.repeated_tokens(tokenizer, REPEATED, seed=1)
     for arm in arms.split(","):
         tested = untrained(model, seed=0) if arm == "untrained" else model
-        for part, corpus in (("", text), ("-repeated", repeated)):
+        for part, corpus in (("", text), ("-repeated", repeated), ("-previous", repeated)):
             if (part.removeprefix("-") or "text") not in parts.split(","):
                 continue
             patterns = _patterns(roles, is_repeated=bool(part))
+            if part == "-previous":
+                patterns = _previous(roles) if arm in ("trained", "untrained") else {}
             if arm == "as sharp":
                 patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
             if arm == "fixed offset":
@@ -87,6 +91,12 @@ def _patterns(roles: pd.DataFrame, *, is_repeated: bool) -> dict[Head, list[Patt
         for head in roles.index[roles[role].to_numpy(bool)]:
             patterns.setdefault((*head,), []).append(pattern)
     return patterns
+
+
+def _previous(roles: pd.DataFrame) -> dict[Head, list[Pattern]]:
+    """Return the pattern of the previous token for all heads of the layers of a decoder that have such a head."""
+    layers = {(kind, layer) for kind, layer, _ in roles.index[roles["positional[-1]"]] if kind == "dec-self"}
+    return {(*head,): [Offset(-1)] for head in roles.index if head[:2] in layers}
 
 
 def _alone(patterns: Mapping[Head, list[Pattern]]) -> list[Head]:
