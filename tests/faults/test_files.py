@@ -80,6 +80,7 @@ def test_a_study_that_cannot_be_is_noticed_before_the_work(tmp_path, monkeypatch
             hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(2), ["confidence"], study=place)
 
 
+@pytest.mark.slow
 def test_threads_that_begin_a_study_at_once_wait_for_each_other(tmp_path):
     """One removed the folder, which was empty still, between another's making it and its lock: its column was lost."""
     faults = []

@@ -111,7 +111,7 @@ print(table["holds"].to_dict() == {law: "yes"}, peak * 1024 / size)
 
 
 @pytest.mark.skipif(not os.access(MEMORY / "clear_refs", os.W_OK), reason="needs Linux")
-@pytest.mark.parametrize(("law", "most"), [("conserved", 1.5), ("cut", 1.25)])
+@pytest.mark.parametrize(("law", "most"), [pytest.param("conserved", 1.5, marks=pytest.mark.slow), ("cut", 1.25)])
 def test_a_check_takes_at_most_one_and_a_half_times_the_weights_more(law, most):
     """So that all is 2.5 times the weights, of which embeddings are 60%, as in small language models.
 

@@ -84,6 +84,7 @@ def of_one_encoder(seed, count):
     return tables
 
 
+@pytest.mark.slow
 def test_models_of_one_encoder_are_permuted_alike(monkeypatch):
     monkeypatch.setattr("pooling.ALIKE", 2)
     encoders = {"alike": dict.fromkeys(of_one_encoder(0, 6), "MiniLM"), "apart": None}

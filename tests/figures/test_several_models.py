@@ -96,6 +96,7 @@ def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path
     assert (given["r"].abs() < 0.5).all()
 
 
+@pytest.mark.slow
 def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders, tmp_path):
     """Of four positional heads one is pruned in turn; of those left the first loses its role, another takes it over."""
     index = frame.index({("enc-self", layer): 8 for layer in range(3)})

@@ -341,6 +341,7 @@ print(identity(*hr.load(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_another_process_and_another_folder_give_the_same_identity(tmp_path):
     hr.save(zoo.tiny("marian"), tokens_of("marian"), tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "moved")
