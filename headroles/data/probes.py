@@ -172,6 +172,43 @@ def hidden_facts(
     return Corpus(f"facts-{facts}-{'-'.join(map(str, lengths))}", tuple(sentences))
 
 
+def key_values(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, pairs: int = 50, seed: int = 0) -> Corpus:
+    """Write objects of random keys and values, and ask for one value (Liu et al. 2023, "Lost in the middle").
+
+    They calibrate what heads need the long context, as `hidden_facts` do. The source has 128 bits in a key and in a
+    value, here they have 32. The keys that are asked for lie at all places in equal shares. The tokenizer's BOS
+    precedes the text if it has one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of texts.
+        pairs: Keys in each text; one takes some 20 tokens.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Needle`: the needle is the value in the object, the answer the value at the end.
+
+    Raises:
+        ValueError: If `count` or `pairs` is below 1.
+    """
+    if min(count, pairs) < 1:
+        raise ValueError(f"no keys and values: got count={count}, pairs={pairs}; expected 1 or more of each")
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    rng, sentences = Random(seed), []
+    for number in range(count):
+        keys, values = ([f"{code:08x}" for code in rng.sample(range(1 << 32), pairs)] for _ in range(2))
+        asked = number * (pairs - 1) // max(1, count - 1)
+        before = [f'"{key}": "{value}", ' for key, value in zip(keys[:asked], values, strict=False)]
+        after = [f'", "{key}": "{value}' for key, value in zip(keys[asked + 1 :], values[asked + 1 :], strict=True)]
+        begin = f'The value of a key is to be found in this object.\n{{{"".join(before)}"{keys[asked]}": "'
+        ids, answer = [*start, *_ids(tokenizer, begin)], _ids(tokenizer, values[asked])
+        needle = len(ids)
+        ids += answer + _ids(tokenizer, f'{"".join(after)}"}}\nKey: "{keys[asked]}"\nValue: "')
+        text = str(tokenizer.decode([*ids, *answer]))
+        sentences.append(Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer)))
+    return Corpus(f"key-values-{pairs}", tuple(sentences))
+
+
 def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
     """Return a fact in one of its wordings: the tokens before the code, of the code, and after it."""
     before, after = rng.choice(STATED)

