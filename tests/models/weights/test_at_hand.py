@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from headroles.models.weights.at_hand import MINILM, TRANSLATOR, at_hand
+import pytest
+
+from headroles.models.loading import minilm, translator
+from headroles.models.weights.at_hand import MINILM, TRANSLATOR, Bundled, at_hand
 
 
 def test_models_at_hand_have_a_config_and_other_names_stay_as_they_are(tmp_path, monkeypatch):
@@ -16,3 +19,12 @@ def test_models_at_hand_have_a_config_and_other_names_stay_as_they_are(tmp_path,
     (tmp_path / "minilm").mkdir()
     monkeypatch.chdir(tmp_path)
     assert at_hand("minilm") == ("minilm", "")
+    assert at_hand(Bundled("minilm")) == (place, MINILM)
+
+
+@pytest.mark.parametrize("load", [minilm, translator])
+def test_the_functions_load_the_models_at_hand_beside_folders_of_their_names(load, tmp_path, monkeypatch):
+    (tmp_path / load.__name__).mkdir()
+    monkeypatch.chdir(tmp_path)
+    model, _ = load()
+    assert model.config.name_or_path in (MINILM, TRANSLATOR.name)
