@@ -71,5 +71,6 @@ html_theme_options = {
 def setup(app):
     """Prepare docstrings for reStructuredText, and end the build if a public name has no page."""
     pages.check_documented(hr)
+    app.connect("source-read", pages.relinked)
     app.connect("autodoc-process-docstring", pages.escape, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", pages.untyped, priority=600)  # after it

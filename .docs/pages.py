@@ -393,19 +393,30 @@ def _peers() -> str:
 
 def _copied(source: str) -> None:
     """Copy a text of the repository as a page, with its links."""
-
-    def link(found: re.Match[str]) -> str:
-        path, _, anchor = found[1].partition("#")
-        if "://" in path or not path:
-            return found[0]
-        target = (ROOT / source).parent.joinpath(path).resolve().relative_to(ROOT)
-        place = MADE / COPIES[str(target)] if str(target) in COPIES else ROOT / target
-        return f"]({os.path.relpath(place, MADE)}{'#' * bool(anchor)}{anchor})"
-
-    text = re.sub(r"\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8"))
+    text = _relinked((ROOT / source).read_text(encoding="utf-8"), (ROOT / source).parent, MADE)
     if pages := {"figures/specialists/README.md": "specialists-*", "figures/README.md": "*-plan"}.get(source):
         text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{pages}\n```\n"
     _put(COPIES[source], text)
+
+
+def relinked(_app: object, name: str, source: list[str]) -> None:
+    """Let links of a page to texts of the repository, which work in a checkout, lead to their pages."""
+    if (HERE / f"{name}.md").is_file():
+        source[0] = _relinked(source[0], (HERE / name).parent, (HERE / name).parent)
+
+
+def _relinked(text: str, folder: Path, to: Path) -> str:
+    """Return a text of a folder with its links as from the folder `to`, those to copied texts to their pages."""
+
+    def link(found: re.Match[str]) -> str:
+        path, _, anchor = found[1].partition("#")
+        if ":" in path or not path:
+            return found[0]
+        target = os.path.relpath(folder / path, ROOT)
+        place = MADE / COPIES[target] if target in COPIES else folder / path
+        return f"]({os.path.relpath(place, to)}{'#' * bool(anchor)}{anchor})"
+
+    return re.sub(r"\]\(([^)\s]+)\)", link, text)
 
 
 def _json(name: str) -> Any:
