@@ -47,9 +47,9 @@ NEXT = {  # function of a command -> the next commands to try, if all their word
 def summarised(command: Command) -> Callable[..., None]:
     """Return the function of a command for typer, which ends with what was left out and the next commands to try."""
 
-    def run(*, as_json: bool, figures: bool | None = None, **given: object) -> None:
-        if figures is not None:
-            draws.set(figures)
+    def run(*, as_json: bool, figures: bool = False, **given: object) -> None:
+        if figures:
+            draws.set(True)
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command.run(given)
@@ -62,7 +62,7 @@ def summarised(command: Command) -> Callable[..., None]:
                 _show(record, following)
 
     json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
-    drawn = option("figures", bool | None, None, "Draw figures after measuring.", "--figures/--no-figures")
+    drawn = option("figures", bool, False, "Draw figures after measuring.", "--figures")
     run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), *[drawn] * command.keeps, json])
     run.__name__, run.__doc__ = command.name, signature(command.function).summary.replace("`", "")
     return run
@@ -70,7 +70,7 @@ def summarised(command: Command) -> Callable[..., None]:
 
 @contextmanager
 def _collected(messages: list[str]) -> Iterator[None]:
-    """Collect the warnings that headroles logs within the block: each is shown once, on a terminal as it comes."""
+    """Collect the warnings that headroles logs within the block."""
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -78,20 +78,14 @@ def _collected(messages: list[str]) -> Iterator[None]:
 
     handler, log = Collector(logging.WARNING), logging.getLogger("headroles")
     log.addHandler(handler)
-    log.propagate = _are_seen()
     try:
         yield
-    except BaseException:
-        if not log.propagate:
-            sys.stderr.writelines(f"headroles: {visible(message)}\n" for message in messages)
-        raise
     finally:
         log.removeHandler(handler)
-        log.propagate = True
 
 
 def _are_seen() -> bool:
-    """Whether someone reads warnings as they come; in a file they are notes after the result."""
+    """Whether a warning was read when it came; otherwise the result, which may be in a file, has it as a note."""
     return sys.stderr.isatty()
 
 

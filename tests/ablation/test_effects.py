@@ -407,8 +407,9 @@ def test_what_was_made_from_something_else_is_made_again(what, tmp_path, caplog)
     )
     pd.testing.assert_frame_equal(values_of(found), values_of(expected))
     end = ("was made with other options: computed again", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
-    assert all(message.endswith(end) for message in caplog.messages)
-    assert 1 <= len(caplog.messages) <= 2
+    said = [message for message in caplog.messages if not message.startswith("p of ablation[chrf kind]")]
+    assert all(message.endswith(end) for message in said)
+    assert 1 <= len(said) <= 2
 
 
 # --- sets of heads --------------------------------------------------------------------------------------------------

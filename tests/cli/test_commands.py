@@ -223,6 +223,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
         "dtype",
         "overwrite",
         "as_json",
+        "figures",
         "weights",
         "without_sink",
         "cls",

@@ -105,19 +105,12 @@ def test_on_a_terminal_a_warning_is_shown_as_it_comes_and_not_again(capsys, monk
         assert capsys.readouterr().out.splitlines() == shown
 
 
-def test_warnings_of_a_command_that_fails_are_not_lost(model, tmp_path):
-    (tmp_path / "long.txt").write_text("the a .\n" + "the " * 60 + "\n")
-    done = run("score", model, tmp_path / "long.txt", "--scores", "syntax", "--study", tmp_path / "new")
-    assert done.code == 2
-    assert done.err.count("1 of 2 sentences left out: longer than 32 tokens") == 1
-
-
 def test_figures_are_asked_for_after_the_command_too(capsys):
     class Drawn(Command):
         def run(self, _):
             say(str(draws.get()))
 
-    for words, expected in (("", "False"), ("--figures", "True"), ("--no-figures", "False")):
+    for words, expected in (("", "False"), ("--figures", "True")):
         app = typer.Typer()
         app.command()(summarised(Drawn("score")))
         copy_context().run(app, ["model", "corpus", *words.split()], standalone_mode=False)

@@ -31,7 +31,8 @@ def test_the_demo(tmp_path, monkeypatch):
     assert (tmp_path / "roles-enc-self.png").is_file()
     lines = done.out.splitlines()
     assert len(lines) <= 20
-    assert f"the page is {Path('headroles-demo/report.html')}" in done.out
+    assert f"the map of heads is {Path('headroles-demo/roles-enc-self.png')}, the page with all " in done.out
+    assert f" figures {Path('headroles-demo/report.html')}\n" in done.out
     assert lines[-3:] == demo.found(load_table(tmp_path / "roles.parquet"))
     assert (tmp_path / "report.html").is_file()
 
