@@ -178,7 +178,10 @@ def encode(
 
 def reads_alone(model: PreTrainedModel) -> bool:
     """Return whether a model reads one example at a time: it can't recognise padding, or others change its scales."""
-    return vocabulary.pools_blindly(model) or any(map(is_scaled_by_input, model.modules()))
+    of_each_class = {(type(module), type(getattr(module, "weight", None))): module for module in model.modules()}
+    return vocabulary.pools_blindly(model) or any(
+        is_scaled_by_input(module, model.dtype) for module in of_each_class.values()
+    )
 
 
 def _ends(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -241,13 +242,25 @@ def is_packed(module: nn.Module) -> bool:
     return is_map(module) and not (is_plain or hasattr(weight, "device_mesh"))  # a DTensor holds plain numbers
 
 
-def is_scaled_by_input(module: nn.Module) -> bool:
-    """Return whether a linear map rounds its inputs by the largest of a whole batch.
+def is_scaled_by_input(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Return whether a linear map of quantised weights rounds an input by what else is in its batch.
 
-    `quantize_dynamic` of torch does, and bitsandbytes' 8 bits, which keep 16 bits of what is large anywhere in a batch.
+    `quantize_dynamic` of torch does, by the largest number of a batch, and bitsandbytes' 8 bits, which keep 16 bits of
+    a feature that is large in any input. It is asked with one input twice, beside small numbers and beside large ones.
     """
-    outliers = getattr(getattr(module, "state", None), "threshold", 0) > 0
-    return is_map(module) and (outliers or callable(getattr(module, "weight", None)))
+    weight = getattr(module, "weight", None)
+    if not is_map(module) or (isinstance(weight, Tensor) and weight.is_floating_point() and not is_packed(module)):
+        return False
+    given = torch.linspace(-1, 1, width(module), dtype=dtype, device=_device(module)).repeat(2, 1)
+    with torch.no_grad():
+        beside_small = module(given)[0]
+        given[1] *= 1000
+        return not torch.equal(module(given)[0], beside_small)
+
+
+def _device(module: nn.Module) -> torch.device:
+    """The device of a linear map; of one that has no tensors for weights, the CPU."""
+    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
 
 def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:

@@ -14,6 +14,7 @@ from helpers.silenced import silenced
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import headroles as hr
+from headroles.models.batching import reads_alone
 
 TEXTS = hr.Corpus.of(["a b c d", "b d a", "c c a b d"])
 PAIRS = hr.Corpus("pairs", tuple(hr.Sentence(text.text, target=text) for text in TEXTS))
@@ -72,6 +73,8 @@ def quantised(request, tmp_path_factory):
 def test_a_quantised_model_is_scored_and_ablated(quantised):
     """Each text alone and each head alone: a dynamic scale depends on all numbers of a batch."""
     model, tokenizer = quantised
+    by_weights_alone = "torchao" in type(model.model.layers[0].self_attn.o_proj.weight).__module__
+    assert (reads_alone(model), reads_alone(zoo.tiny("llama-grouped"))) == (not by_weights_alone, False)
     assert hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0)["confidence"].notna().all()
     intact = plain_loss(model, tokenizer)
     options = {"n_resamples": 0}
