@@ -156,6 +156,13 @@ def test_cache_budgets():
     says("cache-budgets", f"falls by {-effect['smollm2']:.2f} nats", f"cost {effect['gemma3']:.2f} nats or more")
     assert effect["gemma3"] <= found["effect"]["gemma3"].min() + 1e-9
     rows = pd.read_csv(folder / "comparison.csv").query("share == 0.75").set_index(["model", "other"])
+    longer, less_long = effect["smollm2-2000"], -rows.loc[("smollm2-2000", "kvpress"), "effect"]
+    says("cache-budgets", f"and to texts of 2,000 by {longer:.2f}", f"at 2,000 tokens {less_long:.2f} less than by kv")
+    for model in ("smollm2-2000", "gemma3-2000"):
+        shown = [found.loc[(model, ranking)] for ranking in ("integrated-gradients", "kvpress")]
+        for row in (*shown, rows.loc[(model, "kvpress")]):
+            cell = f"{row['effect']:.2f} [{row['effect.low']:.2f}, {row['effect.high']:.2f}]".replace("-0.00", "0.00")
+            assert f" {cell} |" in PAGES["cache-budgets"], (model, cell)
     assert (rows["holm"].dropna() < 0.001).all()
     less = -rows.loc["smollm2", "effect"]
     words = "costs {:.2f} nats less than chosen by kvpress' rule, as was fixed before, and {:.2f} less"
