@@ -86,6 +86,14 @@ def test_role_tests():
     assert other["own.high"] < 0
     words = "removing them costs {:.1f} nats, nor do the three of Gemma 3, where it costs {:.1f}"
     says("role-tests", words.format(row["removed"], other["removed"]))
+    previous = table("substitution/smollm2-previous").xs("offset=-1", level="role")
+    before = previous.loc["dec-self:16:0"]
+    cells = [f"{before[name]:.2g}" if name == "own" else f"{before[name]:.2f}" for name in ("removed", "own", "wrong")]
+    cells.append("{:.2f} [{:.2f}, {:.2f}]".format(*before[["explained", "explained.low", "explained.high"]]))
+    assert f"| {' | '.join(cells)} | {before['verdict']} |" in PAGES["role-tests"]
+    others = previous.drop(index=["dec-self:16:0", "all 9"])["verdict"].value_counts()
+    assert (before["verdict"], *others) == ("its role is what it does", 4, 2, 2)
+    assert others.index[0] == "it has the pattern, and does something else"
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
     alone = mpnet[mpnet.index.isin(["offset=-1", "offset=1"], level="role")]
     alone = alone[~alone.index.get_level_values("heads").str.startswith("all ")]
