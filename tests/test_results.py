@@ -93,6 +93,7 @@ def test_role_tests():
     assert f"| {' | '.join(cells)} | {before['verdict']} |" in PAGES["role-tests"]
     others = previous.drop(index=["dec-self:16:0", "all 9"])["verdict"].value_counts()
     assert (before["verdict"], *others) == ("its role is what it does", 4, 2, 2)
+    assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"does not matter here"}
     assert others.index[0] == "it has the pattern, and does something else"
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
     alone = mpnet[mpnet.index.isin(["offset=-1", "offset=1"], level="role")]
