@@ -190,7 +190,7 @@ RANKED = "Columns that rank heads, separated by commas: the smallest first, or a
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
 THRESHOLDS = option("thresholds", list[str] | None, None, ROLE, "--threshold")
-TESTS = "Roles that are tested, such as positional,induction, or all; by default all but sinks, of which are many."
+TESTS = "Roles that are tested, such as positional,induction, or all; by default all but sinks, which are many."
 TESTED = option("tested", str | None, None, TESTS, "--roles")
 ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.", "--roles-of")
 HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."

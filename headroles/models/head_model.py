@@ -308,11 +308,20 @@ class HeadModel:
 
         return Block(begin)
 
-    def check_gradients(self) -> None:
-        """Raise ValueError for weights through which no gradient can flow."""
+    def check_gradients(self, *, all_floating: bool = False) -> None:
+        """Raise ValueError for weights through which no gradient can flow.
+
+        Args:
+            all_floating: also for those of few bits that pass gradients by functions of their own, beside which an
+                adapter is trained.
+
+        Raises:
+            ValueError: if there are such weights.
+        """
         names = [name for name, module in self.model.named_modules() if is_packed(module)]
-        names += [name for name, weight in self.model.named_parameters() if not weight.is_floating_point()]
-        names += ["a quantization_config"] * getattr(self.model, "is_quantized", False)
+        if all_floating:
+            names += [name for name, weight in self.model.named_parameters() if not weight.is_floating_point()]
+            names += ["a quantization_config"] * getattr(self.model, "is_quantized", False)
         if packed := next(iter(names), None):
             raise ValueError(
                 f"no gradient passes the weights of {self.name}: got {packed}, which is quantised; expected weights of "

@@ -249,9 +249,13 @@ def is_scaled_by_input(module: nn.Module, dtype: torch.dtype) -> bool:
     a feature that is large in any input. It is asked with one input twice, beside small numbers and beside large ones.
     """
     weight = getattr(module, "weight", None)
-    if not is_map(module) or (isinstance(weight, Tensor) and weight.is_floating_point() and not is_packed(module)):
+    is_plain = weight is None or (isinstance(weight, Tensor) and weight.is_floating_point() and not is_packed(module))
+    if is_plain or not is_map(module):
         return False
-    given = torch.linspace(-1, 1, width(module), dtype=dtype, device=_device(module)).repeat(2, 1)
+    device = _device(module)
+    if device.type == "meta":  # offloaded: it cannot be asked here
+        return True
+    given = torch.linspace(-1, 1, width(module), dtype=dtype, device=device).repeat(2, 1)
     with torch.no_grad():
         beside_small = module(given)[0]
         given[1] *= 1000

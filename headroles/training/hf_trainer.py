@@ -378,4 +378,4 @@ def _check(model: PreTrainedModel, options: Mapping[str, Any]) -> None:
         raise ValueError(f"unknown option {other[0]}: it is {OURS[other[0]]} here")
     if torch.is_inference_mode_enabled():
         raise ValueError("nothing is trained in inference mode: got an open torch.inference_mode(); leave it first")
-    HeadModel(model).check_gradients()
+    HeadModel(model).check_gradients(all_floating=not is_adapted(model))

@@ -106,7 +106,7 @@ def train(
     held_out = None if held_out is None else corpus_of(held_out)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
-    handle.check_gradients()
+    handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
     model = _savable(model, handle, place)
     chosen = {"train_sampling_strategy": ORDER, **arguments, **(rates or {})}
     provenance = handle.provenance(

@@ -142,7 +142,7 @@ def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) ->
 
 def _check(model: HeadModel, table: Table) -> None:
     sites, name = model.sites, model.name
-    model.check_gradients()
+    model.check_gradients(all_floating=True)
     if torch.is_autocast_enabled(model.device.type):
         raise ValueError(f"rules need the precision of the weights of {name}: got autocast; try without it")
     if model.model.training:
