@@ -104,7 +104,8 @@ def draw_shares(rows: pd.DataFrame) -> None:
     )
     ax.spines[["top", "right"]].set_visible(False)
     marks = [Line2D([], [], color=color, marker=marker, label=words) for words, marker, color in SHOWN.values()]
-    marks.append(Line2D([], [], color="C0", marker="o", markerfacecolor="white", label="the same, not shown to be what they do"))
+    words = "the same, not shown to be what they do"
+    marks.append(Line2D([], [], color="C0", marker="o", markerfacecolor="white", label=words))
     figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(HERE / "shares.png", dpi=120)
 
