@@ -21,7 +21,7 @@ from headroles.patterns import Dependency, First, Offset, Pattern, Special, Wher
 from headroles.patterns.of_roles import pattern_of
 
 HERE = Path(__file__).parent
-SINKS, SENTENCES, ASSIGNED, REPEATED = 12, 500, 1000, 100
+SINKS, SENTENCES, FEWER, ASSIGNED, REPEATED = 12, 500, 100, 1000, 100
 CLASSES = {"mpnet": "AutoModel"}  # its checkpoint lacks the output layer of the class that it was saved from
 ON_REPEATED = ("induction", "duplicate")
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # in place of a dependency; a decoder has those that are negative
@@ -39,7 +39,7 @@ def main(
     ] = "trained,untrained,as sharp,fixed offset",
     sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
     parts: Annotated[
-        str, typer.Option(help="Which of: text, repeated, previous; commas between.")
+        str, typer.Option(help="Which of: text, repeated, previous, undecided; commas between.")
     ] = "text,repeated,previous",
 ) -> None:
     """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
@@ -49,14 +49,17 @@ def main(
     hr.save_table(roles, HERE / f"{name}-roles.parquet")
     text = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(sentences, seed=0)
     repeated = hr.repeated_tokens(tokenizer, REPEATED, seed=1)
+    corpora = {"": text, "-repeated": repeated, "-previous": repeated, "-undecided": _others(data)}
     for arm in arms.split(","):
         tested = untrained(model, seed=0) if arm == "untrained" else model
-        for part, corpus in (("", text), ("-repeated", repeated), ("-previous", repeated)):
+        for part, corpus in corpora.items():
             if (part.removeprefix("-") or "text") not in parts.split(","):
                 continue
-            patterns = _patterns(roles, is_repeated=bool(part))
+            patterns = _patterns(roles, is_repeated=part == "-repeated")
             if part == "-previous":
                 patterns = _previous(roles) if arm in ("trained", "untrained") else {}
+            if part == "-undecided":
+                patterns = _undecided(name, patterns) if arm == "trained" else {}
             if arm == "as sharp":
                 patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
             if arm == "fixed offset":
@@ -97,6 +100,28 @@ def _previous(roles: pd.DataFrame) -> dict[Head, list[Pattern]]:
     """Return the pattern of the previous token for all heads of the layers of a decoder that have such a head."""
     layers = {(kind, layer) for kind, layer, _ in roles.index[roles["positional[-1]"]] if kind == "dec-self"}
     return {(*head,): [Offset(-1)] for head in roles.index if head[:2] in layers}
+
+
+def _others(data: Path) -> Corpus:
+    """Return the sentences of the plan that the fewer of language models and MPNet leave out."""
+    pud = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz")
+    seen = {sentence.text for sentence in pud.sample(FEWER, seed=0)}
+    drawn = pud.sample(SENTENCES, seed=0)
+    return Corpus(drawn.name, tuple(sentence for sentence in drawn if sentence.text not in seen))
+
+
+def _undecided(name: str, patterns: Mapping[Head, list[Pattern]]) -> dict[Head, list[Pattern]]:
+    """Return the patterns of single heads that the first sentences left undecided; of Gemma 3 the positional ones."""
+    table = hr.load_table(HERE / f"{name}.parquet")
+    rows = {*table.index[table["verdict"] == "undecided"]}
+    chosen: dict[Head, list[Pattern]] = {}
+    for head, given in patterns.items():
+        left = [one for one in given if (":".join(map(str, head)), one.label) in rows]
+        if name == "gemma3":
+            left = [one for one in left if isinstance(one, Offset)]
+        if left:
+            chosen[head] = left
+    return chosen
 
 
 def _alone(patterns: Mapping[Head, list[Pattern]]) -> list[Head]:
@@ -152,7 +177,7 @@ def _test(
         corpus,
         patterns,
         metric=metric,
-        alone=_alone(patterns) if arm != "every head" else None,
+        alone=_alone(patterns) if not (arm == "every head" or name.endswith("undecided")) else None,
         study=folder / name,
         folder=folder / name / ".sweeps",
     )
