@@ -45,7 +45,7 @@ def main(
     """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
     logging.basicConfig(level=logging.INFO)
     model, tokenizer = minilm() if name == "minilm" else hr.load(folder, cls=CLASSES.get(name))
-    scores, roles = _assigned(model, tokenizer, data, work / name)
+    scores, roles = assigned(model, tokenizer, data, work / name)
     hr.save_table(roles, HERE / f"{name}-roles.parquet")
     text = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(sentences, seed=0)
     repeated = hr.repeated_tokens(tokenizer, REPEATED, seed=1)
@@ -65,12 +65,12 @@ def main(
             if arm == "fixed offset":
                 patterns = _fixed_offsets(patterns)
             if arm == "every head":
-                patterns = {} if part else {head: [_best_offset(scores, head)] for head in scores.index}
+                patterns = {} if part else {head: [best_offset(scores, head)] for head in scores.index}
             if patterns:
                 _test(tested, tokenizer, corpus, patterns, work / name / arm, f"{name}{part}", arm)
 
 
-def _assigned(
+def assigned(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Path, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Score the heads on EWT, and on repeated tokens if the model is a decoder; assign roles by the thresholds."""
@@ -142,11 +142,12 @@ def _as_sharp(scores: pd.DataFrame, roles: pd.DataFrame, heads: Iterable[Head]) 
             continue
         apart = (others["confidence"] - scores.loc[(kind, layer, head), "confidence"]).abs()
         near = apart.idxmin()
-        chosen[near] = [_best_offset(scores, near)]
+        chosen[near] = [best_offset(scores, near)]
     return chosen
 
 
-def _best_offset(scores: pd.DataFrame, head: Head) -> Pattern:
+def best_offset(scores: pd.DataFrame, head: Head) -> Pattern:
+    """Return the offset that fits a head best."""
     return Offset(int(scores.loc[head, "position[offset]"]))
 
 
