@@ -89,7 +89,7 @@ def _work(run: Callable[[], object]) -> None:
         print(timed(run)[1], flush=True)
 
 
-def _texts(tokenizer, length: int, total: int, text: Path) -> hr.Corpus:
+def texts(tokenizer, length: int, total: int, text: Path) -> hr.Corpus:
     """Texts of about so many tokens, special ones included."""
     ids = tokenizer(" ".join(sentence.text for sentence in hr.read(text)), add_special_tokens=False)["input_ids"]
     inside = length - tokenizer.num_special_tokens_to_add()
@@ -99,12 +99,12 @@ def _texts(tokenizer, length: int, total: int, text: Path) -> hr.Corpus:
 
 
 def _score(model, tokenizer, length: int, total: int, text: Path) -> Callable[[], object]:
-    corpus = _texts(tokenizer, length, total, text)
+    corpus = texts(tokenizer, length, total, text)
     return lambda: hr.score(model, tokenizer, corpus)
 
 
 def _ablate(model, tokenizer, length: int, total: int, text: Path) -> Callable[[], object]:
-    corpus = _texts(tokenizer, length, total, text)
+    corpus = texts(tokenizer, length, total, text)
     return lambda: hr.ablate(model, tokenizer, corpus, metric="loss", n_resamples=0)
 
 

@@ -14,13 +14,14 @@ import large
 import length
 import long_text
 import peers
+import plain
 import relevance
 import scores
 import stream
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (ablation, against, early, gates, large, length, long_text, peers, relevance, scores, stream):
+for module in (ablation, against, early, gates, large, length, long_text, peers, plain, relevance, scores, stream):
     app.command(module.__name__, help=module.__doc__)(module.main)
 
 

@@ -24,7 +24,7 @@ def main() -> None:
         ax = hr.plots.roles(hr.load_table(HERE / name / "roles.parquet"))
         ax.set_title(f"{title}: what each head attends to")
         below = hr.plots.heatmap(effects[column], cbar=False)
-        below.set_title("what the model loses without it")
+        below.set_title("what the model loses without each head")
         unit = "the loss, nats" if "loss" in str(column) else "agreement with the intact model's states"
         bar = below.figure.colorbar(below.collections[0], ax=below, orientation="horizontal", shrink=0.4, aspect=40)
         bar.set_label(f"change of {unit}")

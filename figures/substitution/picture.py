@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
+from table import PREVIOUS
 
 import headroles as hr
 from headroles.analysis.role_rules import names
@@ -22,9 +23,11 @@ WORDS = {
     "offset=1": "next token",
     "diagonal": "diagonal",
     "first": "first token (sinks)",
+    "all": "any role",
 }
+PARTS = {"": "", "-repeated": "", "-previous": " on repeats"}
 SHOWN = {
-    "own": ("the pattern of their role", "o", "C0"),
+    "own": ("the pattern of their role: it is what they do", "o", "C0"),
     "mean": ("their mean output", "^", "C7"),
     "wrong": ("as sharp elsewhere", "D", "C1"),
 }
@@ -59,21 +62,28 @@ def shares() -> pd.DataFrame:
     rows = []
     for role, words in WORDS.items():
         for name, model in (MODELS | TRANSLATORS).items():
-            for file in (HERE / f"{name}.parquet", HERE / f"{name}-repeated.parquet"):
-                table = hr.load_table(file) if file.is_file() else pd.DataFrame()
-                found = table[table.index.get_level_values("role") == role] if len(table) else table
-                if found.empty:
+            for part, where in PARTS.items():
+                if (row := _together(name, part, role)) is None:
                     continue
-                heads = found.index.get_level_values("heads")
-                row = found.iloc[-1] if heads[-1].startswith("all ") or len(found) == 1 else None
-                if row is None or row["applies"] < MOST or pd.isna(row["explained"]):
-                    continue
-                count = heads[-1].removeprefix("all ") if heads[-1].startswith("all ") else "1"
+                count = row.name[0].removeprefix("all ") if row.name[0].startswith("all ") else "1"
                 shown = {f"{cost}{end}": row[f"{cost}{end}"] / row["removed"] for cost in SHOWN for end in ENDS}
                 shown |= {"own.low": 1 - row["explained.high"], "own.high": 1 - row["explained.low"]}  # paired
-                what = {"role": words, "model": model, "heads": int(count), "removed": row["removed"]}
+                what = {"role": f"{words}{where}", "model": model, "heads": int(count), "removed": row["removed"]}
                 rows.append({**what, **shown, "verdict": row["verdict"]})
     return pd.DataFrame(rows)
+
+
+def _together(name: str, part: str, role: str) -> pd.Series | None:
+    """Return the row of all heads of a role, if it applies to half of the tokens or nearly and removal costs."""
+    file = HERE / f"{name}{part}.parquet"
+    table = hr.load_table(file) if file.is_file() and not (part and role == "all") else pd.DataFrame()
+    found = table[table.index.get_level_values("role") == role] if len(table) else table
+    if part == "-previous" and len(found):
+        found = found.loc[[PREVIOUS[name]]]  # beside it are other heads of its layer, without the role
+    if found.empty or not (found.index[-1][0].startswith("all ") or len(found) == 1):
+        return None
+    row = found.iloc[-1]
+    return None if row["applies"] < MOST or pd.isna(row["explained"]) else row
 
 
 def draw_shares(rows: pd.DataFrame) -> None:
@@ -104,9 +114,9 @@ def draw_shares(rows: pd.DataFrame) -> None:
     )
     ax.spines[["top", "right"]].set_visible(False)
     marks = [Line2D([], [], color=color, marker=marker, label=words) for words, marker, color in SHOWN.values()]
-    words = "the same, not shown to be what they do"
-    marks.append(Line2D([], [], color="C0", marker="o", markerfacecolor="white", label=words))
-    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    words = "the same: this is not shown"
+    marks.insert(1, Line2D([], [], color="C0", marker="o", markerfacecolor="white", label=words))
+    figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(HERE / "shares.png", dpi=120)
 
 

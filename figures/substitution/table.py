@@ -1,0 +1,86 @@
+"""The table of the page of results, from the tables of the study: python figures/substitution/table.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+import headroles as hr
+
+HERE = Path(__file__).parent
+MODELS = {
+    "minilm": "MiniLM",
+    "mpnet": "MPNet",
+    "smollm2": "SmolLM2",
+    "gemma3": "Gemma 3",
+    "marian": "Marian",
+    "translator": "demo translator",
+}
+ROLES = {
+    "offset=-1": "previous token",
+    "offset=1": "next token",
+    "dependency=nsubj": "subject to its verb",
+    "dependency=obj": "object to its verb",
+    "dependency=obj,head-to-dep": "verb to its object",
+    "first": "first token",
+    "all": "any role",
+}
+CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "there": "removed there"}
+PREVIOUS = {"smollm2": "dec-self:16:0", "gemma3": "dec-self:4:1"}  # the heads of the plan on repeated tokens
+MOST = 0.45  # of the tokens, at least; of dependencies those of MiniLM's heads
+
+
+def rows() -> list[str]:
+    """Every head and set whose pattern applies to half of the tokens or nearly, without single sinks and diagonals."""
+    found = []
+    for name in MODELS:
+        for part in ("", "-repeated", "-previous"):
+            if (file := HERE / f"{name}{part}.parquet").is_file():
+                table = hr.load_table(file)
+                found += [
+                    _row(name, part, place, row) for place, row in table.iterrows() if _shown(name, part, place, row)
+                ]
+    return found
+
+
+def _shown(name: str, part: str, place: tuple[str, str], row: pd.Series) -> bool:
+    heads, role = place
+    alone = not heads.startswith("all ")
+    if part == "-previous":
+        return heads == PREVIOUS[name]
+    if role == "special" or (role == "all" and part):  # the same sinks but for punctuation; of two roles of heads
+        return False
+    if alone and (role == "diagonal" or (role == "first" and name != "translator")):
+        return False
+    return bool(row["applies"] >= MOST) or (name == "minilm" and alone)
+
+
+def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
+    heads, role = place
+    who = heads if heads.startswith("all ") else heads.partition(":")[2]
+    where = ", repeated tokens" if part == "-previous" else ""
+    control = min(CONTROLS, key=lambda each: row.get(each, float("inf")))
+    explained = (
+        ""
+        if pd.isna(row["explained"])
+        else "{:.2f} [{:.2f}, {:.2f}]".format(*row[["explained", "explained.low", "explained.high"]])
+    )
+    cells = [
+        f"{MODELS[name]} {who}, {ROLES.get(role, role)}{where}",
+        f"{row['applies']:.0%}",
+        _cost(row["removed"]),
+        _cost(row["own"]),
+        f"{_cost(row[control])} ({CONTROLS[control]})",
+        explained,
+        row["verdict"],
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _cost(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+if __name__ == "__main__":
+    print("\n".join(rows()))
