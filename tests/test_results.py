@@ -91,9 +91,8 @@ def test_role_tests():
     before = previous.loc["dec-self:16:0"]
     others = previous.drop(index=["dec-self:16:0", "all 9"])["verdict"].value_counts()
     assert (before["verdict"], *others) == ("its role is what it does", 4, 2, 2)
-    gemma = table("substitution/gemma3-previous")["verdict"]
-    assert gemma["dec-self:4:1"].tolist() == ["its role is what it does"]
-    assert (gemma.drop(index="dec-self:4:1") == "its role is what it does").sum() == 0
+    gemma = table("substitution/gemma3-previous").droplevel("role")["verdict"]
+    assert gemma.index[gemma == "its role is what it does"].tolist() == ["dec-self:4:1"]
     assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"does not matter here"}
     assert others.index[0] == "it has the pattern, and does something else"
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))

@@ -61,8 +61,8 @@ def shares() -> pd.DataFrame:
     """
     rows = []
     for role, words in WORDS.items():
-        for name, model in (MODELS | TRANSLATORS).items():
-            for part, where in PARTS.items():
+        for part, where in PARTS.items():
+            for name, model in (MODELS | TRANSLATORS).items():
                 if (row := _together(name, part, role)) is None:
                     continue
                 count = row.name[0].removeprefix("all ") if row.name[0].startswith("all ") else "1"
