@@ -95,6 +95,9 @@ def test_role_tests():
     assert gemma.index[gemma == "its role is what it does"].tolist() == ["dec-self:4:1"]
     assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"does not matter here"}
     assert others.index[0] == "it has the pattern, and does something else"
+    untrained = table("substitution/smollm2-untrained")
+    assert f"none of {len(untrained)} rows of SmolLM2's shape passes" in PAGES["role-tests"]
+    assert not untrained["verdict"].str.startswith("its role").any()
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
     together = [mpnet.loc[("all 3", "offset=-1")], mpnet.loc[("all 2", "offset=1")], marian.loc[("all 11", "diagonal")]]
     times = [row["own"] / row["removed"] for row in together]
