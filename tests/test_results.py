@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -105,10 +105,8 @@ def test_role_tests():
         "role-tests",
         f"together their exact pattern costs {min(times):.0f} to {max(times):.0f} times what removing them costs",
     )
-    sys.path.insert(0, str(FIGURES / "substitution"))
-    from table import rows
-
-    assert "\n".join(rows()) in PAGES["role-tests"]
+    rows = runpy.run_path(str(FIGURES / "substitution/table.py"))["rows"]()
+    assert "\n".join(rows) in PAGES["role-tests"]
     shares = pd.read_csv(FIGURES / "substitution/shares.csv").set_index(["role", "model"])
     for name, model in (("smollm2", "SmolLM2-135M"), ("gemma3", "Gemma 3 270M")):
         row = table(f"substitution/{name}").loc[lambda each: each.index.isin(["first"], level="role")].iloc[-1]

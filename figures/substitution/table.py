@@ -82,5 +82,10 @@ def _cost(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the rows."""
     print("\n".join(rows()))
+
+
+if __name__ == "__main__":
+    main()

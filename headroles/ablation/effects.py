@@ -123,7 +123,7 @@ def ablate(
         corpus_of(corpus),
         the_metric(metric),
         unit,
-        None if sets is None else dict(sets),
+        None if sets is None else _named(sets),
         known_replacement(replacement),
         early,
         precision,
@@ -162,6 +162,14 @@ def ablate_sets(
     return ablate(model, tokenizer, corpus, sets=sets, **options)
 
 
+def _named(sets: Mapping[str, Iterable[Head | str] | str]) -> dict[str, Iterable[Head | str] | str]:
+    if not isinstance(sets, Mapping):
+        raise TypeError(
+            f"sets without names: got {type(sets).__name__}; expected name -> heads, as {{'two': ['L0H1']}}"
+        )
+    return dict(sets)
+
+
 def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
     final = f"{'ablation-' if ablation.sets is None else ''}{ablation.name}"
@@ -170,7 +178,8 @@ def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) 
         name = f"best-{ablation.metric.name}-{on_disk(ablation.replacement)}"
         tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True), **tables}
     key = ablation.key()
-    keys = {name: f"{key}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
+    rows = "" if ablation.sets is None else f"|rows:{hashlib.sha256(repr([*ablation.sets]).encode()).hexdigest()[:12]}"
+    keys = {name: f"{key}{rows}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
     if all(study.holds(name, keys[name]) for name in tables):
         return study.load(final)
     statistics = study.keep(f"examples-{ablation.name}", key, lambda: ablation.measure(**options).table())

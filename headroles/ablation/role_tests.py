@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
@@ -26,11 +27,12 @@ from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.imposing import ByHead
-from headroles.models.masking import Head
-from headroles.patterns.base import Pattern
+from headroles.models.masking import Head, mask_heads
+from headroles.patterns.base import Coverage, Pattern
 from headroles.patterns.controls import Absent, Shift, Shuffle
 from headroles.patterns.of_roles import pattern_of
 from headroles.tables import frame
+from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ def test_roles(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: CorpusLike,
-    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]],
+    roles: pd.DataFrame | Mapping[Head | str, Pattern | Sequence[Pattern]],
     *,
     metric: str | Metric = "loss",  # noqa: PT028
     alone: Iterable[Head | str] | str | None = None,  # noqa: PT028
@@ -74,7 +76,8 @@ def test_roles(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: Other examples than those on which the roles were assigned.
-        roles: Table of `hr.roles`, or head -> pattern or patterns. Roles without a pattern are left out.
+        roles: Table of `hr.roles`, or head -> pattern or patterns, heads as in `head_mask`. Roles without a pattern
+            are left out.
         metric: Name of a metric or objective; "agreement" for an encoder without a task:
             the cosine of its states with those of the intact model.
         alone: Heads that are tested one by one; by default all that have a role. (kind, layer, head) each, or in
@@ -115,7 +118,10 @@ def test_roles(
     """  # noqa: DOC502
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), the_metric(metric)
     named = None if alone is None else handle.named_heads(alone)
-    assigned = _assigned(roles, patterns or {}, named)
+    known = (
+        roles if isinstance(roles, pd.DataFrame) else dict(zip(handle.named_heads(roles), roles.values(), strict=True))
+    )
+    assigned = _assigned(known, patterns or {}, named)
     for heads in assigned:
         handle.named_heads([head for head, _ in heads.members])
     kept = None if study is None else study_at(study)
@@ -293,14 +299,21 @@ class _Test:
 
     def _coverage(self) -> Array:
         """Return to what share of the tokens, to how many, and in how many texts patterns apply: [3, row]."""
-        known: dict[tuple[str, str], Array] = {}  # of each text [tokens to which the pattern applies, tokens]
-        sweeps: dict[tuple[bool, bool], Sweep] = {}  # patterns of the same needs have the same batches
-        for head, pattern in (member for row in self.rows for member in row.members):
-            if (place := (head[0], pattern.label)) not in known and not pattern.needs_weights:
-                sweep = sweeps.setdefault((needs_words(pattern), pattern.needs_counts), self._sweep(pattern))
-                parts = [torch.stack(pattern.coverage(batch, head, sweep.counted)) for batch in sweep.batches]
-                known[place] = torch.cat(parts, dim=1).cpu().numpy()  # in the order of the batches, the same for all
-        return np.transpose([_extent([known.get((head[0], p.label)) for head, p in row.members]) for row in self.rows])
+        known: dict[tuple[tuple[Kind, int], Pattern], list[Tensor]] = {}  # of a batch [its tokens, all tokens] by text
+        members = {member for row in self.rows for member in row.members if not member[1].needs_weights}
+        for needs in {_needs(pattern) for _, pattern in members}:  # patterns of the same needs have the same batches
+            those = {(head[:2], pattern): head for head, pattern in members if _needs(pattern) == needs}
+            sweep = self._sweep(next(pattern for _, pattern in those))
+            gates = self.model.head_mask(those.values())
+            with self.model.evaluating(), torch.no_grad():
+                for batch in sweep.batches:
+                    count = Coverage(those, batch, sweep.counted)
+                    with mask_heads(self.model.model, gates, count):
+                        self.model.forward_body(batch)
+                    for place, found in count.found.items():
+                        known.setdefault(place, []).append(torch.stack(found))
+        extents = {place: torch.cat(parts, dim=1).cpu().numpy() for place, parts in known.items()}
+        return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
         """Return the change of the metric towards worse, and its resamples: [row, 1 + resample]."""
@@ -328,6 +341,11 @@ class _Test:
     def _index(self) -> pd.MultiIndex:
         names = [written(row.heads) if len(row.members) == 1 else f"all {len(row.members)}" for row in self.rows]
         return pd.MultiIndex.from_arrays([names, [row.role for row in self.rows]], names=["heads", "role"])
+
+
+def _needs(pattern: Pattern) -> tuple[bool, bool]:
+    """Return whether a pattern needs the words of sentences, and counts of tokens."""
+    return needs_words(pattern), pattern.needs_counts
 
 
 def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:

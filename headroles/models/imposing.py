@@ -86,6 +86,11 @@ class ByHead(Imposed):
     def __init__(self, replacements: Mapping[Head, Imposed]) -> None:
         self.replacements = dict(replacements)
         parts = self.replacements.values()
+        if strays := [part for part in parts if not isinstance(part, Imposed)]:
+            raise ValueError(
+                f"no pattern: got {strays[0]!r} for one head; expected a pattern for each, such as Offset(-1); try "
+                f"replacement={strays[0]!r} for all of them"
+            )
         self.needs_weights = any(part.needs_weights for part in parts)
         self.needs_trees = any(part.needs_trees for part in parts)
         self.needs_counts = any(part.needs_counts for part in parts)

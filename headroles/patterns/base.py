@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from headroles.models.batching import Batch, TokenView
-from headroles.models.heads import Head
 from headroles.models.imposing import Counted, Imposed, Values, attended
 from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD
@@ -62,18 +62,15 @@ class Pattern(Imposed):
     def applies(self, observation: Observation) -> Tensor:
         """Return which content queries the pattern is about: bool [batch, query], or [batch, heads, query]."""
         content = observation.queries.content
-        about = self.targets(observation).sum(-1) > 0
-        return about & (content if about.ndim == 2 else content[:, None])
+        about = self._seen(observation).sum(-1) > 0  # [batch, heads or 1, query]
+        about = about & content[:, None]
+        return about[:, 0] if about.shape[1] == 1 else about
 
-    def coverage(self, batch: Batch, head: Head, counted: Counted | None = None) -> tuple[Tensor, Tensor]:
-        """Return to how many content queries of each text the pattern applies, and how many there are: each [batch]."""
-        kind, layer, _ = head
-        content = batch.queries(kind).content
-        none = torch.empty(1, device=content.device).expand(
-            len(content), 1, content.shape[1], batch.keys(kind).ids.shape[1]
-        )
-        applies = self.applies(replace(_observed(batch, kind, none, counted), layer=layer))
-        return (applies.any(1) if applies.ndim == 3 else applies).sum(-1), content.sum(-1)
+    def _seen(self, observation: Observation) -> Tensor:
+        """Return the weights on keys that the model's mask allows: [batch, heads or 1, query, key]."""
+        weights = self.targets(observation)
+        weights = weights if weights.ndim == 4 else weights[:, None]
+        return weights if observation.allowed is None else weights * observation.allowed
 
     @property
     def needs(self) -> list[str]:
@@ -116,10 +113,7 @@ class Pattern(Imposed):
                 f"pattern {self} needs all tokens in one forward: got {got} examples, queries and keys; expected "
                 f"{expected}; try use_cache=False"
             )
-        weights = self.targets(observation)
-        weights = weights if weights.ndim == 4 else weights[:, None]  # [batch, heads or 1, query, key]
-        if values.allowed is not None:
-            weights = weights * values.allowed
+        weights = self._seen(replace(observation, allowed=values.allowed))
         whole = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
         weights = weights / whole.clamp(min=torch.finfo(torch.float32).tiny)
         return torch.where((whole > 0).transpose(1, 2), self.outputs_where(weights, site, values), z)
@@ -181,6 +175,34 @@ class _Bound(Imposed):
             return z
         observation = _observed(self.batch, site.kind, _weights(values, z), self.counted)
         return self.pattern.imposed(replace(observation, layer=site.layer), site, z, values)
+
+
+class Coverage(Imposed):
+    """A count of the queries to which patterns apply, in forwards of one batch; heads keep their outputs.
+
+    Args:
+        patterns: Kind and layer of heads, and a pattern of theirs that needs no weights.
+        batch: The batch.
+        counted: Counts of tokens, where a pattern needs them.
+
+    Attributes:
+        found: Of each of `patterns` the content queries of each text to which it applies, and all: each [batch].
+    """
+
+    def __init__(self, patterns: Iterable[tuple[tuple[Kind, int], Pattern]], batch: Batch, counted: Counted | None):
+        self.patterns, self.batch, self.counted = [*patterns], batch, counted
+        self.found: dict[tuple[tuple[Kind, int], Pattern], tuple[Tensor, Tensor]] = {}
+
+    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+        """Return the heads' own outputs."""
+        own = _observed(self.batch, site.kind, _weights(values, z), self.counted)
+        own = replace(own, layer=site.layer, allowed=values.allowed)
+        for key, pattern in self.patterns:
+            if key == site.key:
+                applies = pattern.applies(own)
+                count = (applies.any(1) if applies.ndim == 3 else applies).sum(-1)
+                self.found[key, pattern] = count, own.queries.content.sum(-1)
+        return z
 
 
 def _observed(batch: Batch, kind: Kind, weights: Tensor, counted: Counted | None) -> Observation:

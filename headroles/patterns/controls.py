@@ -32,8 +32,9 @@ class _Other(OfPattern, Pattern):
 class Shift(_Other):
     """The targets of a pattern, each `by` tokens later: equally sharp, elsewhere.
 
-    Where a shifted target is no content token that the query may attend to, the shift is to the other side. Where
-    neither is, the pattern does not apply.
+    Where a shifted target is no content token that the query may attend to, all of its targets are shifted to the other
+    side; where they cannot be, each that cannot go one way goes the other, as the first and the last token do. Where
+    nothing of it is possible, or the targets would be the same, the pattern does not apply.
 
     Args:
         pattern: The pattern.
@@ -46,7 +47,10 @@ class Shift(_Other):
         """Return the shifted weights."""
         targets = self.pattern.targets(observation)
         there, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
-        return torch.where(_whole(there, targets), there, torch.where(_whole(back, targets), back, 0.0))
+        both = there + _moved(targets - _shifted(there, -self.by), -self.by, observation)
+        is_other = ((both - targets).abs().sum(-1, keepdim=True) > 1e-6) & _whole(both, targets)
+        either = torch.where(_whole(back, targets), back, torch.where(is_other, both, 0.0))
+        return torch.where(_whole(there, targets), there, either)
 
 
 @dataclass(frozen=True)
@@ -130,17 +134,23 @@ class Where(Pattern):
 def _visible(observation: Observation) -> Tensor:
     """Return the content keys that a query may attend to: bool [batch, query, key]."""
     keys = observation.keys.content[:, None].expand(-1, observation.queries.ids.shape[1], -1)
-    return keys.tril(observation.first) if observation.causal else keys
+    keys = keys.tril(observation.first) if observation.causal else keys
+    return keys if observation.allowed is None else keys & observation.allowed.any(1)
 
 
 def _moved(targets: Tensor, by: int, observation: Observation) -> Tensor:
     """Return targets moved along the keys, without those that left the keys that a query may attend to."""
+    visible = _visible(observation)
+    return _shifted(targets, by) * (visible if targets.ndim == 3 else visible[:, None])
+
+
+def _shifted(targets: Tensor, by: int) -> Tensor:
+    """Return targets moved along the keys, without those that left them."""
     size = targets.shape[-1]
     moved = torch.zeros_like(targets)
     if abs(by) < size:
         moved[..., max(by, 0) : size + min(by, 0)] = targets[..., max(-by, 0) : size - max(by, 0)]
-    visible = _visible(observation)
-    return moved * (visible if targets.ndim == 3 else visible[:, None])
+    return moved
 
 
 def _whole(moved: Tensor, targets: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class Observation:
         of: what `weights` are.
         layer: layer of the site; -1 where it is unknown.
         counted: which queries count for which head, bool [batch, heads, query]; None: all for all heads.
+        allowed: which keys the model's mask allows, bool [batch, heads or 1, query, key]; None where it is unknown.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Observation:
     of: Weights = "attention"
     layer: int = -1
     counted: Tensor | None = None
+    allowed: Tensor | None = None
 
     @property
     def places(self) -> Tensor:
@@ -120,6 +122,11 @@ class Observation:
             return torch.ones_like(self.queries.content)
         return self.keys.attention_mask.cumsum(-1)[:, self.places] > 1
 
+    @property
+    def _asked(self) -> Tensor:
+        """Whether each query of a decoder is content as a key: bool [batch, query]."""
+        return self.keys.content[:, self.places]
+
     @cached_property
     def _without_sink(self) -> dict[float, Observation]:
         return {}
@@ -136,7 +143,11 @@ class Observation:
         if least in self._without_sink:
             return self._without_sink[least]
         keys = self.keys.without_first
-        queries = keys.span(self.first, self.first + self.weights.shape[-2]) if self.causal else self.queries
+        queries = self.queries
+        if self.causal:
+            queries = keys.span(self.first, self.first + self.weights.shape[-2])
+            if not torch.equal(self.queries.content, self._asked):  # of what is written alone, for example
+                queries = replace(queries, content=queries.content & self.queries.content, kept={})
         counted = self.off_sink >= least  # [batch, heads, query]
         scale = torch.where(counted, 1 / self.off_sink, 0)
         weights = (self.weights * keys.content[:, None, None]).mul_(scale[..., None])

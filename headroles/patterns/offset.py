@@ -24,6 +24,10 @@ class Offset(Pattern):
     kinds = SELF
     about = "at a fixed offset"
 
+    def __post_init__(self) -> None:
+        if self.offset != int(self.offset):
+            raise ValueError(f"no whole number of tokens: got offset={self.offset!r}; expected one such as -1")
+
     def targets(self, observation: Observation) -> Tensor:
         """Return weight 1 on the token at the offset."""
         places = observation.places + self.offset  # [query]

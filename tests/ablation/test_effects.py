@@ -466,6 +466,32 @@ def test_a_table_of_sets_says_what_was_measured():
     }
 
 
+def test_in_a_study_each_set_has_its_own_effect_under_its_own_name(tmp_path):
+    one, other = [("dec-self", 0, 1)], [("dec-self", 1, 0), ("dec-self", 1, 3)]
+    first = sets({"x": one, "y": other}, study=tmp_path)
+    measured = sorted(tmp_path.rglob("examples-*"))
+    again = sets({"y": one, "x": other}, study=tmp_path)
+    assert again.index.tolist() == ["y", "x"]
+    np.testing.assert_array_equal(again, first)
+    assert sorted(tmp_path.rglob("examples-*")) == measured  # nothing is measured again
+
+
+def test_sets_without_names_several_metrics_and_heads_without_a_pattern_are_refused():
+    with pytest.raises(
+        TypeError, match=whole("sets without names: got list; expected name -> heads, as {'two': ['L0H1']}")
+    ):
+        sets([["L0H1"]])
+    message = "one metric at a time: got ['loss', 'agreement']; expected a name such as 'loss', or a metric"
+    with pytest.raises(TypeError, match=whole(message)):
+        sets(metric=["loss", "agreement"])
+    message = (
+        "no pattern: got 'mean' for one head; expected a pattern for each, such as Offset(-1); try replacement='mean' "
+        "for all of them"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        sets(replacement={("dec-self", 0, 1): "mean"})
+
+
 def test_a_set_with_a_head_that_there_is_not():
     message = "no head ('cross', 0, 0) in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
     with pytest.raises(ValueError, match=whole(message)):

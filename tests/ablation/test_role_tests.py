@@ -7,6 +7,9 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from helpers import zoo
+from helpers.letters import corpus as letters
+from helpers.letters import tokens_of
 
 import headroles as hr
 from headroles.ablation import role_tests
@@ -99,6 +102,30 @@ def test_a_head_that_is_exactly_its_role_is_explained(agreement):
 def test_a_pattern_applies_to_the_tokens_that_have_what_it_is_about(case, agreement):
     words = [len(sentence.text.split()) for sentence in texts(case)]
     np.testing.assert_allclose(agreement["applies"], 1 - len(words) / sum(words))  # all but the first of a text
+
+
+def test_a_pattern_applies_to_nothing_beyond_the_window():
+    """Windows of four tokens: plain counts of the tokens of which an equal one is among the last three."""
+    model, tokenizer, given = zoo.tiny("mistral"), tokens_of("mistral"), letters(12)
+    rows = [tokenizer(sentence.text)["input_ids"] for sentence in given]
+    special = {*tokenizer.all_special_ids}
+    content = sum(token not in special for row in rows for token in row)
+
+    def count(window):
+        return [
+            sum(
+                token not in special and token in row[max(0, place - window + 1) : place]
+                for place, token in enumerate(row)
+            )
+            for row in rows
+        ]
+
+    assert model.config.sliding_window == 4
+    assert sum(count(4)) < sum(count(100))
+    table = hr.test_roles(model, tokenizer, given, {("dec-self", 1, 0): Duplicate()}, n_resamples=10)
+    assert table["tokens"].tolist() == [sum(count(4))]
+    assert table["applies"].tolist() == pytest.approx([sum(count(4)) / content])
+    assert table["texts"].tolist() == [sum(each > 0 for each in count(4))]
 
 
 def test_a_pattern_of_few_tokens_is_a_part_of_what_a_head_does(agreement):
@@ -288,6 +315,16 @@ def test_sharp_attention_to_a_wrong_place_costs_more_than_no_head(planted, case)
     assert row["own"] > row["removed"] > 0
     assert row["explained"] <= row["explained.high"] < 0
     assert row["verdict"] == VERDICTS[2]
+
+
+def test_heads_may_be_in_writing(planted, case):
+    tables = [
+        hr.test_roles(planted, case.tokenizer, texts(case)[:6], {head: Offset(-1)}, n_resamples=10)
+        for head in (EXACT, "L0H0", "dec-self:0:0")
+    ]
+    assert tables[0].index.tolist() == [("dec-self:0:0", "offset=-1")]
+    for table in tables[1:]:
+        pd.testing.assert_frame_equal(table, tables[0])
 
 
 def test_no_roles_and_roles_ahead_are_refused(planted, case):

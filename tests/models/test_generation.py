@@ -67,9 +67,10 @@ def read_while_writing(model, ids, ends):
 
 def test_scores_are_those_of_attention_while_the_model_writes():
     model, tokens = model_of(), tokenizer("<s> $A")
-    table = hr.score(model, tokens, TEXTS, SCORES, n_resamples=0, generate=NEW)
+    table = hr.score(model, tokens, TEXTS, SCORES, n_resamples=0, generate=NEW, without_sink=True)
     stops, special = model.generation_config.eos_token_id, {0, 1, 2}
     largest, previous, first, queries, pairs, lengths = 0.0, 0.0, 0.0, 0, 0, set()
+    off, counted = 0.0, 0.0  # the sink
     for sentence in TEXTS:
         ids = tokens(sentence.text)["input_ids"]
         new, rows = read_while_writing(model, ids, stops)
@@ -81,12 +82,16 @@ def test_scores_are_those_of_attention_while_the_model_writes():
             largest = largest + on_content.max(-1)
             previous = previous + (on_content.argmax(-1) == place - 1) * content[place - 1]
             first = first + row[..., 0]
+            others = row * content[: place + 1] * (np.arange(place + 1) > 0)
+            left = others.sum(-1)  # [layer, head]
+            off, counted = off + np.where(left >= 0.01, others.max(-1) / left, 0), counted + (left >= 0.01)
             queries, pairs = queries + 1, pairs + content[place - 1]
         lengths.add(len(new))
     assert len(lengths) > 1
     close(table["confidence"], (largest / queries).flatten())
     close(table["position[-1]"], (previous / pairs).flatten())
     close(table["sink[first]"], (first / queries).flatten())
+    close(table["confidence-nosink"], (off / counted).flatten())
 
 
 def test_nothing_depends_on_batches_and_the_provenance_names_the_number_of_tokens():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import zoo
@@ -42,6 +44,31 @@ def test_a_shift_moves_or_is_reflected(kind, by):
         expected.append(at(places[0], size).tolist() if places else [0.0] * size)
     assert table(Shift(Previous(), by), seen) == expected
     assert any(map(any, expected)) == (by != 9)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_of_the_first_and_the_last_token_each_is_shifted_inwards(by):
+    seen = observation(torch.ones(6, 6), special=(0, 5))
+    half = (at(1, 6) + at(4, 6)) / 2
+    assert table(Special(), seen)[1:5] == [((at(0, 6) + at(5, 6)) / 2).tolist()] * 4
+    assert table(Shift(Special(), by), seen)[1:5] == [half.tolist()] * 4
+
+
+@pytest.mark.parametrize(
+    "control", [Shift(Offset(-3), -1), Shift(Offset(-1), -1), Shuffle(Offset(-1)), Shuffle(First())]
+)
+def test_controls_are_within_the_window(control):
+    size, window = 12, 4
+    places = torch.arange(size)
+    apart = places[:, None] - places
+    seen = replace(
+        observation(torch.ones(size, size), kind="dec-self"), allowed=((apart >= 0) & (apart < window))[None, None]
+    )
+    weights = torch.tensor(table(control, seen))
+    own = torch.tensor(table(control.pattern, seen))
+    assert not weights[(apart < 0) | (apart >= window)].any()
+    assert (weights.sum(-1) == own.sum(-1)).all()  # where the pattern applies, its control does
+    assert (weights != own).any(-1)[own.any(-1)].float().mean() > 0.5
 
 
 @pytest.mark.parametrize("pattern", [Previous(), First(), Special(), Streaming(2, 2)])

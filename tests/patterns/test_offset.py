@@ -52,3 +52,8 @@ def test_a_decoder_cannot_look_ahead():
     zeros = torch.zeros(case.heads)
     with pytest.raises(ValueError, match=whole(message + "0 or below")), hr.mask_heads(case.model, zeros, Offset(1)):
         pass
+
+
+def test_an_offset_is_a_whole_number():
+    with pytest.raises(ValueError, match=whole("no whole number of tokens: got offset=-1.5; expected one such as -1")):
+        Offset(-1.5)

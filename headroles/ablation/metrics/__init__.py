@@ -27,6 +27,7 @@ def metric(given: str | Metric | objectives.Objective) -> Metric:
     `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
 
     Raises:
+        TypeError: It is none of these.
         ValueError: The name is that of no metric, objective or tokenisation.
     """
     if isinstance(given, Metric):
@@ -34,6 +35,8 @@ def metric(given: str | Metric | objectives.Objective) -> Metric:
     if isinstance(given, objectives.Objective):
         same = given.name in METRICS and type(given) is objectives.OBJECTIVES[given.name]
         return METRICS[given.name] if same else Of(given)
+    if not isinstance(given, str):
+        raise TypeError(f"one metric at a time: got {given!r}; expected a name such as 'loss', or a metric")
     if given in METRICS:
         return METRICS[given]
     if given.startswith("bleu-"):
