@@ -310,8 +310,8 @@ class _Test:
                     count = Coverage(those, batch, sweep.counted)
                     with mask_heads(self.model.model, gates, count):
                         self.model.forward_body(batch)
-                    for place, found in count.found.items():
-                        known.setdefault(place, []).append(torch.stack(found))
+                    for place, numbers in count.numbers.items():
+                        known.setdefault(place, []).append(torch.stack(numbers))
         extents = {place: torch.cat(parts, dim=1).cpu().numpy() for place, parts in known.items()}
         return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
 

@@ -186,22 +186,22 @@ class Coverage(Imposed):
         counted: Counts of tokens, where a pattern needs them.
 
     Attributes:
-        found: Of each of `patterns` the content queries of each text to which it applies, and all: each [batch].
+        numbers: Of each of `patterns` the content queries of each text to which it applies, and all: each [batch].
     """
 
     def __init__(self, patterns: Iterable[tuple[tuple[Kind, int], Pattern]], batch: Batch, counted: Counted | None):
         self.patterns, self.batch, self.counted = [*patterns], batch, counted
-        self.found: dict[tuple[tuple[Kind, int], Pattern], tuple[Tensor, Tensor]] = {}
+        self.numbers: dict[tuple[tuple[Kind, int], Pattern], tuple[Tensor, Tensor]] = {}
 
     def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
         """Return the heads' own outputs."""
-        own = _observed(self.batch, site.kind, _weights(values, z), self.counted)
-        own = replace(own, layer=site.layer, allowed=values.allowed)
+        seen = _observed(self.batch, site.kind, _weights(values, z), self.counted)
+        seen = replace(seen, layer=site.layer, allowed=values.allowed)
         for key, pattern in self.patterns:
             if key == site.key:
-                applies = pattern.applies(own)
+                applies = pattern.applies(seen)
                 count = (applies.any(1) if applies.ndim == 3 else applies).sum(-1)
-                self.found[key, pattern] = count, own.queries.content.sum(-1)
+                self.numbers[key, pattern] = count, seen.queries.content.sum(-1)
         return z
 
 

@@ -32,9 +32,9 @@ class _Other(OfPattern, Pattern):
 class Shift(_Other):
     """The targets of a pattern, each `by` tokens later: equally sharp, elsewhere.
 
-    Where a shifted target is no content token that the query may attend to, all of its targets are shifted to the other
-    side; where they cannot be, each that cannot go one way goes the other, as the first and the last token do. Where
-    nothing of it is possible, or the targets would be the same, the pattern does not apply.
+    Where a shifted target is no content token that the query may attend to, all targets are shifted to the other side.
+    Where that is impossible too, each target is shifted to the side that is left, as the first and the last token are.
+    Where that leaves none, or the same targets, the pattern does not apply.
 
     Args:
         pattern: The pattern.
