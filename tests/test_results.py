@@ -174,7 +174,7 @@ def test_cache_budgets():
     rows = pd.read_csv(folder / "comparison.csv").query("share == 0.75").set_index(["model", "other"])
     longer, less_long = effect["smollm2-2000"], -rows.loc[("smollm2-2000", "kvpress"), "effect"]
     assert f"and by {longer:.2f} nats in texts of 2,000" in (ROOT / "README.md").read_text("utf8")
-    says("cache-budgets", f"and to texts of 2,000 by {longer:.2f}", f"at 2,000 tokens {less_long:.2f} less than by kv")
+    says("cache-budgets", f"at 2,000 it rises by {longer:.2f}", f"at 2,000 tokens {less_long:.2f} less than by kv")
     for model in ("smollm2-2000", "gemma3-2000"):
         shown = [found.loc[(model, ranking)] for ranking in ("integrated-gradients", "kvpress")]
         for row in (*shown, rows.loc[(model, "kvpress")]):
@@ -182,7 +182,7 @@ def test_cache_budgets():
             assert f" {cell} |" in PAGES["cache-budgets"], (model, cell)
     assert (rows["holm"].dropna() < 0.001).all()
     less = -rows.loc["smollm2", "effect"]
-    words = "costs {:.2f} nats less than chosen by kvpress' rule, as was fixed before, and {:.2f} less"
+    words = "costs {:.2f} nats less than chosen by kvpress' rule as we wrote it again, the test that was fixed, and {:.2f} less"
     says("cache-budgets", words.format(less["kvpress"], less["random"]))
     budget = hr.load_table(folder / "smollm2-budget.parquet")["retrieval"]
     says("cache-budgets", f"the other {(budget == 0).sum():.0f} of {len(budget)}")
@@ -272,15 +272,22 @@ def test_correlations():
     marian, decoder = (pair(maps[name], "importance", "ablation[loss]") for name in ("Marian", "decoder"))
     says("correlations", f"by {marian} in a small Marian and {decoder} in a small decoder")
     says("correlations", f"nothing in common ({pair(classifier, 'importance', 'ablation[loss]').lstrip('-')})")
-    assert pair(maps["Marian"], "confidence", "ablation[loss]", "within") == "-0.01"
+    sharp = pair(maps["Marian"], "confidence", "ablation[loss]", "within")
+    survives = pair(classifier, "confidence", "survival[l0 36]", "within")
+    says(
+        "correlations", f"({sharp} in the Marian), but something of which heads survive ({survives} in the classifier)"
+    )
+    patched = [pair(maps["Marian"], "importance", "attribution[AtP].size", column) for column in ("all", "within")]
+    says("correlations", "by {} in trained models (within the Marian's layers by {})".format(*patched))
 
 
 def test_training():
     order = table("multi30k-en-de/dynamics/dynamics-order").set_index("epoch")
     says("training", f"rank correlation of {order.loc[1, 'all']:.2f} with", f"{order.loc[1, 'within']:.2f} after the")
     says("training", f"the sixth ({order.loc[6, 'within']:.2f};")
+    says("training", f"after the third of {order.loc[3, 'all']:.2f}")
     aligned = order["roles[alignment]"]
-    says("training", f"{aligned[3]} of the {aligned[10]} heads that move through the source do so at epoch 3")
+    says("training", f"{aligned[3]} of the {aligned[10]} heads that move through the source do so by epoch 3")
 
 
 def test_strategies():
@@ -294,7 +301,8 @@ def test_strategies():
     ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
     says("strategies", "importance is {:.1f} BLEU above chance at half of the heads, and {:.1f} after".format(*ahead))
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
-    assert 100 * (kept.max() - kept.min()).max() < 1.1
+    ends = 100 * (kept.max() - kept.min())
+    says("strategies", f"within {ends[36]:.1f} points at half of the heads and {ends[18]:.1f} at a quarter")
     speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
     says("strategies", f"{speed.iloc[0]:.2f} times as fast in batches of 64")
 
