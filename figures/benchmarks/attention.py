@@ -83,7 +83,7 @@ def _bare(of: Setting) -> Collect:
     model.set_attn_implementation("eager")
     names = {"enc-self": "encoder_attentions", "dec-self": "decoder_attentions", "cross": "cross_attentions"}
     if not model.config.is_encoder_decoder:
-        names["dec-self"] = "attentions"
+        names = dict.fromkeys(names, "attentions")
 
     def collect(batch: Batch) -> Iterator[tuple[tuple[str, int], Tensor]]:
         with torch.inference_mode():

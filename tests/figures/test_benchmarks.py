@@ -10,6 +10,7 @@ import attention
 import growth
 import pandas as pd
 import peers
+import plain
 import pytest
 import setting
 import torch
@@ -53,6 +54,15 @@ def test_padding_is_left_out_of_the_statistics_in_plain_torch(model):
     of = setting.Setting(model, setting.tokenizer(60), corpus)
     assert not of.batches[0].source.attention_mask.all()
     assert peers.difference(attention.transformers(of)(), attention.ours(of)()) < 1e-5
+
+
+def test_an_encoder_alone_has_the_same_statistics_in_plain_torch():
+    texts = ("w3 w4 w5 w6 w7 w8", "w9 w10", "w11 w12 w13")
+    of = setting.Setting(
+        hr.tiny_model("bert"), setting.tokenizer(60), hr.Corpus("ragged", tuple(map(hr.Sentence, texts)))
+    )
+    assert peers.difference(attention.transformers(of)(), attention.ours(of)()) < 1e-5
+    assert list(plain._ways(of)) == ["sdpa forward", "plain loop", "hr.score"]
 
 
 def test_a_tool_that_gives_something_else_is_not_compared():
