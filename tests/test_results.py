@@ -182,7 +182,8 @@ def test_cache_budgets():
             assert f" {cell} |" in PAGES["cache-budgets"], (model, cell)
     assert (rows["holm"].dropna() < 0.001).all()
     less = -rows.loc["smollm2", "effect"]
-    words = "costs {:.2f} nats less than chosen by kvpress' rule as we wrote it again, the test that was fixed, and {:.2f} less"
+    words = "costs {:.2f} nats less than chosen by kvpress' rule as we wrote it again, the test that was fixed, "
+    words += "and {:.2f} less"
     says("cache-budgets", words.format(less["kvpress"], less["random"]))
     budget = hr.load_table(folder / "smollm2-budget.parquet")["retrieval"]
     says("cache-budgets", f"the other {(budget == 0).sum():.0f} of {len(budget)}")
