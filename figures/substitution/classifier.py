@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import pandas as pd
 import typer
 from make import CLASSES, FEWER, HERE, assigned, best_offset
@@ -45,11 +44,11 @@ def main(
         hr.train(*hr.load_classifier(folder, learnt), learnt, place, seed=0, warmup_steps=20, **TUNE)
     hr.evaluate(*hr.load(place), dev, ["accuracy", "loss"]).to_csv(HERE / f"{NAME}-classifier.csv")
     importance = hr.score(*hr.load(place), dev, ["importance"], study=place)
-    survived = [_survival(place, learnt, seed) for seed in SEEDS]
+    survived = {f"survival[quarter {seed}]": _survival(place, learnt, seed) for seed in SEEDS}
     table = frame.table(
         {
             "explained": 1 - effects["own"] / effects["removed"],
-            "survival[quarter]": np.mean(survived, axis=0),
+            **survived,
         },
         frame.rows(scores),
         f"mpnet_classifier|{importance.attrs['signatures']['importance']}",
