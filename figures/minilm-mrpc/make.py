@@ -1,0 +1,62 @@
+"""The study of PLAN.md, a part at a time; resumes: python figures/minilm-mrpc/make.py PART MINILM DATA."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+
+import headroles as hr
+from headroles.ablation.cumulative.curves import repeated_ranking
+from headroles.pruning.comparison import compare_pruning
+
+HERE = Path(__file__).parent
+SEEDS, HALF, RANKED = (0, 1, 2), 0.5, 1000
+TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
+STRATEGIES = ("random", "importance", "-importance", "bottom", "middle", "top", "ends")
+
+
+def main(
+    part: Annotated[Literal["train", "michel", "budhraja"], typer.Argument(help="Part of the study.")],
+    folder: Annotated[str, typer.Argument(help="Folder of MiniLM.")],
+    data: Annotated[Path, typer.Argument(help="Folder with glue/MRPC.")],
+    work: Annotated[Path, typer.Option(help="Folder of the trained classifiers.")] = Path(".minilm-mrpc"),
+    seeds: Annotated[list[int], typer.Option(help="Seeds of this run.")] = [*SEEDS],  # noqa: B006
+    study: Annotated[Path, typer.Option(help="Folder of the tables.")] = HERE,
+) -> None:
+    """Train the classifiers; ablate their heads; or prune that of seed 0 and retrain."""
+    logging.basicConfig(level=logging.INFO)
+    train, test = (hr.read(data / f"glue/MRPC/msr_paraphrase_{name}.tsv.gz") for name in ("train", "test"))
+    if part == "train":
+        for seed in seeds:
+            torch.manual_seed(seed)  # of the new classifier
+            hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
+    elif part == "michel":
+        for seed in seeds:
+            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}")
+    else:
+        model, tokenizer = hr.load(work / "S-0")
+        options = {"strategies": STRATEGIES, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
+        compare_pruning(model, tokenizer, train, test, study=study, **options)
+
+
+def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path) -> None:
+    """Ablate each head, then more and more of them by three orders."""
+    model, tokenizer = hr.load(place)
+    effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=study)
+    hr.evaluate(model, tokenizer, test, ["accuracy", "loss"], study=study)
+    ranked = train.sample(RANKED, seed=0)
+    importance = hr.score(model, tokenizer, ranked, ["importance"], study=study)["importance"]
+    orders = {
+        "importance": importance.sort_values(kind="stable").index,
+        "importance, again": repeated_ranking(model, tokenizer, ranked),
+        "ablation[accuracy]": effects["ablation[accuracy]"].sort_values(ascending=False, kind="stable").index,
+    }
+    hr.ablation_curve(model, tokenizer, test, orders, metric="accuracy", study=study)
+
+
+if __name__ == "__main__":
+    typer.run(main)
