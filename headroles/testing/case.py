@@ -103,6 +103,14 @@ class Case:
                 convert(model, torch.float32)  # what was float32 before is the same again
             return_memory()
 
+    def within(self, allowed: float, measure: Callable[[PreTrainedModel], float]) -> float:
+        """Return how far off the model is, in float64 if it is too much in float32: rounding may be the cause."""
+        off = measure(self.model)
+        if not off <= allowed:
+            with self.in_float64() as model:
+                off = measure(model)
+        return off
+
     def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
         convert(model, torch.float64)
         return_memory()

@@ -222,6 +222,7 @@ def chosen(case: Case) -> float:
     return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))
 
 
+RESIDUE, SLOPE = 1e-4, 1e-2  # of the relevance of an output; of the slope along a direction
 STEPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of finite differences: large ones cross kinks, small ones are lost in rounding
 
 
@@ -247,15 +248,16 @@ def conserved(case: Case) -> float:
     def largest(output: Any) -> Tensor:
         return first(output).flatten(1).amax(-1).sum()
 
-    with case.in_float64() as model:
+    def residue(model: PreTrainedModel) -> float:
         report = balance(HeadModel(model), cast(case.inputs, model.dtype), largest, "cp")
-    return abs(totals(report)["residue"])
+        return abs(totals(report)["residue"])
+
+    return case.within(RESIDUE, residue)
 
 
 def head_gradients(case: Case) -> float:
     """Check that the gradient of the gates equals a finite difference."""
-    with case.in_float64() as model:
-        return _difference_of_gradients(case, model)
+    return case.within(SLOPE, partial(_difference_of_gradients, case))
 
 
 def _difference_of_gradients(case: Case, model: PreTrainedModel) -> float:

@@ -47,8 +47,8 @@ CHECKS: dict[str, Check] = {
     "loss": Check("ablation", checks.loss, 1e-4),
     "generation": Check("ablation", checks.generation, 1e-4),
     "forward": Check("relevance", checks.forward, 0),
-    "conserved": Check("relevance", checks.conserved, 1e-4),
-    "slopes": Check("pruning", checks.head_gradients, 1e-2),
+    "conserved": Check("relevance", checks.conserved, checks.RESIDUE),
+    "slopes": Check("pruning", checks.head_gradients, checks.SLOPE),
     "chosen": Check("pruning", checks.chosen, 0),
     "cut": Check("shrinking", checks.cut, 1e-4),
 }
@@ -64,9 +64,9 @@ def check_model(
 ) -> pd.DataFrame:
     """Check which features of this library a model supports.
 
-    What is checked is a copy in float32, which shares the memory of its weights if they are float32; two checks are in
-    float64, for which they are in memory once more, in twice the size. Texts are a few sentences where the folder of
-    the model has a tokenizer, random tokens elsewhere. Warnings and progress bars of the copies are not shown.
+    What is checked is a copy in float32, which shares the memory of its weights if they are float32. Where rounding
+    hides whether two checks hold, they are done in float64, in twice the memory. Texts are a few sentences where the
+    folder of the model has a tokenizer, random tokens elsewhere. Warnings and progress bars of copies are not shown.
 
     Args:
         model: A transformers model.
