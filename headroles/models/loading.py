@@ -231,10 +231,9 @@ def _loaded(
         return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
     if hasattr(cls, "_model_mapping"):  # AutoModelFor...
         cls = cls._model_mapping[type(config)]
-    with pruned.expected_type():
-        loaded: Any = resized(cls).from_pretrained(name, **options)
+    given, rest = type(config).from_dict(config.to_dict(), return_unused_kwargs=True, **options)
+    loaded: Any = resized(cls).from_pretrained(name, config=given, **rest)
     model, info = loaded
-    vars(model.config).pop("model_type", None)  # which `pruned.mark` wrote; the class has the true one
     model.__class__ = cls
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -194,21 +192,6 @@ def unmarked(name: str | Path, **place: Any) -> PreTrainedConfig | None:
         return None
     kind = kind.removesuffix(MARK)
     return transformers.CONFIG_MAPPING[kind].from_dict(config | {"model_type": kind})
-
-
-@contextmanager
-def expected_type() -> Iterator[None]:
-    """Keep transformers within the block from warning of the model type that `mark` wrote."""
-    log = logging.getLogger("transformers.configuration_utils")
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return MARK not in record.getMessage()
-
-    log.addFilter(is_other)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_other)
 
 
 MADE_BY = "Made by headroles"

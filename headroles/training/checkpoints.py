@@ -9,10 +9,29 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
+from headroles.models.pruned import resized
 from headroles.tables.io import replacing
 
 DIGESTS = "SHA256SUMS"  # in the format of the program sha256sum, which can check them, too
+
+
+def load_weights(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Load the weights in a folder into a model, also those of gates among its modules.
+
+    Files have other names than modules where transformers renames the weights, as of experts.
+
+    Returns:
+        The model in the folder.
+    """
+    saved: PreTrainedModel = resized(type(model)).from_pretrained(folder)
+    state, names = saved.state_dict(), {*model.state_dict()}
+    for file in folder.glob("*.safetensors"):
+        state |= {name: value for name, value in load_file(file).items() if name in names - {*state}}
+    model.load_state_dict(state)
+    return saved
 
 
 def last_checkpoint(folder: Path) -> Path | None:

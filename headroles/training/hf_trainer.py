@@ -28,7 +28,7 @@ from headroles.scores.base import Measure
 from headroles.scores.runner import score
 from headroles.tables.columns import without_ends
 from headroles.training import adapters
-from headroles.training.checkpoints import write_digests
+from headroles.training.checkpoints import load_weights, write_digests
 from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
@@ -252,8 +252,10 @@ class Trainer(transformers.Trainer):
         trained: Any = self.model
         if is_adapted(trained):
             adapters.load(trained, Path(resume_from_checkpoint))
-        else:
+        elif self.is_fsdp_enabled or self.is_deepspeed_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            load_weights(trained, Path(resume_from_checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"

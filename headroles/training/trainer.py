@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pandas as pd
-from safetensors.torch import load_file
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from headroles.ablation.evaluation import evaluate
@@ -20,13 +19,12 @@ from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_model import PLACES
-from headroles.models.pruned import resized
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.frame import is_whole
 from headroles.tables.io import load_table, replacing, save_table
 from headroles.training import adapters
-from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
+from headroles.training.checkpoints import check_digests, last_checkpoint, load_weights, write_digests
 from headroles.training.examples import MASKED, Row, examples, is_language_model
 from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Rates, Trainer, TrainerOptions
 
@@ -213,11 +211,7 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
         adapters.load(model, folder)
         model.eval()
         return load_table(folder / HISTORY)
-    trained = resized(type(model)).from_pretrained(folder)
-    state = trained.state_dict()
-    for file in folder.glob("*.safetensors"):
-        state |= {name: value for name, value in load_file(file).items() if name not in state}
-    model.load_state_dict(state)
+    trained = load_weights(model, folder)
     _configure(model, trained)
     model.eval()
     return load_table(folder / HISTORY)

@@ -11,7 +11,7 @@ import transformers
 from helpers import zoo
 from helpers.commands import run
 from helpers.gates import outputs
-from helpers.letters import tokenizer
+from helpers.letters import tokenizer, tokens_of
 from helpers.removals import mixed, numbered, unpruned
 
 import headroles as hr
@@ -166,3 +166,15 @@ def test_a_pruned_base_model_is_loaded_with_a_head(tmp_path):
     other, _ = hr.load(tmp_path, cls="AutoModelForSequenceClassification")
     assert torch.equal(outputs(other.bert, given), outputs(model, given))
     assert families.head_index(other).equals(families.head_index(model))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "exaone"])
+def test_a_smaller_model_whose_weights_have_other_names_in_files_is_loaded_as_it_was_saved(name, tmp_path):
+    model = hr.tiny_model(name)
+    heads = [(place.kind, place.layer, head) for place in hr.attention_sites(model) for head in range(place.heads // 2)]
+    remove_heads(model, heads, groups="whole")
+    hr.save(model, tokens_of("llama-grouped"), tmp_path / "smaller")
+    loaded, _ = hr.load(tmp_path / "smaller", cls=type(model).__name__)
+    ids = torch.arange(4, 14)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(ids).logits, model(ids).logits)

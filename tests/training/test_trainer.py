@@ -196,6 +196,35 @@ def test_killed_training_resumes_with_the_same_result(name, tmp_path, whole_run)
     same_weights(hr.load(tmp_path)[0], model)
 
 
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, **options):  # noqa: ARG002
+        if state.global_step == 3:
+            raise Interrupted
+
+
+def test_training_of_experts_resumes_with_the_same_result(tmp_path):
+    """Their weights have other names in checkpoints."""
+
+    def trained(folder, **options):
+        model = hr.tiny_model("mixtral")
+        table = hr.train(
+            model, tokens_of("llama-grouped"), letters(8), tmp_path / folder, epochs=2, batch=4, rate=1e-2, **options
+        )
+        return model, table
+
+    expected, history = trained("whole")
+    with pytest.raises(Interrupted):
+        trained("resumed", callbacks=[Interrupting()])
+    for _ in range(2):  # resumed, and finished
+        model, table = trained("resumed")
+        same_weights(model, expected, 1e-6)
+        same(table, history)
+
+
 def unwritten(path):
     path.unlink()
 
