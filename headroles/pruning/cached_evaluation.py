@@ -19,6 +19,7 @@ from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
+from headroles.models.identity.of_model import frozen
 from headroles.models.imposing import ByHead, Zero
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
@@ -60,6 +61,7 @@ class Trials:
         self.key = handle.provenance(
             trained_on=corpus.hash,
             **rest,
+            **frozen(handle.model),
             kinds=",".join(kinds or ("all",)),
             tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
         )

@@ -175,6 +175,7 @@ class _Work:
         def learnt() -> pd.DataFrame:
             plain = self.tune.copy()
             plain.pop("label_smoothing_factor", None)
+            plain.pop("seed", None)  # gates of each seed are others
             return prune(
                 *self.trials.copy(),
                 strategy,

@@ -273,7 +273,8 @@ def _rising(values: pd.Series[float], setting: RankingContext) -> list[Head]:
 
 
 def _digest(table: pd.DataFrame) -> str:
-    return hashlib.sha256(pd.util.hash_pandas_object(table).to_numpy().tobytes()).hexdigest()[:12]
+    values = pd.util.hash_pandas_object(table).to_numpy().tobytes()
+    return hashlib.sha256(repr([*table]).encode() + values).hexdigest()[:12]
 
 
 def _shuffled(setting: RankingContext) -> list[Head]:

@@ -21,6 +21,8 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
+from headroles.models.identity.of_code import code_of
+from headroles.models.identity.of_model import frozen as frozen_parameters
 from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed, check_whole
@@ -148,6 +150,7 @@ def prune(
     patterns = hard_coding.substitutes(handle, substitute, study)
     choices = _choices(context, chosen, count, kinds or ("all",))
     tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
+    choices |= frozen_parameters(handle.model) if train is not None or not isinstance(chosen, Ranking) else {}
     provenance = handle.provenance(corpus, **choices, at_least=at_least, train=train or "no", seed=seed, tune=tuned)
     label, name = _names(chosen, unit, count, kinds or ())
     with ExitStack() as stack:
@@ -190,8 +193,14 @@ def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, chang
 def _choices(context: RankingContext, chosen: Strategy, count: int | None, kinds: Sequence[str]) -> dict[str, object]:
     """Return what is selected, and how, for the provenance."""
     shared = {} if context.unit == "head" else {"unit": context.unit}
-    strategy = {"strategy": chosen, **declaration("ranking", chosen.name, chosen)}
+    strategy = {"strategy": chosen, **_foreign(chosen), **declaration("ranking", chosen.name, chosen)}
     return {**strategy, "keep": count, **shared, "kinds": ",".join(kinds)}
+
+
+def _foreign(chosen: Strategy) -> dict[str, str]:
+    """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
+    origins = {type(part).__module__.partition(".")[0] for part in (chosen, *vars(chosen).values())}
+    return {} if origins <= {"headroles", "builtins", "pandas"} else {"code": code_of(chosen)}
 
 
 def _scheduled(schedule: Schedule | None, train: Training | None, *, remove: bool) -> tuple[Training | None, bool]:

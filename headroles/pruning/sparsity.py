@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -116,7 +117,8 @@ def sparsity_sweep(
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
     size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
-    trials = Trials(*what, kinds=kinds, tune=options, substitute=substitute, max_tokens=max_tokens, strategy=chosen)
+    given: Any = {"strategy": chosen} | ({} if options["seed"] == seed else {"selection_seed": seed})
+    trials = Trials(*what, kinds=kinds, tune=options, substitute=substitute, max_tokens=max_tokens, **given)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sizes-{name}"))
     counts = {counted(number, size) for number in keep}

@@ -23,6 +23,7 @@ from headroles.tables.columns import Column
 from headroles.tables.study import Study, study_at
 
 PARTS = ("q", "k", "v", "o")
+CHANGES = ("distance", "moved", "cosine")
 
 
 def weight_change(
@@ -63,15 +64,15 @@ def weight_change(
         pairs = [(_part(old[head], part), _part(new[head], part)) for head in index]
         if any(start.shape != end.shape for start, end in pairs):
             raise ValueError(f"part {part!r} of a head has different sizes in the models: expected one architecture")
-        columns[f"distance[{part}]"] = [float((end - start).norm()) for start, end in pairs]
-        columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
-        columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
+        changes = [_change(start, end) if len(start) else (np.nan,) * 3 for start, end in pairs]
+        for name, values in zip(CHANGES, np.reshape(changes, (-1, 3)).T, strict=True):
+            columns[f"{name}[{part}]"] = values.tolist()
     names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
     table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
     if study is not None:
         kept.save(f"compensation-{seed}", table)
         seeds = [kept.load(name) for name in kept.names() if name.startswith("compensation-")]
-        if len(seeds) >= 3:
+        if len(seeds) >= 3 and all(seed.index.equals(index) for seed in seeds):
             kept.save("uniformity", alike(seeds))
     return table
 
@@ -141,16 +142,24 @@ def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
     slices: dict[str, list[Tensor]] = {}
     for name, runs in layout.items():
         weight = _weight(site.module.get_submodule(name))
-        starts = [start for heads, start, stop in runs if place in heads for start in range(start, stop, site.size)]
-        fused = len(starts) == 3
-        for i, start in enumerate(starts):
+        rows = [row for heads, start, stop in runs if place in heads for row in range(start, stop)]
+        fused = len(rows) == 3 * site.size and (name[0] not in PARTS or {*"qkv"} <= {*name})
+        for i in range(3 if fused else 1):
             part = PARTS[i] if fused else name[0] if name[0] in PARTS else name
-            slices.setdefault(part, []).append(weight[start : start + site.size].flatten())
+            chosen = rows[i * site.size : (i + 1) * site.size] if fused else rows
+            if chosen:
+                slices.setdefault(part, []).append(weight[chosen].flatten())
     return {part: torch.cat(weights) for part, weights in slices.items()}
 
 
 def _part(slices: dict[str, Tensor], part: str) -> Tensor:
-    return torch.cat(list(slices.values())) if part == "all" else slices[part]
+    return torch.cat(list(slices.values())) if part == "all" else slices.get(part, torch.empty(0))
+
+
+def _change(before: Tensor, after: Tensor) -> tuple[float, float, float]:
+    """Return the numbers of `CHANGES` of a head's weights."""
+    distance = (after - before).norm()
+    return float(distance), float(distance / before.norm()), float(torch.cosine_similarity(before, after, dim=0))
 
 
 def _weight(module: nn.Module | None) -> Tensor:

@@ -173,7 +173,11 @@ class Study:
         """Join the columns of a table and the stored ones of other scores."""
         recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
         scores = {_score(table, column) for column in map(str, table) if recipe} - {None}
-        others = [column for column in map(str, stored) if column not in table and _score(stored, column) not in scores]
+        others = [
+            column
+            for column in map(str, stored)
+            if not {column, column.rpartition(".")[0]} & {*table} and _score(stored, column) not in scores
+        ]
         like = [
             text for text in _recipes(stored) if {key for key, _ in {*fields(text)} ^ {*fields(recipe)}} <= {*joined}
         ]

@@ -166,6 +166,9 @@ class Trainer(transformers.Trainer):
         )
         self.loss_of_batch, self.rates = loss, rates or {}
         self.loss_is_scaled_for_ga = None if loss is None else False
+        if loss is None and self.label_smoother is None and self.args.gradient_accumulation_steps > 1:
+            first = [rows[row] for row in range(min(batch, len(rows)))]
+            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, dict(batches(first)))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
@@ -268,6 +271,17 @@ class Trainer(transformers.Trainer):
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             message = f"could not write {place}: {reason}; run it again to go on from the checkpoint before it"
             raise OSError(message) from error
+
+
+def _is_of_all_parts(model: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
+    """Return whether a model's loss is divided by the labels of all parts of a step, which many ignore."""
+    given = {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        losses = [model(**given, num_items_in_batch=torch.tensor(count)).loss for count in (1, 2)]
+    model.train(was_training)
+    return not torch.equal(*losses)
 
 
 def log_of(state: TrainerState) -> list[dict[str, Any]]:

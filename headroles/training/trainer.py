@@ -18,7 +18,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_model import PLACES
+from headroles.models.identity.of_model import PLACES, frozen
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.frame import is_whole
@@ -118,6 +118,7 @@ def train(
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted(chosen.items())),
         **_of_text(handle, length, mlm_probability),
+        **({} if loading.is_adapted(model) else frozen(model)),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:

@@ -169,7 +169,7 @@ def test_a_pruned_base_model_is_loaded_with_a_head(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mixtral", "exaone"])
-def test_a_smaller_model_whose_weights_have_other_names_in_files_is_loaded_as_it_was_saved(name, tmp_path):
+def test_a_smaller_model_of_renamed_weights_is_loaded_as_it_was_saved(name, tmp_path):
     model = hr.tiny_model(name)
     heads = [(place.kind, place.layer, head) for place in hr.attention_sites(model) for head in range(place.heads // 2)]
     remove_heads(model, heads, groups="whole")

@@ -140,3 +140,15 @@ def test_comparison_is_a_command_and_its_study_is_drawn(folder):
     assert list(found.order["epoch"]) == [1, 2]
     names = {path.stem for path in hr.plot(folder / "contest")}
     assert {"contest", "efficiency", "dynamics", "settling"} <= names
+
+
+def test_gates_of_each_seed_are_others_also_beside_a_seed_of_training(tmp_path):
+    corpus = hr.Corpus("films", tuple(films(16)))
+    options = {"strategies": ["l0"], "keep": [4], "seeds": 2, "n_resamples": 10, "study": tmp_path}
+    tune = {"epochs": 1, "batch": 8, "rate": 0.0}
+    heads = []
+    for given in (tune, tune | {"seed": 5}):
+        compare_pruning(deepcopy(learnt()), tokenizer(), corpus, corpus, tune=given, **options)
+        heads.append(load_table(tmp_path / "contest-heads.parquet"))
+    assert heads[0].iloc[:, 0].tolist() != heads[0].iloc[:, 1].tolist()
+    assert heads[1].to_numpy().tolist() == heads[0].to_numpy().tolist()

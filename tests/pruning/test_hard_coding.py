@@ -270,3 +270,14 @@ def test_the_command_takes_the_roles_of_the_study(folder, tmp_path):
     assert "3 of 8 heads are pruned" in done.out
     assert "hard-coded: enc-self layer 0, heads 0, 1\n2 of 8 heads are hard-coded" in done.out
     assert len(hr.models.head_index(hr.load(tmp_path / "x")[0])) == 7
+
+
+def test_marks_of_an_earlier_pruning_leave_the_study_with_it(tmp_path):
+    roles = {head: Offset(-1) for head in hr.models.head_index(learnt())}
+    corpus = hr.Corpus("films", tuple(films(8)))
+    marks = []
+    for seed, given in ((0, roles), (1, False)):
+        hr.prune(deepcopy(learnt()), tokenizer(), corpus, "random", keep=4, seed=seed, substitute=given, study=tmp_path)
+        table = load_table(tmp_path / "survival-random.parquet")
+        marks.append([column for column in table if column.endswith("hard_coded")])
+    assert [len(names) for names in marks] == [1, 0]

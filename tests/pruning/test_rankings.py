@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 import pytest
 import torch
@@ -143,3 +145,30 @@ def test_values_of_other_heads_are_no_order():
 
 def test_a_reverse_has_the_same_heads():
     assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
+
+
+def ordered(*, down):
+    @dataclass(frozen=True)
+    class Mine(rankings.Ranking):
+        name = "mine"
+
+        def order(self, setting):
+            return sorted(setting.among, reverse=down)
+
+    return Mine()
+
+
+def test_an_edited_ranking_is_computed_again(tmp_path):
+    corpus = hr.Corpus("films", tuple(films(8)))
+    kept = [
+        prune(learnt(), tokenizer(), corpus, ordered(down=down), keep=3, remove=False, study=tmp_path)
+        .iloc[:, 0]
+        .tolist()
+        for down in (False, True)
+    ]
+    assert kept[0] == kept[1][::-1] != kept[1]
+
+
+def test_a_table_with_other_names_of_columns_is_another_one():
+    table = pd.DataFrame({"rarity": [0.1, 0.2], "sink[first]": [0.3, 0.4]})
+    assert rankings._digest(table) != rankings._digest(table.set_axis(["sink[first]", "rarity"], axis=1))

@@ -128,3 +128,15 @@ def test_a_sweep_of_gates_on_a_frozen_model_has_the_model_as_control(tmp_path):
     intact = hr.evaluate(learnt(), tokenizer(), films(20, 1), ["loss"], n_resamples=0)
     assert table["heads"].tolist() == [8, 4]
     assert table["value"][0] == pytest.approx(intact.loc["loss", "value"])
+
+
+def test_another_seed_of_the_selection_is_another_draw_beside_a_seed_of_training(tmp_path):
+    def kept(seed, folder):
+        tune = {"epochs": 1, "batch": 8, "rate": 0.0, "seed": 7}
+        corpus = hr.Corpus("films", tuple(films(8)))
+        options = {"keep": [3], "seed": seed, "tune": tune, "n_resamples": 10, "study": tmp_path / folder}
+        sparsity_sweep(deepcopy(learnt()), tokenizer(), corpus, corpus, "random", **options)
+        return load_table(tmp_path / folder / "survival-random.parquet").iloc[:, 0].tolist()
+
+    first = kept(0, "one")
+    assert kept(1, "one") == kept(1, "other") != first

@@ -83,3 +83,22 @@ def test_uniform_movement_differs_from_heads_that_always_move_most():
         ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
     ):
         uniformity([moved(base)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "name"),
+    [("doge", "dt_proj", "dt_proj"), ("doge", "q", "q_proj"), ("deepseek_v3", "q", "q_b_proj")],
+)
+def test_rows_of_a_head_are_as_many_as_its_map_has(kind, part, name):
+    """Of one row per head, and of queries with other sizes than values."""
+    before = hr.tiny_model(kind)
+    after = deepcopy(before)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for value in after.parameters():
+            value.add_(0.05 * torch.randn_like(value))
+    place = hr.attention_sites(before)[0]
+    change = after.get_parameter(f"{place.name}.{name}.weight") - before.get_parameter(f"{place.name}.{name}.weight")
+    expected = change.detach().double().unflatten(0, (place.heads, -1)).flatten(1).norm(dim=1)
+    table = weight_change(before, after)
+    np.testing.assert_allclose(table.loc[(place.kind, place.layer), f"distance[{part}]"], expected)

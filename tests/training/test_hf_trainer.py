@@ -108,3 +108,25 @@ def test_the_order_depends_on_the_seed_and_the_epoch_alone(options, tmp_path):
         orders.append(list(sampler))
     assert orders[0] == orders[1]
     assert len({*map(tuple, orders)}) == 3
+
+
+@pytest.mark.parametrize("name", ["classifier", "llama"])
+def test_a_step_in_parts_is_the_step_of_the_whole(name, tmp_path):
+    """The loss of many models ignores how many labels all parts have, and was summed over the parts."""
+    tables, weights = [], []
+    for parts in (1, 2):
+        model, tokens = (
+            (hr.tiny_model("llama"), tokens_of("llama-grouped"))
+            if name == "llama"
+            else (deepcopy(learnt()), tokenizer())
+        )
+        text = hr.Corpus.of(["abc def", "ghi jkl", "mno pqr", "stu vwx"])
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        options = {"batch": 4 // parts, "gradient_accumulation_steps": parts, "optim": "sgd", "rate": 0.1, "epochs": 1}
+        corpus = text if name == "llama" else hr.Corpus("films", tuple(films(4)))
+        tables.append(hr.train(model, tokens, corpus, tmp_path / str(parts), lr_scheduler_type="constant", **options))
+        weights.append(torch.cat([value.flatten() for value in model.state_dict().values()]))
+    torch.testing.assert_close(*weights)
+    assert tables[0]["loss"].tolist() == pytest.approx(tables[1]["loss"].tolist(), rel=1e-5)

@@ -591,3 +591,14 @@ def test_no_epoch_is_no_training(tmp_path):
     with pytest.raises(ValueError, match=whole("number of epochs out of range: got epochs=0; expected 1 or more")):
         hr.train(zoo.tiny("marian"), tokens_of("marian"), letters(4), tmp_path, epochs=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_training_of_other_parameters_is_another_training(tmp_path):
+    model, tokens, text, _ = given("classifier")
+    options = {"epochs": 1, "batch": 8, "rate": 1e-3}
+    part = deepcopy(model)
+    part.requires_grad_(False)
+    part.classifier.requires_grad_(True)
+    train(part, tokens, text, tmp_path, **options)
+    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder"):
+        train(deepcopy(model), tokens, text, tmp_path, **options)

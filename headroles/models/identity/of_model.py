@@ -75,6 +75,17 @@ def is_offloaded(model: PreTrainedModel) -> bool:
     return any(value.is_meta for value in model.parameters())
 
 
+def frozen(model: PreTrainedModel) -> dict[str, str]:
+    """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do."""
+    constants = [name for name, module in model.named_modules() if "Sinusoid" in type(module).__name__]
+    names = [
+        name
+        for name, value in model.named_parameters()
+        if not value.requires_grad and name.rpartition(".")[0] not in constants
+    ]
+    return {"frozen": hashlib.sha256(repr(names).encode()).hexdigest()[:LENGTH]} if names else {}
+
+
 def without_gradients(model: PreTrainedModel) -> Any:
     """Return a context without gradients: inference mode, or `no_grad` if a `device_map` or FSDP loads weights in it.
 
