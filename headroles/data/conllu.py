@@ -116,12 +116,12 @@ def _tree_fault(heads: list[int], last: int) -> str | None:
 
 
 def _place(tokens: list[tuple[str, list[str], bool]], text: str) -> list[Span | None] | None:
-    """Spans of all words; None if the tokens are not in the text in their order."""
+    """Spans of all words; None if the text is not the tokens in their order, with blanks between."""
     places: list[Span | None] = []
     end = 0
     for surface, forms, _ in tokens:
         start = text.find(surface, end)
-        if start < 0:
+        if start < 0 or text[end:start].strip():
             return None
         places += spans(start, surface, forms)
         end = start + len(surface)

@@ -13,8 +13,8 @@ from typing import Literal
 
 from headroles.data.conllu import columns, trees
 from headroles.data.corpus import Linked, Sentence, Span
-from headroles.data.hf_datasets import LABELS, TEXTS
-from headroles.data.lines import lines
+from headroles.data.hf_datasets import FORMATS, LABELS, TEXTS
+from headroles.data.lines import check_file, lines
 from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
@@ -49,6 +49,12 @@ def entries(
         return _json(source, form)
     if form in ("parallel", "labelled", "pairs") or by_suffix == ".tsv":
         return _table(source, form, text, label)
+    if by_suffix in FORMATS:
+        check_file(source)
+        raise ValueError(
+            f"{source} is no text file: got {by_suffix}; expected .txt, .conllu, .tsv or .jsonl; try its folder, which "
+            f"is read with datasets, or name a text of one sentence a line .txt (in Python form='text')"
+        )
     return (Sentence(line.strip()) for line in lines(source) if line.strip())
 
 
@@ -80,6 +86,11 @@ def rows(path: Path) -> Iterator[list[str]]:
                     f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
                 )
             yield row
+
+
+def text_pair(names: list[str]) -> tuple[str, ...]:
+    """Return the columns of two texts, as of GLUE, in their order if a table has these and no other; else none."""
+    return next((known for known in TEXTS if sorted(known) == sorted(names)), ())
 
 
 def check_limit(limit: int | None) -> None:
@@ -174,6 +185,9 @@ def _table(path: Path, form: Form | None, text: Texts | None, label: Column | No
     names = next(rest)
     if form == "pairs" or (form is None and {*FIELDS} <= {*names}):
         return pairs_of((dict(zip(names, row, strict=True)) for row in rest), str(path))
+    if form is None and (texts := text_pair(names)):
+        both = ([row[names.index(name)].strip() for name in texts] for row in rest)
+        return (Sentence(text, second=second) if text and second else None for text, second in both)
     if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
         return _labelled(path, [names, *islice(rest, FIRST)], rest, text, label)
     if len(names) != 2:

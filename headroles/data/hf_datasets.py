@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.pairs import FIELDS, pairs_of
@@ -60,10 +62,12 @@ def sentences(
     label: str | None = None,
 ) -> Iterable[Sentence]:
     """Return the sentences of rows with columns of these names, as `gather` does; ValueError if none is a text."""
+    rows = map(_with_none, rows)
     if "translation" in names and not columns:
-        return (_with_tree(_pair(row["translation"], str(source)), row) for row in rows)
+        return _translations(rows, str(source))
     if {*FIELDS} <= {*names} and not columns:
-        return (sentence for sentence in pairs_of(rows, str(source)) if sentence is not None)
+        filled = ({name: "" if value is None else value for name, value in row.items()} for row in rows)
+        return (sentence for sentence in pairs_of(filled, str(source)) if sentence is not None)
     texts = columns or next((known for known in (*TEXTS, ("text",)) if {*known} <= {*names}), ())
     label = label or next((name for name in LABELS if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
@@ -158,11 +162,25 @@ def _rows(place: str, split: str | None) -> Any:
     raise ValueError(f"no dataset {place!r}, and no file of that name: {'; '.join(faults)}")
 
 
-def _pair(translation: Mapping[str, str], source: str) -> Sentence:
+def _with_none(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with None for missing values, which data frames have as NaN, NaT or NA."""
+    return {name: None if pd.api.types.is_scalar(value) and pd.isna(value) else value for name, value in row.items()}
+
+
+def _translations(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Sentence]:
+    """Sentence pairs in the order of the languages in the name, or of those in the first row."""
+    languages: tuple[str, ...] = ()
     pairs = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
-    languages = next((pair for pair in pairs if {*pair} == {*translation}), tuple(translation))
-    text, target = (translation[language] or "" for language in languages)
-    return Sentence(text.strip(), target=Sentence(target.strip()))
+    for number, row in enumerate(rows, 1):
+        translation = row["translation"]
+        languages = languages or next((pair for pair in pairs if {*pair} == {*translation}), tuple(translation))
+        if {*translation} != {*languages}:
+            raise ValueError(
+                f"{source}, row {number} is in other languages: got {', '.join(translation)}; expected "
+                f"{', '.join(languages)}, as in the first row"
+            )
+        text, target = (translation[language] or "" for language in languages)
+        yield _with_tree(Sentence(text.strip(), target=Sentence(target.strip())), row)
 
 
 def _with_tree(sentence: Sentence, row: Mapping[str, Any]) -> Sentence:
@@ -175,5 +193,7 @@ def _with_tree(sentence: Sentence, row: Mapping[str, Any]) -> Sentence:
 
 def _sentence(row: Mapping[str, object], texts: tuple[str, ...], label: str | None) -> Sentence:
     cells = ["" if row[name] is None else str(row[name]).strip() for name in texts]
-    mark = None if label is None or row[label] is None else str(row[label])
-    return Sentence(cells[0], label=mark, second=(*cells, None)[1])
+    mark = None if label is None else row[label]
+    if isinstance(mark, float) and mark.is_integer():
+        mark = int(mark)  # a column with missing values has floats
+    return Sentence(cells[0], label=None if mark is None else str(mark), second=(*cells, None)[1])

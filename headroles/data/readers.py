@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,11 +31,12 @@ def read(
     r"""Read a corpus from one file, or from two files with corresponding sentences.
 
     Without `form`, `.conllu` is CoNLL-U (universaldependencies.org/format). `.tsv` is parallel if it has two columns
-    and no label, otherwise labelled. `.jsonl`, and `.tsv` with the columns `sentence_good` and `sentence_bad`, are
-    minimal pairs as of BLiMP (of translations with `source`): two sentences each, labelled "good" and "bad"; but
-    `.jsonl` with the fields `text` and `answer` is long texts with answers (`hr.cache_budget`). Any other file is one
-    sentence a line. With a `target`, each file is read by its own suffix. Blank lines, and entries with a
-    blank text or side, are left out; the number of the latter is logged.
+    and no label, otherwise labelled; two columns with the names of a sentence pair of GLUE are pairs without labels.
+    `.jsonl`, and `.tsv` with the columns `sentence_good` and `sentence_bad`, are minimal pairs as of BLiMP (of
+    translations with `source`): two sentences each, labelled "good" and "bad"; but `.jsonl` with the fields `text` and
+    `answer` is long texts with answers (`hr.cache_budget`). Any other file is one sentence a line, but `.csv`, `.json`,
+    `.parquet` and `.arrow` are refused: their folder is read. With a `target`, each file is read by its own suffix.
+    Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
 
     Args:
         source: The file; `.gz` is unpacked. A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is
@@ -86,7 +86,7 @@ def read(
         )
     if is_named:
         names = () if text is None else text if isinstance(text, tuple) else (text,)
-        fetched = islice(gather(place, tuple(map(str, names)), None if label is None else str(label)), limit)
+        fetched = gather(place, tuple(map(str, names)), None if label is None else str(label))
         return _corpus(name or place, _complete(fetched, place, limit), chat=chat)
     files = [source] if target is None else [source, target]
     whole = complete(

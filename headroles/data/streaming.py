@@ -10,9 +10,10 @@ from pathlib import Path
 
 from headroles.data.conllu import columns
 from headroles.data.corpus import Corpus, Sentence, as_chat, digested
-from headroles.data.entries import check_limit, complete, entries, rows, stem, suffix
+from headroles.data.entries import Form, check_limit, complete, entries, rows, stem, suffix, text_pair
 from headroles.data.hf_datasets import LABELS
 from headroles.data.lines import check_file
+from headroles.data.pairs import FIELDS
 
 PART = 4096  # sentences in memory at once
 
@@ -22,8 +23,9 @@ class StreamingCorpus:
 
     The lines of two files correspond.
 
-    One sentence a line; `.conllu` has trees, `.tsv` two columns that are translations of each other; `.gz` is unpacked.
-    Blank lines, and pairs with a blank side, are left out. A line may have 1 MiB.
+    One sentence a line; `.conllu` has trees, `.tsv` two columns that are translations of each other, or minimal pairs
+    or pairs of texts without labels if its header says so, as in `headroles.read`; `.gz` is unpacked. Blank lines, and
+    pairs with a blank side, are left out. A line may have 1 MiB.
 
     Args:
         source: The file.
@@ -103,12 +105,14 @@ class StreamingCorpus:
         """Iterate over the sentences; ValueError with path and line where a file is malformed, or if it changes."""
         state = self._state()
         is_table = self.target is None and suffix(self.source) == ".tsv"
-        if is_table and {*(header := next(rows(self.source)))} & {*LABELS}:
+        header = next(rows(self.source)) if is_table else []
+        if {*header} & {*LABELS}:
             raise ValueError(
                 f"{self.source} has {columns(header)}; a streamed table is of two columns that translate each other; "
                 "read others with headroles.read"
             )
-        sentences = entries(self.source, self.target, "parallel" if is_table else None, links=self.links)
+        form: Form | None = "parallel" if is_table and not ({*FIELDS} <= {*header} or text_pair(header)) else None
+        sentences = entries(self.source, self.target, form, links=self.links)
         whole = complete(sentences, ", ".join(map(str, self._texts)), self.limit)
         yield from map(as_chat, whole) if self.chat else whole
         self._check_unchanged(state)

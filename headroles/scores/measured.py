@@ -37,7 +37,7 @@ class Measured(OfPattern, Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on a target, and sum the weights on targets: [batch, heads]."""
-        targets = self._targets(observation)
+        targets = self.targets(observation)
         applies = targets.any(-1).any(1)  # [batch, query]
         weights = observation.weights * (targets | observation.keys.content[:, None, None])
         values, places = weights.max(-1)
@@ -47,7 +47,7 @@ class Measured(OfPattern, Score):
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries to which the pattern applies: [batch, heads or 1]."""
-        return {"queries": observation.count(self._targets(observation).any(-1).any(1))}
+        return {"queries": observation.count(self.targets(observation).any(-1).any(1))}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `pattern[... share]` and `pattern[... mass]`; NaN where the pattern never applies."""
@@ -58,8 +58,8 @@ class Measured(OfPattern, Score):
         """Return the number of queries."""
         return {f"pattern[{self.pattern.label} share]": sums["queries"]}
 
-    def _targets(self, observation: Observation) -> Tensor:
-        """Which keys each query is about, without the sink of those that are left: [batch, heads or 1, query, key]."""
+    def targets(self, observation: Observation) -> Tensor:
+        """Return which keys each query is about, without the sink those left: [batch, heads or 1, query, key]."""
         targets = self.pattern.targets(observation) > 0
         targets = targets if targets.ndim == 4 else targets[:, None]
         return targets & observation.keys.content[:, None, None] if observation.of == "nosink" else targets

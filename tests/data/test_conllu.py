@@ -28,6 +28,13 @@ def test_text_is_rebuilt_where_there_is_none_or_another(file):
         assert read(file("de.conllu", content)).sentences == (ZUM,)
 
 
+@pytest.mark.parametrize("text", ["A dog and the dog", "Lo, the dog", "the (small) dog"])
+def test_text_is_rebuilt_where_it_has_more_than_blanks_before_a_word(file, text):
+    rows = "1\tthe\t_\t_\t_\t_\t2\tdet\t_\t_\n2\tdog\t_\t_\t_\t_\t0\troot\t_\t_\n"
+    sentence = read(file("en.conllu", f"# text = {text}\n{rows}"))[0]
+    assert (sentence.text, sentence.spans) == ("the dog", ((0, 3), (4, 7)))
+
+
 def test_rebuilding_knows_the_space_after_a_multiword_token(file):
     tight = GERMAN.partition("\n")[2].replace(
         "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t_", "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No"

@@ -150,6 +150,28 @@ def test_columns_by_name_and_index(file):
     assert read(headed, form="parallel")[1] == Sentence("a", target=Sentence("1"))
 
 
+def test_two_texts_without_a_label(file, caplog):
+    path = file("x.tsv", "sentence2\tsentence1\nb\ta\n \tc\n")
+    assert read(path).sentences == (Sentence("a", second="b"),)
+    assert caplog.messages == [f"{path}: left out 1 of 2 entries, which have a blank text"]
+    assert read(path, form="parallel")[0] == Sentence("sentence2", target=Sentence("sentence1"))
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.parquet", "x.csv.gz"])
+def test_a_file_that_is_not_read_line_by_line(file, name):
+    path = file(name, gzip.compress(b"text,label\n") if name.endswith("gz") else "text,label\n")
+    message = (
+        f"{path} is no text file: got .{name.split('.')[1]}; expected .txt, .conllu, .tsv or .jsonl; try its folder, "
+        "which is read with datasets, or name a text of one sentence a line .txt (in Python form='text')"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        read(path)
+    assert read(path, form="text").sentences == (Sentence("text,label"),)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=whole(f"no file at {path}")):
+        read(path)
+
+
 def test_files_of_different_length(file):
     left, right = file("a.en", "1\n2\n"), file("a.de", "1\n2\n3\n")
     message = (

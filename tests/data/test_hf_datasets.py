@@ -73,6 +73,10 @@ def test_what_is_empty_is_no_text(folder):
     assert hr.read(folder("pairs", test=pairs)).sentences == (Sentence("Katze", target=Sentence("cat")),)
 
 
+def test_a_limit_counts_no_blank_rows(folder):
+    assert [sentence.text for sentence in hr.read(folder("sst2", test=ONE), limit=2)] == ["good film", "bad film"]
+
+
 def test_json_lines_are_read_too(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "lines").mkdir()

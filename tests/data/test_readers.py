@@ -184,6 +184,35 @@ def test_rows_of_a_data_set_are_read_by_their_columns():
     assert corpus_of([{"text": "one"}, {"text": " "}]).sentences == (Sentence("one"),)  # as of a file
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
+def test_a_missing_cell_of_a_data_frame_is_blank(missing, caplog):
+    frame = pd.DataFrame({"text": ["one", missing, "three"], "label": [1, 0, missing]})
+    assert corpus_of(frame).sentences == (Sentence("one", label="1"), Sentence("three"))
+    assert caplog.messages == ["texts: left out 1 of 3 entries, which have a blank text"]
+    pairs = pd.DataFrame({"sentence1": ["a", "b"], "sentence2": ["c", missing]})
+    assert corpus_of(pairs).sentences == (Sentence("a", second="c"),)
+    minimal = pd.DataFrame({"sentence_good": ["a", "b"], "sentence_bad": ["c", missing]})
+    assert corpus_of(minimal).sentences == (Sentence("a", label="good"), Sentence("c", label="bad"))
+
+
+def test_labels_are_integers_beside_a_missing_one_and_fractions_on_a_scale():
+    frame = pd.DataFrame({"text": ["one", "two"], "label": [1, None]})
+    assert frame["label"].dtype == float
+    assert [item.label for item in corpus_of(frame)] == ["1", None]
+    assert [item.label for item in corpus_of([{"text": "one", "label": 2.5}, {"text": "two", "label": True}])] == [
+        "2.5",
+        "True",
+    ]
+
+
+def test_translations_of_rows_go_in_the_direction_of_the_first():
+    rows = [{"translation": {"en": "yes", "de": "ja"}}, {"translation": {"de": "nein", "en": "no"}}]
+    assert [(pair.text, pair.target.text) for pair in corpus_of(rows)] == [("yes", "ja"), ("no", "nein")]
+    message = "texts, row 3 is in other languages: got fr, en; expected en, de, as in the first row"
+    with pytest.raises(ValueError, match=whole(message)):
+        corpus_of([*rows, {"translation": {"fr": "non", "en": "no"}}])
+
+
 @pytest.mark.parametrize(
     ("given", "fault", "message"),
     [

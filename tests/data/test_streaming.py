@@ -12,6 +12,7 @@ from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 
 import headroles as hr
+from headroles.data.corpus import Sentence
 from headroles.data.streaming import StreamingCorpus
 
 SIZE = 30
@@ -54,6 +55,18 @@ def test_what_is_streamed_is_what_is_read_at_once(files, names):
     parts = list(stream.parts())
     assert [len(part) for part in parts] == [7] * (len(read) // 7) + [len(read) % 7] * bool(len(read) % 7)
     assert tuple(one for part in parts for one in part) == read.sentences
+
+
+@pytest.mark.parametrize(
+    ("header", "sentences"),
+    [
+        ("sentence_good\tsentence_bad", (Sentence("a", label="good"), Sentence("b", label="bad"))),
+        ("sentence1\tsentence2", (Sentence("a", second="b"),)),
+    ],
+)
+def test_a_header_is_no_translation(tmp_path, header, sentences):
+    (tmp_path / "x.tsv").write_text(f"{header}\na\tb\n")
+    assert tuple(StreamingCorpus(tmp_path / "x.tsv")) == hr.read(tmp_path / "x.tsv").sentences == sentences
 
 
 def test_streamed_word_links_are_those_that_are_read(files, tmp_path):

@@ -199,12 +199,14 @@ def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) 
     """Find the tokens of a slow tokenizer one after the other in the text."""
     if (in_bytes := _offsets_of_bytes(tokenizer, text, ids)) is not None:
         return in_bytes
-    folded, origin = _folded(text)
+    tokens = tokenizer.convert_ids_to_tokens(list(ids))
+    bare = not any(map(_is_mark, unicodedata.normalize("NFKD", "".join(tokens))))  # the tokenizer strips accents
+    folded, origin = _folded(text, bare=bare)
     places: list[Span | None] = []  # in the folded text
     unknown: list[int] = []  # the unknown tokens since the last one that was found
     at = 0
     special = {*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(sorted(languages.ids(tokenizer)))}
-    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+    for token in tokens:
         piece, _ = _folded(_unmarked(token))
         places.append(None)
         if token == tokenizer.unk_token:
@@ -236,9 +238,15 @@ def _offsets_of_bytes(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequen
     return [None if place is None else (place, place + 1) for place in places]
 
 
-def _folded(text: str) -> tuple[str, list[int]]:
-    """Normalise the text as tokenizers do, and return the original position of each of its characters."""
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character) == "Mn"
+
+
+def _folded(text: str, *, bare: bool = False) -> tuple[str, list[int]]:
+    """Normalise as tokenizers do, `bare` without accents, and return the original position of each character."""
     parts = [unicodedata.normalize("NFKD", character).casefold() for character in text]
+    if bare:
+        parts = ["".join(letter for letter in part if not _is_mark(letter)) for part in parts]
     return "".join(parts), [number for number, part in enumerate(parts) for _ in part]
 
 

@@ -67,8 +67,8 @@ class Links(Score):
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the linked target tokens, and those for which the diagonal is right: each [batch, heads or 1]."""
-        targets = alignment.Alignment().targets(observation)
-        near = (targets * Diagonal().targets(observation)).any(-1)  # [batch, query]
+        targets = Measured(alignment.Alignment()).targets(observation)[:, 0]  # bool [batch, query, key]
+        near = (targets & (Diagonal().targets(observation) > 0)).any(-1)  # [batch, query]
         return {"queries": observation.count(targets.any(-1)), "near": observation.count(near)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_a_slow_tokenizer_that_rewrites_what_it_reads(tmp_path):
     with pytest.raises(ValueError, match=whole(message)):
         pieces(tokenizer, [Sentence("the “dog", spans=((0, 3), (4, 8)))])
     assert pieces(tokenizer, [Sentence("the “dog")])[0].words  # who asks for no words is not told
+
+
+@pytest.mark.parametrize("accent", ["\u00e9", "e\u0301"])
+def test_a_slow_tokenizer_that_strips_accents(tmp_path, accent):
+    (tmp_path / "words").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "caf", "##e", "noir", "un"])
+    )
+    tokenizer = transformers.ProphetNetTokenizer(str(tmp_path / "words"))
+    text = f"un caf{accent} noir"
+    spans = tuple(match.span() for match in re.finditer(r"\S+", text))
+    (tokens,) = pieces(tokenizer, [Sentence(text, spans)])
+    assert tokenizer.convert_ids_to_tokens(tokens.ids)[:4] == ["un", "caf", "##e", "noir"]
+    assert tokens.words == [0, 1, 1, 2, NO_WORD]
 
 
 def test_a_slow_tokenizer_reads_sentence_pairs(tmp_path):
