@@ -95,6 +95,10 @@ def test_role_tests():
     assert gemma.index[gemma == "its role is what it does"].tolist() == ["dec-self:4:1"]
     assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"does not matter here"}
     assert others.index[0] == "it has the pattern, and does something else"
+    assert table("substitution/gemma3-previous-untrained")["verdict"].value_counts().to_dict() == {
+        "does not matter here": 4,
+        "undecided": 1,
+    }
     untrained = table("substitution/smollm2-untrained")
     assert f"none of {len(untrained)} rows of SmolLM2's shape passes" in PAGES["role-tests"]
     assert not untrained["verdict"].str.startswith("its role").any()
