@@ -108,6 +108,19 @@ def threshold(text: str) -> tuple[str, float]:
     return name, number
 
 
+def thresholds(texts: list[str]) -> dict[str, float]:
+    """Return the number of each role of texts such as positional=0.8; raise ValueError for a role given twice."""
+    numbers: dict[str, float] = {}
+    for name, number in map(threshold, texts):
+        if name in numbers:
+            raise ValueError(
+                f"two thresholds of {name}: got {numbers[name]:g} and {number:g}; expected a single threshold of a "
+                f"role; try --threshold {name}={number:g} alone"
+            )
+        numbers[name] = number
+    return numbers
+
+
 def pairs_of(text: str) -> Corpus:
     """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
     from headroles.data.readers import read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,9 +12,28 @@ from typing import Any, Literal
 import headroles as hr
 from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
-from headroles.cli.options import Call, Options, argument, option, trainer, trainer_options
+from headroles.cli.known import GATES, Need
+from headroles.cli.options import TRAINER, Call, Options, argument, option, trainer, trainer_options
 from headroles.cli.record import Finished, record
 from headroles.cli.signatures import REQUIRED, signature
+
+log = logging.getLogger(__name__)
+
+
+def _load(call: Call) -> None:
+    """Load the model; warn if it does not read the translations of the corpus."""
+    from headroles.models.dummy_inputs import has_decoder, reads_source_twice
+
+    call.load()
+    model, corpus = call.arguments["model"], call.arguments.get("corpus")
+    translated = isinstance(corpus, hr.Corpus) and any(sentence.target for sentence in corpus)
+    reads = (has_decoder(model) and not reads_source_twice(model)) or call.given.get("chat")
+    if not reads and (translated or call.given.get("target")):
+        log.warning(
+            "translations are not read: got %s, which reads the texts alone; expected an encoder and a decoder, or "
+            "chat=True (--chat), by which a decoder reads them as answers",
+            type(model).__name__,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +44,7 @@ class Command(Options):
     show: Callable[[Call], None] | None = None  # how the result is printed otherwise
     says: str = ""  # a last line
     before: tuple[Callable[[Call], None], ...] = ()
-    load: Callable[[Call], None] = field(default=Call.load)
+    load: Callable[[Call], None] = field(default=_load)
 
     @property
     def name(self) -> str:
@@ -170,11 +190,13 @@ def _trainable(call: Call) -> None:
 def _checked(call: Call) -> None:
     from headroles.models import loading
 
-    model, config, submodel = (call.given[name] for name in ("model", "config", "submodel"))
+    model, config, submodel, cls, random = (
+        call.given[name] for name in ("model", "config", "submodel", "cls", "allow_random")
+    )
     if (model is None) == (config is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if config is None:
-        loaded = loading.alone(model, submodel=submodel)
+        loaded = loading.alone(model, cls=cls, submodel=submodel, allow_random=random)
     else:
         tiny = hr.tiny_model(loading.configured(config))
         loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
@@ -210,10 +232,21 @@ DATA = argument("data", list[str], REQUIRED, "Pairs: tables of two columns, or S
 PREPARES = [part for part in Options("papers.prepare").parameters() if part.name not in ("folder", "pairs", "seed")]
 CONFIG = option("config", Path | None, None, "Instead of a model: a config.json, for a tiny model with random weights.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
+BUDGETS = signature("cache_budget").parameters["by"].choices
+ALONG_PATH = tuple(word for word in BUDGETS if word != "ablation")
+LEARNT = Need(("gate_rate", "freeze"), {"strategy": GATES, "strategies": GATES})
+BY_ROLES = Need(("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
+TRAINED = Need(("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": GATES})
 
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
-        Command("score", show=results.show_scores, before=(_with_rules,), extra=(RULES, MAX_RESIDUE)),
+        Command(
+            "score",
+            show=results.show_scores,
+            before=(_with_rules,),
+            extra=(RULES, MAX_RESIDUE),
+            needs=(Need(("rules", "max_residue"), {"scores": ("relevance",)}),),
+        ),
         Command("ablate", show=results.show_ablation),
         Command("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
         Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
@@ -224,6 +257,11 @@ COMMANDS = {  # by headings of the help, which is a screen
             load=cache_budgets.load_with_texts,
             made=(cache_budgets.HIDDEN_FACTS,),
             extra=(QUESTIONS, LENGTH, HAYSTACK, EXPORT),
+            needs=(
+                Need(("length", "haystack"), {"corpus": (cache_budgets.HIDDEN_FACTS,)}),
+                Need(("points",), {"by": ALONG_PATH}),
+                Need(("steps",), {"by": ("l0",)}),
+            ),
         ),
     ),
     "Look and relate": (
@@ -239,12 +277,14 @@ COMMANDS = {  # by headings of the help, which is a screen
             before=(_free_folder,),
             defaults={"epochs": 1},
             extra=(option("output", Path | None, None, SAVED),),
+            needs=(LEARNT, BY_ROLES, TRAINED),
             trains=True,
         ),
         Command(
             "sparsity_sweep",
             show=results.show_sweep,
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
+            needs=(LEARNT, BY_ROLES),
             trains=True,
         ),
         Command(
@@ -252,6 +292,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_comparison,
             before=(_without_checkpoints,),
             defaults={"epochs": 1},
+            needs=(LEARNT, BY_ROLES),
             trains=True,
         ),
         Command(
@@ -288,6 +329,13 @@ COMMANDS = {  # by headings of the help, which is a screen
             extra=(*trainer_options(), SCRATCH),
             trains=True,
         ),
-        Command("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL), trains=True),
+        Command(
+            "check_model",
+            show=results.show_answers,
+            load=_checked,
+            extra=(MODEL, CONFIG, SUBMODEL),
+            needs=(Need(("cls", "allow_random"), {"model": ()}),),
+            trains=True,
+        ),
     ),
 }

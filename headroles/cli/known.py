@@ -1,13 +1,18 @@
-"""Names that may be typed, read from the source of the library: a wrong one fails before PyTorch is loaded."""
+"""Names and options that may be typed, read from the source of the library: others fail before PyTorch is loaded."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typer.models import ArgumentInfo
+
+from headroles.cli.arguments import names
 from headroles.cli.signatures import PACKAGE, signature
 from headroles.tables.names import unknown
 
@@ -38,6 +43,48 @@ def check_typed(given: Mapping[str, Any]) -> None:
     for parameter in ("heads", "alone"):
         if isinstance(given.get(parameter), str) and ".parquet" not in given[parameter]:
             _check_heads(given[parameter], given.get("model"))
+
+
+@dataclass(frozen=True)
+class Need:
+    """Options that are read only if one of other options has one of some words.
+
+    Args:
+        options: The options, by parameter.
+        where: Those others, by parameter, with their words; without words any value will do. Those that a command does
+            not have are left out.
+    """
+
+    options: tuple[str, ...]
+    where: Mapping[str, tuple[str, ...]]
+
+    def check(self, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+        """Raise ValueError for an option that was given, by another value than its default, but is not read."""
+        where = {name: words for name, words in self.where.items() if name in parameters}
+        typed = {name: [] if given[name] is None else names(str(given[name])) for name in where}
+        unread = [name for name in self.options if given[name] != parameters[name].default]
+        if unread and not any({*typed[name]} & {*(words or typed[name])} for name, words in where.items()):
+            got = [_written(parameters[name], ",".join(words), "" if words else "no ") for name, words in typed.items()]
+            expected = [_written(parameters[name], " or ".join(words)) for name, words in where.items()]
+            raise ValueError(
+                f"{unread[0]}= is not read: got {', '.join(got)}; expected {', or '.join(expected)}; try without "
+                f"{unread[0]}="
+            )
+
+
+def _written(parameter: inspect.Parameter, text: str, before: str = "") -> str:
+    """Return an option, or a word given by its place in capitals, with its text."""
+    if isinstance(parameter.annotation.__metadata__[0], ArgumentInfo):
+        return f"{before}{parameter.name.upper()} {text}".rstrip()
+    return f"{before}{parameter.name}=" + (f"'{text}'" if text else "")
+
+
+def check_read(needs: Iterable[Need], given: Mapping[str, Any], parameters: Iterable[inspect.Parameter]) -> None:
+    """Raise ValueError for an option that this run does not read, such as translations of a corpus without it."""
+    by_name = {parameter.name: parameter for parameter in parameters}
+    targets = [Need((name,), {name.removesuffix("_target"): ()}) for name in by_name if name.endswith("_target")]
+    for need in [*needs, *targets]:
+        need.check(given, by_name)
 
 
 def scores() -> list[str]:

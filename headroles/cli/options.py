@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.cli import arguments
-from headroles.cli.known import check_typed
+from headroles.cli.known import Need, check_read, check_typed
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
 PYTHON = ("command", "note", "side", "gpu", "cache", "schedule", "copy")  # parameters for Python alone
@@ -49,6 +49,7 @@ class Options:
     flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
     extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
     made: tuple[str, ...] = field(default=(), kw_only=True)  # words for a corpus that is made once the model is loaded
+    needs: tuple[Need, ...] = field(default=(), kw_only=True)  # options that some runs do not read
     trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -204,6 +205,7 @@ class Call:
 
     def __init__(self, options: Options, given: dict[str, Any]) -> None:
         check_typed(given)
+        check_read(options.needs, given, options.parameters())
         self.options, self.given = options, given
         self.arguments: dict[str, Any] = {}
         self.result: Any = None
@@ -284,7 +286,7 @@ def _converted(parameter: Parameter, value: Any) -> Any:
     if "Corpus" in several:
         return [arguments.pairs_of(text) for text in value]
     if "Mapping[str, float]" in parameter.types:
-        return dict(map(arguments.threshold, value or ())) or None
+        return arguments.thresholds(value or []) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import planted
 from helpers.commands import run
+from helpers.messages import line
 
 import headroles as hr
 
@@ -30,3 +31,14 @@ def test_a_head_of_a_model_with_several_kinds_needs_its_kind():
 def test_other_writing_is_refused(text):
     with pytest.raises(ValueError, match=f"^head '{text}' is not of the form kind:layer:head, such as enc-self:0:2"):
         hr.head_mask(planted.model(), [text])
+
+
+@pytest.mark.parametrize("numbers", [(0.9, 0.1), (0.1, 0.9), (0.5, 0.5)])
+def test_two_thresholds_of_a_role_are_refused(study, numbers):
+    first, second = numbers
+    given = [part for number in numbers for part in ("--threshold", f"positional={number}")]
+    assert run("roles", study.folder, *given) == line(
+        f"two thresholds of positional: got {first} and {second}; expected a single threshold of a role; try "
+        f"--threshold positional={second} alone"
+    )
+    assert not study.has("roles")

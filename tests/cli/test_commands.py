@@ -15,10 +15,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import typer
 from helpers import planted, zoo
 from helpers.commands import ENVIRONMENT, Run, ended, forked, run, started
 from matplotlib.image import imread
+from safetensors.torch import save_file
 
 import headroles as hr
 from headroles.cli import main as cli
@@ -461,3 +463,34 @@ def test_an_interrupted_run_leaves_the_tables_and_the_next_one_completes(cut_off
 def test_a_kept_table_says_what_it_was_made_from(study):
     fields = [field.partition(":")[0] for field in Study(study).load("heads").attrs["recipe"].split("|")]
     assert {"weights", "text", "scores", "resamples", "seed", "reference", "headroles"} <= set(fields)
+
+
+def test_check_model_takes_a_class_and_random_weights(own):
+    refused = run("check-model", own, "--cls", "NoSuchClass")
+    assert refused.code == 2
+    assert "cls names the class NoSuchClass" in refused.err
+    save_file({"other": torch.zeros(1)}, own / "model.safetensors", {"format": "pt"})
+    refused = run("check-model", own)
+    assert refused.code == 2
+    assert "the checkpoint has no weight of BertModel" in refused.err
+    done = run("check-model", own, "--allow-random")
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["score --scores confidence,importance,entropy", "evaluate", "ablate"])
+@pytest.mark.parametrize("second", ["", "others.txt"])
+def test_a_decoder_says_once_that_it_reads_no_translations(command, second, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    decoder = hr.tiny_model("llama", num_key_value_heads=2, vocab_size=len(planted.tokenizer()))
+    hr.save(decoder, planted.tokenizer(), "decoder")
+    (tmp_path / "others.txt").write_text("the a .\nnear .\n")
+    (tmp_path / "texts.txt").write_text("near .\nthe a .\n")
+    name, *options = command.split()
+    done = run(name, "decoder", "texts.txt", *filter(None, [second]), *options, "--resamples", 0, "--json")
+    assert done.code == 0, done.err
+    said = (
+        "translations are not read: got LlamaForCausalLM, which reads the texts alone; expected an encoder and a "
+        "decoder, or --chat, by which a decoder reads them as answers"
+    )
+    assert json.loads(done.out)["warnings"].count(said) == bool(second)
+    assert caplog.messages.count(said.replace("--chat", "chat=True (--chat)")) == bool(second)
