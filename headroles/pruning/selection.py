@@ -148,9 +148,8 @@ def prune(
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
     count = _count(chosen, keep, len(_units(context, handle)))
     patterns = hard_coding.substitutes(handle, substitute, study)
-    choices = _choices(context, chosen, count, kinds or ("all",))
+    choices = _choices(context, chosen, count, kinds or ("all",), trains=train is not None)
     tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
-    choices |= frozen_parameters(handle.model) if train is not None or not isinstance(chosen, Ranking) else {}
     provenance = handle.provenance(corpus, **choices, at_least=at_least, train=train or "no", seed=seed, tune=tuned)
     label, name = _names(chosen, unit, count, kinds or ())
     with ExitStack() as stack:
@@ -190,11 +189,14 @@ def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, chang
     return handle
 
 
-def _choices(context: RankingContext, chosen: Strategy, count: int | None, kinds: Sequence[str]) -> dict[str, object]:
+def _choices(
+    context: RankingContext, chosen: Strategy, count: int | None, kinds: Sequence[str], *, trains: bool
+) -> dict[str, object]:
     """Return what is selected, and how, for the provenance."""
     shared = {} if context.unit == "head" else {"unit": context.unit}
     strategy = {"strategy": chosen, **_foreign(chosen), **declaration("ranking", chosen.name, chosen)}
-    return {**strategy, "keep": count, **shared, "kinds": ",".join(kinds)}
+    fixed = frozen_parameters(context.model) if trains or not isinstance(chosen, Ranking) else {}
+    return {**strategy, **fixed, "keep": count, **shared, "kinds": ",".join(kinds)}
 
 
 def _foreign(chosen: Strategy) -> dict[str, str]:

@@ -166,14 +166,12 @@ class Trainer(transformers.Trainer):
         )
         self.loss_of_batch, self.rates = loss, rates or {}
         self.loss_is_scaled_for_ga = None if loss is None else False
-        if loss is None and self.label_smoother is None and self.args.gradient_accumulation_steps > 1:
-            first = [rows[row] for row in range(min(batch, len(rows)))]
-            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, dict(batches(first)))
+        if loss is None and self.label_smoother is None and arguments.gradient_accumulation_steps > 1:
+            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, batches([rows[0]]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-        masking = [Epochs(batches)] if isinstance(batches, Masking) else []
-        for callback in (_Unlogged(self), *masking, *callbacks):
+        for callback in (_Unlogged(self), *([Epochs(batches)] if isinstance(batches, Masking) else []), *callbacks):
             self.add_callback(callback)
 
     def compute_loss(

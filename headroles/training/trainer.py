@@ -118,7 +118,6 @@ def train(
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted(chosen.items())),
         **_of_text(handle, length, mlm_probability),
-        **({} if loading.is_adapted(model) else frozen(model)),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:
@@ -165,10 +164,12 @@ def _check_ranges(epochs: int, batch: int, rate: float, mlm_probability: float) 
 
 
 def _of_text(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:
-    """Return the provenance of the examples of a language model."""
+    """Return the provenance of the examples of a language model, and of what trains."""
+    fixed = frozen(handle.model)
     if not is_language_model(handle):
-        return {}
-    return {"length": length or "sentences"} | ({} if causal(handle) else {"mlm_probability": mlm_probability})
+        return {**fixed}
+    length_of = {"length": length or "sentences"}
+    return fixed | length_of | ({} if causal(handle) else {"mlm_probability": mlm_probability})
 
 
 def load_classifier(
