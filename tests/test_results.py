@@ -102,6 +102,8 @@ def test_role_tests():
     untrained = table("substitution/smollm2-untrained")
     assert f"none of {len(untrained)} rows of SmolLM2's shape passes" in PAGES["role-tests"]
     assert not untrained["verdict"].str.startswith("its role").any()
+    decided = table("substitution/mpnet-undecided").drop(index="all 3", level="heads")["verdict"]
+    assert decided.tolist() == ["it has the pattern, and does something else"] * 3
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
     together = [mpnet.loc[("all 3", "offset=-1")], mpnet.loc[("all 2", "offset=1")], marian.loc[("all 11", "diagonal")]]
     times = [row["own"] / row["removed"] for row in together]
