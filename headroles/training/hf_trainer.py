@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -167,7 +168,7 @@ class Trainer(transformers.Trainer):
         self.loss_of_batch, self.rates = loss, rates or {}
         self.loss_is_scaled_for_ga = None if loss is None else False
         if loss is None and self.label_smoother is None and arguments.gradient_accumulation_steps > 1:
-            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, batches([rows[0]]))
+            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
@@ -279,7 +280,7 @@ def _is_of_all_parts(model: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
     with torch.no_grad():
         losses = [model(**given, num_items_in_batch=torch.tensor(count)).loss for count in (1, 2)]
     model.train(was_training)
-    return not torch.equal(*losses)
+    return not torch.allclose(*losses, equal_nan=True)  # NaN: no label of a masked language model
 
 
 def log_of(state: TrainerState) -> list[dict[str, Any]]:
