@@ -278,9 +278,9 @@ def _is_of_all_parts(model: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        losses = [model(**given, num_items_in_batch=torch.tensor(count)).loss for count in (1, 2)]
+        first, second = (model(**given, num_items_in_batch=torch.tensor(count)).loss for count in (1, 2))
     model.train(was_training)
-    return not torch.allclose(*losses, equal_nan=True)  # NaN: no label of a masked language model
+    return not torch.allclose(first, second, equal_nan=True)  # NaN: no label of a masked language model
 
 
 def log_of(state: TrainerState) -> list[dict[str, Any]]:
