@@ -33,7 +33,7 @@ SHOWN = {
 }
 SINKS = ("sink",)
 ENDS = ("", ".low", ".high")
-UNDONE = {("all", "minilm"), ("all", "mpnet")}  # made when controls of special tokens did not apply in encoders
+UNDONE = {("all", "mpnet")}  # made when controls of special tokens did not apply in encoders
 MOST = 0.45  # of the tokens, at least, of roles whose heads are drawn together: induction has half of a repeated text
 LEAST = 0.02  # share of tokens to which the pattern of a head in the picture applies
 
