@@ -118,10 +118,10 @@ def test_roles(
     """  # noqa: DOC502
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), the_metric(metric)
     named = None if alone is None else handle.named_heads(alone)
-    known = (
-        roles if isinstance(roles, pd.DataFrame) else dict(zip(handle.named_heads(roles), roles.values(), strict=True))
-    )
-    assigned = _assigned(known, patterns or {}, named)
+    if isinstance(roles, pd.DataFrame):
+        assigned = _assigned(roles, patterns or {}, named)
+    else:
+        assigned = _assigned(dict(zip(handle.named_heads(roles), roles.values(), strict=True)), patterns or {}, named)
     for heads in assigned:
         handle.named_heads([head for head, _ in heads.members])
     kept = None if study is None else study_at(study)

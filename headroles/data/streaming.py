@@ -24,8 +24,8 @@ class StreamingCorpus:
     The lines of two files correspond.
 
     One sentence a line; `.conllu` has trees, `.tsv` two columns that are translations of each other, or minimal pairs
-    or pairs of texts without labels if its header says so, as in `headroles.read`; `.gz` is unpacked. Blank lines, and
-    pairs with a blank side, are left out. A line may have 1 MiB.
+    or pairs of texts without labels by the names in its header, as in `headroles.read`; `.gz` is unpacked. Blank lines,
+    and pairs with a blank side, are left out. A line may have 1 MiB.
 
     Args:
         source: The file.

@@ -167,8 +167,8 @@ class Trainer(transformers.Trainer):
         )
         self.loss_of_batch, self.rates = loss, rates or {}
         self.loss_is_scaled_for_ga = None if loss is None else False
-        if loss is None and self.label_smoother is None and arguments.gradient_accumulation_steps > 1:
-            self.model_accepts_loss_kwargs &= _is_of_all_parts(model, batches([*islice(rows, 32)]))
+        if arguments.gradient_accumulation_steps > 1 and loss is None and self.label_smoother is None:
+            self.model_accepts_loss_kwargs = _is_of_all_parts(self, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
@@ -272,8 +272,11 @@ class Trainer(transformers.Trainer):
             raise OSError(message) from error
 
 
-def _is_of_all_parts(model: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
+def _is_of_all_parts(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
     """Return whether a model's loss is divided by the labels of all parts of a step, which many ignore."""
+    model: Any = trainer.model
+    if not trainer.model_accepts_loss_kwargs:
+        return False
     given = {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
     was_training = model.training
     model.eval()

@@ -53,6 +53,7 @@ def killed(folder, tmp_path_factory):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
+    (study / "stages.parquet").unlink(missing_ok=True)  # where the stage ended before the signal came
     for draft in study.glob(".*"):  # a table it was writing; a process that began later removes it, this one is older
         draft.unlink()
     return study, contents(place)
@@ -110,9 +111,7 @@ def test_a_corpus_is_tokenised_once(data):
 def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
     study, said = replicated
     assert list(hr.Study(study).load("stages").index) == list(STAGES[:-1])
-    begins = [f"{number} of 8, {name}: begins" for number, name in enumerate(STAGES[:-1], 1)]
-    kept = [f"1 of 8, {STAGES[0]}: kept"]  # if the first stage ended before it was killed
-    assert [line for line in said if line.endswith("begins")] == (begins[1:] if said[:1] == kept else begins)
+    assert said[::2] == [f"{number} of 8, {name}: begins" for number, name in enumerate(STAGES[:-1], 1)]
     assert {path.suffix for path in study.rglob("*")} == {".parquet"}
     names = set(hr.Study(study).names())
     made = {"heads", "offsets", "conservation-cp", "evaluation-test", "examples-loss-single-zero"}

@@ -102,3 +102,17 @@ def test_rows_of_a_head_are_as_many_as_its_map_has(kind, part, name):
     expected = change.detach().double().unflatten(0, (place.heads, -1)).flatten(1).norm(dim=1)
     table = weight_change(before, after)
     np.testing.assert_allclose(table.loc[(place.kind, place.layer), f"distance[{part}]"], expected)
+
+
+def test_heads_without_a_part_have_no_number_for_it():
+    before = zoo.tiny("bert2gpt2")
+    after = deepcopy(before)
+    with torch.no_grad():
+        for value in after.parameters():
+            value.add_(0.1)
+    table = weight_change(before, after)
+    lacks = table["distance[k]"].isna()
+    assert lacks.any()
+    assert not lacks.all()
+    assert table.loc[lacks, "moved[k]"].isna().all()
+    assert table["distance[all]"].gt(0).all()

@@ -80,14 +80,14 @@ def frozen(model: PreTrainedModel) -> dict[str, str]:
 
     Nor beside an adapter of PEFT, which trains alone.
     """
+    if any(hasattr(module, "base_layer") for module in model.modules()):
+        return {}
     constants = [name for name, module in model.named_modules() if "Sinusoid" in type(module).__name__]
     names = [
         name
         for name, value in model.named_parameters()
         if not value.requires_grad and name.rpartition(".")[0] not in constants
     ]
-    if any(hasattr(module, "base_layer") for module in model.modules()):
-        return {}
     return {"frozen": hashlib.sha256(repr(names).encode()).hexdigest()[:LENGTH]} if names else {}
 
 
