@@ -84,11 +84,9 @@ def load(
         MemoryError: Memory ran out.
         ValueError: The tokenizer does not fit the model, or has no such language.
     """  # noqa: DOC502
-    name, called = at_hand(name)
-    options = _reachable(name, options)
     model = alone(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
-    model.config.name_or_path = called or model.config.name_or_path
-    name, options = gguf_files.located(name, options)
+    name, _ = at_hand(name)
+    name, options = gguf_files.located(name, _reachable(name, options))
     with _loading(name):
         tokenizer = bilingual.load(_folder(name, options)) or transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options), **_place(options)
@@ -110,6 +108,7 @@ def alone(
     **options: Any,
 ) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
+    name, called = at_hand(name)
     check_no_file(name)
     name, options = gguf_files.located(name, _reachable(name, options))
     with _loading(name):
@@ -128,6 +127,7 @@ def alone(
     if not allow_random:
         missing.note(model, lacking)
     part = model if submodel is None else sites.submodel(model, submodel)
+    part.config.name_or_path = called or part.config.name_or_path
     part.eval()
     return part
 

@@ -301,3 +301,10 @@ def test_a_device_that_cannot_be_used(device, model, tmp_path):
 def test_the_translator_is_small_enough_to_come_with_the_library():
     assert sum(path.stat().st_size for path in TRANSLATOR.iterdir()) < 5e6
     assert len(read(TRANSLATOR / "sentences.tsv")) == 100
+
+
+def test_a_model_at_hand_is_loaded_without_its_tokenizer_too():
+    model, _ = hr.load("translator")
+    other = loading.alone("translator")
+    assert identity.weights_digest(other) == identity.weights_digest(model)
+    assert other.config.name_or_path == model.config.name_or_path
