@@ -16,7 +16,7 @@ from headroles.pruning.comparison import compare_pruning
 HERE = Path(__file__).parent
 SEEDS, HALF, RANKED = (0, 1, 2), 0.5, 1000
 TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
-STRATEGIES = ("random", "importance", "-importance", "bottom", "middle", "top", "ends")
+STRATEGIES = ("random", "importance", "bottom", "middle", "top")
 
 
 def main(
