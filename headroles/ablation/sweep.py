@@ -23,7 +23,7 @@ from headroles.ablation.units import Replacement, code, known_replacement, needs
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
-from headroles.models.batching import ONE, Batch, longest_output
+from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
 from headroles.models.imposing import ByHead, Counted, Imposed, Zero
@@ -36,7 +36,6 @@ from headroles.tables.frame import is_whole
 
 log = logging.getLogger(__name__)
 
-LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss holds them twice or more
 OF_STEPS = {type(METRICS[name]) for name in ("loss", "perplexity", "agreement", "pair_accuracy", "pair_difference")}
 
 
@@ -103,11 +102,11 @@ class Sweep:
         self.heads_per_batch = 1 if model.alone else heads_per_batch
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
-        if vocabulary := getattr(model.model.get_output_embeddings(), "out_features", 0):
-            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (vocabulary * self.size)))
         if isinstance(self.replacement, ByHead):
             self.replacement = masking.by_head(model.model, self.replacement.replacements)
         self.encoded = model.encode(corpus, words=needs_words(self.replacement))
+        if vocabulary := self.encoded.vocabulary:
+            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (vocabulary * self.size)))
         self._check_words()
         if metric.generates:
             model.check_generation()

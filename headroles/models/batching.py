@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headroles.models.head_model import HeadModel
 
 ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
+LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss and its gradient hold them often
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Encoded:
     again: bool = False  # whether the decoder reads the source, because it writes no text
     begins: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
     new: int | None = None  # the most tokens of that greedy output, if they are limited
+    vocabulary: int = 0  # logits of each token
 
     def counts(self, side: str) -> Counter[int]:
         """Count each token id that is not special in the sentences of `side`: "source" or "target"."""
@@ -173,6 +175,7 @@ def encode(
         greedy=longest if has_decoder(model) and target is None and not again else 0,
         again=again,
         begins=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
+        vocabulary=getattr(model.get_output_embeddings(), "out_features", 0),
     )
 
 
@@ -237,14 +240,15 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
 
 
 def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
-    """Return the rows of each batch that `batches` yields."""
+    """Return the rows of each batch that `batches` yields: fewer than `max_tokens` allows of a large vocabulary."""
     if not is_whole(max_tokens, least=1):
         raise ValueError(f"max_tokens must be at least 1: got {max_tokens!r}; expected tokens of a batch, such as 4096")
+    most = min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
     sides = filter(None, (encoded.source, encoded.target))
     lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
     rows: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if rows and not encoded.alone and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= max_tokens:
+        if rows and not encoded.alone and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= most:
             rows[-1].append(i)
         else:
             rows.append([i])

@@ -75,3 +75,20 @@ def _small() -> Any:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
     )
+
+
+def test_a_large_vocabulary_makes_small_batches(monkeypatch):
+    for name in ("gpt2", "marian", "bert"):
+        model, own = zoo.tiny(name), tokens_of(name)
+        size, text = model.get_output_embeddings().weight.shape[0], corpus(6)
+        expected = hr.score(model, own, text, "importance", n_resamples=0)
+        shapes = []
+        with model.get_output_embeddings().register_forward_hook(lambda *given: shapes.append(given[-1].shape)):
+            hr.score(model, own, text, "importance", n_resamples=0)
+            assert max(shape.numel() for shape in shapes) > 20 * size, "the bound would change nothing"
+            shapes.clear()
+            monkeypatch.setattr(batching, "LOGITS", 20 * size)
+            found = hr.score(model, own, text, "importance", n_resamples=0)
+        assert all(shape.numel() <= 20 * size or shape[0] == 1 for shape in shapes), shapes
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        monkeypatch.undo()
