@@ -31,7 +31,7 @@ def main() -> None:
         ax.plot(line["bytes"], line["effect"], marker="o", ms=4, lw=1.6, label=name, color=colour)
         ax.fill_between(line["bytes"], line["effect.low"], line["effect.high"], alpha=0.13, lw=0, color=colour)
     ax.axhline(0, color="0.5", lw=0.8, ls="--")
-    ax.set(title="SmolLM2-135M", xlabel="bytes of the cache at 1,000 tokens, of the full cache's")
+    ax.set(title="SmolLM2-135M-Instruct", xlabel="bytes of the cache at 1,000 tokens, of the full cache's")
     ax.set_ylabel("change of the loss of answers\n(nats per token; more is worse)")
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.legend(title="groups chosen by", frameon=False, loc="upper left", bbox_to_anchor=(1, 1), alignment="left")

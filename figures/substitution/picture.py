@@ -14,7 +14,7 @@ from headroles.analysis.role_rules import names
 from headroles.patterns.of_roles import pattern_of
 
 HERE = Path(__file__).parent
-MODELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma 3 270M", "minilm": "MiniLM", "mpnet": "MPNet base"}
+MODELS = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "minilm": "MiniLM", "mpnet": "MPNet base"}
 TRANSLATORS = {"translator": "demo translator", "marian": "small Marian"}
 WORDS = {
     "induction": "induction",
