@@ -20,6 +20,7 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity.of_code import code_of
 from headroles.tables import frame
+from headroles.tables.names import several
 from headroles.tables.study import Study, study_at
 
 
@@ -40,7 +41,7 @@ def evaluate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metrics are measured.
-        metrics: Names of metrics or objectives. Or metrics (`list_metrics`).
+        metrics: Name of a metric or objective, or several. Or metrics (`list_metrics`).
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples.
@@ -52,7 +53,7 @@ def evaluate(
     Raises:
         ValueError: If a metric is repeated or unknown, or the model or the corpus does not have it.
     """
-    chosen = [the_metric(given) for given in metrics]
+    chosen = [the_metric(given) for given in several(metrics)]
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")

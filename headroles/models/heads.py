@@ -130,6 +130,8 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
 
 def heads_of_kinds(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
     """Return the heads of a model, of some kinds or all; ValueError for a kind it lacks."""
+    if isinstance(kinds, str):
+        raise ValueError(f"kinds must be several: got {kinds!r}; expected a list; try kinds=[{kinds!r}]")
     heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
     present = dict.fromkeys(kind for kind, _, _ in heads)
     if lacking := sorted(set(kinds or ()) - set(present)):

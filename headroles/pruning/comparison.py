@@ -29,6 +29,7 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
+from headroles.tables.names import several
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
 
@@ -92,7 +93,7 @@ def compare_pruning(
         ValueError: If two strategies have the same name, or `prune` does not accept an argument.
     """
     check_sizes(keep)
-    chosen = [strategy_of(strategy) for strategy in strategies]
+    chosen = [strategy_of(strategy) for strategy in several(strategies)]
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def several(given: T | Iterable[T]) -> list[T]:
+    """Return what is given as a list; a name or an object by itself is one."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]  # type: ignore[list-item]
 
 
 def unknown(what: str, name: object, known: Iterable[str], more: str = "") -> str:

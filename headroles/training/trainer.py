@@ -23,6 +23,7 @@ from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.frame import is_whole
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.tables.names import several
 from headroles.training import adapters
 from headroles.training.checkpoints import check_digests, last_checkpoint, load_weights, write_digests
 from headroles.training.examples import MASKED, Row, examples, is_language_model
@@ -102,7 +103,7 @@ def train(
     _check_ranges(epochs, batch, rate, mlm_probability)
     place, corpus = Path(folder), corpus_of(corpus)
     held_out = None if held_out is None else corpus_of(held_out)
-    measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
+    measured = [the_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
     model = _savable(model, handle, place)

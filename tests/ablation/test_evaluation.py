@@ -91,6 +91,7 @@ CHOOSING = ["accuracy", "f1", "matthews", "loss", "perplexity", "agreement", "cl
 def test_rows_are_named_after_the_metrics_and_lie_within_their_intervals():
     table = evaluate(*measured("sentences"), CHOOSING)
     assert list(table.index) == CHOOSING
+    pd.testing.assert_frame_equal(evaluate(*measured("sentences"), "accuracy"), table.loc[["accuracy"]])
     assert (table["low"] <= table["value"]).all()
     assert (table["value"] <= table["high"]).all()
     fields = {"corpus:films", f"text:{films(40, 1).hash}", "resamples:1000", "seed:0"}

@@ -82,8 +82,12 @@ def test_a_large_vocabulary_makes_small_batches(monkeypatch):
         model, own = zoo.tiny(name), tokens_of(name)
         size, text = model.get_output_embeddings().weight.shape[0], corpus(6)
         expected = hr.score(model, own, text, "importance", n_resamples=0)
-        shapes = []
-        with model.get_output_embeddings().register_forward_hook(lambda *given: shapes.append(given[-1].shape)):
+        shapes: list[torch.Size] = []
+
+        def keep(_: object, __: object, output: torch.Tensor, shapes: list[torch.Size] = shapes) -> None:
+            shapes.append(output.shape)
+
+        with model.get_output_embeddings().register_forward_hook(keep):
             hr.score(model, own, text, "importance", n_resamples=0)
             assert max(shape.numel() for shape in shapes) > 20 * size, "the bound would change nothing"
             shapes.clear()

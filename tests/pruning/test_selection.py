@@ -68,6 +68,10 @@ WRONG = {
         {"kinds": ["cross"], "keep": 2},
         "BertForSequenceClassification has no heads of kind 'cross'; it has enc-self",
     ),
+    "one kind": (
+        {"kinds": "enc-self", "keep": 2},
+        "kinds must be several: got 'enc-self'; expected a list; try kinds=['enc-self']",
+    ),
     "number": ({"keep": 9}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 9"),
     "fraction": ({"keep": 2.5}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 2.5"),
     "negative": ({"keep": -1}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got -1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headroles.tables.names import unknown
+from headroles.tables.names import several, unknown
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,8 @@ from headroles.tables.names import unknown
 def test_a_similar_name_is_named(name, meant):
     message = unknown("score", name, iter(["confidence", "syntax"]), ", or your own")
     assert message == f"unknown score {name!r}{meant}; known: confidence, syntax, or your own"
+
+
+def test_a_name_by_itself_is_one():
+    assert several("loss") == several(["loss"]) == several(name for name in ["loss"]) == ["loss"]
+    assert several(3) == [3]
