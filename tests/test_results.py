@@ -114,7 +114,7 @@ def test_role_tests():
     rows = runpy.run_path(str(FIGURES / "substitution/table.py"))["rows"]()
     assert "\n".join(rows) in PAGES["role-tests"]
     shares = pd.read_csv(FIGURES / "substitution/shares.csv").set_index(["role", "model"])
-    for name, model in (("smollm2", "SmolLM2-135M"), ("gemma3", "Gemma 3 270M")):
+    for name, model in (("smollm2", "SmolLM2-135M-Instruct"), ("gemma3", "Gemma 3 270M")):
         row = table(f"substitution/{name}").loc[lambda each: each.index.isin(["first"], level="role")].iloc[-1]
         drawn = shares.loc[("first token (sinks)", model)]
         assert drawn["own"] == pytest.approx(row["own"] / row["removed"], abs=1e-4)
@@ -166,6 +166,18 @@ def test_real_models():
         assert [float(end) for end in ends.groups()] == pytest.approx([random.min(), random.max()], abs=0.051)
     assert losses["l0 0.75"] > losses["importance 0.75"]
     assert all(losses[f"l0 {share}"] < losses[f"importance {share}"] for share in ("0.5", "0.25", "0.125"))
+
+
+def test_rounding_again():
+    changes = pd.read_csv(FIGURES / "real-models" / "rounded.csv").set_index(["weights", "score"])
+    eight, four = changes.loc["Q8_0"], changes.loc["Q4_0"]
+    assert eight.drop("syntax")["largest"].max() < 0.01 < eight.loc["syntax", "largest"]
+    assert eight[["kept", "lost", "gained"]].sum().tolist() == [195, 2, 1]
+    counts = {score: row.tolist() for score, row in four[["kept", "lost", "gained"]].iterrows()}
+    assert (counts["position"], counts["induction"], counts["duplicate"]) == ([1, 0, 0], [4, 1, 0], [1, 1, 0])
+    assert (counts["syntax"], counts["sink"]) == ([11, 1, 3], [168, 9, 6])
+    assert four["loss"].round(2).unique() == [4.50]
+    assert changes.loc["as they are", "loss"].round(2).unique() == [4.22]
 
 
 def test_cache_budgets():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pandas as pd
 import torch
 import typer
 
 import headroles as hr
 from headroles.ablation.cumulative.curves import repeated_ranking
 from headroles.pruning.comparison import compare_pruning
+from headroles.tables.frame import signed
 
 HERE = Path(__file__).parent
 SEEDS, HALF, RANKED = (0, 1, 2), 0.5, 1000
@@ -41,6 +44,11 @@ def main(
         model, tokenizer = hr.load(work / "S-0")
         options = {"strategies": STRATEGIES, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
         compare_pruning(model, tokenizer, train, test, study=study, **options)
+        steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
+        lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
+        hr.save_table(
+            signed(lengths, f"steps and epochs of the {len(train):,} pairs of MRPC"), study / "trainings.parquet"
+        )
 
 
 def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path) -> None:

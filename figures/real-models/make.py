@@ -27,6 +27,7 @@ def main(
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
     work: Annotated[Path, typer.Option(help="Folder of unfinished work.")] = Path(".real-models"),
     sizes: Annotated[int, typer.Option(help="How many of the sizes, the primary one first.")] = len(SIZES),
+    retrain: Annotated[bool, typer.Option(help="Retrain instead, and write contest-seeds.parquet.")] = False,  # noqa: FBT002
 ) -> None:
     """Score, ablate and prune the heads of a model, relate the three, and write the tables to NAME here."""
     logging.basicConfig(level=logging.INFO)
@@ -35,6 +36,9 @@ def main(
     pud = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(TESTED, seed=0)
     work, output = work / name, HERE / name
     output.mkdir(exist_ok=True)
+    if retrain:
+        _retrained(model, tokenizer, ewt[ASSIGNED:], pud, SIZES[:sizes], work / "retrained", output)
+        return
     learns = model.get_output_embeddings() is not None
     scores = _scores(model, tokenizer, ewt[:ASSIGNED], work, importance=learns)
     roles = hr.roles(scores)
@@ -91,6 +95,22 @@ def _survival(
         mean.iloc[:, 0] = sum(table.iloc[:, 0] for table in tables) / len(tables)
         columns.append(mean)
     return hr.join(*columns)
+
+
+def _retrained(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    learnt: Corpus,
+    held_out: Corpus,
+    sizes: tuple[float, ...],
+    work: Path,
+    output: Path,
+) -> None:
+    """Prune by importance, by gates and at random, and train what is left on the same text, one seed."""
+    ways = ["importance", hr.L0(freeze="all"), "random"]
+    options = {"keep": sizes, "seeds": 1, "tune": {"epochs": 1, "batch": BATCH}}
+    hr.compare_pruning(model, tokenizer, learnt, held_out, strategies=ways, study=work, **options)
+    hr.save_table(hr.Study(work).load("contest-seeds"), output / "contest-seeds.parquet")
 
 
 def _sizes(

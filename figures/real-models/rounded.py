@@ -29,6 +29,7 @@ REPEATED = ["induction", "duplicate"]
 ROLES = {"confidence": "", "position": "positional", "syntax": "syntactic", "sink": "sink"} | {
     name: name for name in REPEATED
 }
+COUNTS = ("kept", "lost", "gained")
 PLACES = ("offset", "best")  # not a share
 FORMATS = ("Q8_0", "Q5_0", "Q4_0")
 
@@ -55,7 +56,8 @@ def main(
             rows.append({"weights": "as they are", "loss": loss})
             continue
         rows += _changes(name, loss, own, scores)
-    pd.DataFrame(rows).to_csv(HERE / "rounded.csv", index=False, float_format="%.4f")
+    table = pd.DataFrame(rows).astype(dict.fromkeys(COUNTS, "Int64"))
+    table.to_csv(HERE / "rounded.csv", index=False, float_format="%.4f")
 
 
 def _round(model: PreTrainedModel, name: str) -> None:
@@ -79,7 +81,7 @@ def _changes(name: str, loss: float, own: pd.DataFrame, scores: pd.DataFrame) ->
         largest = float((own[columns] - scores[columns]).abs().max(axis=None))
         rho = min(own[column].corr(scores[column], method="spearman") for column in columns if own[column].std())
         rows.append({"weights": name, "loss": loss, "score": score, "largest": largest, "rho": rho})
-        rows[-1] |= dict(zip(("kept", "lost", "gained"), counts, strict=True))
+        rows[-1] |= dict(zip(COUNTS, counts, strict=True))
     return rows
 
 
