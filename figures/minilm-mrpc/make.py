@@ -12,12 +12,12 @@ import torch
 import typer
 
 import headroles as hr
-from headroles.ablation.cumulative.curves import repeated_ranking
+from headroles.ablation.cumulative import curves
 from headroles.pruning.comparison import compare_pruning
 from headroles.tables.frame import signed
 
 HERE = Path(__file__).parent
-SEEDS, HALF, RANKED = (0, 1, 2), 0.5, 1000
+SEEDS, HALF, RANKED, DRAWS = (0, 1, 2), 0.5, 1000, 3
 TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
 STRATEGIES = ("random", "importance", "bottom", "middle", "top")
 
@@ -39,11 +39,11 @@ def main(
             hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
     elif part == "michel":
         for seed in seeds:
-            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}")
+            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"curves-{seed}")
     else:
         model, tokenizer = hr.load(work / "S-0")
         options = {"strategies": STRATEGIES, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
-        compare_pruning(model, tokenizer, train, test, study=study, **options)
+        compare_pruning(model, tokenizer, train, test, study=study / "contest", **options)
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
         lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
         hr.save_table(
@@ -51,8 +51,8 @@ def main(
         )
 
 
-def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path) -> None:
-    """Ablate each head, then more and more of them by three orders."""
+def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: Path) -> None:
+    """Ablate each head, then more and more of them by three orders and at random."""
     model, tokenizer = hr.load(place)
     effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=study)
     hr.evaluate(model, tokenizer, test, ["accuracy", "loss"], study=study)
@@ -60,10 +60,17 @@ def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path) -> None
     importance = hr.score(model, tokenizer, ranked, ["importance"], study=study)["importance"]
     orders = {
         "importance": importance.sort_values(kind="stable").index,
-        "importance, again": repeated_ranking(model, tokenizer, ranked),
+        "importance, again": curves.repeated_ranking(model, tokenizer, ranked),
         "ablation[accuracy]": effects["ablation[accuracy]"].sort_values(ascending=False, kind="stable").index,
     }
-    hr.ablation_curve(model, tokenizer, test, orders, metric="accuracy", study=study)
+    chance = curves.orders(importance.to_frame(), [], seeds=DRAWS)
+    parts = [
+        hr.ablation_curve(model, tokenizer, test, part, metric="accuracy", study=work / name)
+        for name, part in (("ranked", orders), ("chance", chance))
+    ]
+    both = pd.concat(parts, ignore_index=True)
+    both.attrs["signatures"] = parts[0].attrs["signatures"]
+    hr.save_table(both, study / "curves-accuracy.parquet")
 
 
 if __name__ == "__main__":
