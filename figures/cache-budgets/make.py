@@ -133,7 +133,7 @@ def distant(study: Study) -> pd.Series:
     for text in found.questions:
         half = text.ids.shape[1] // 2
 
-        def add(site, weights, first):
+        def add(site, weights, first, _):
             places = torch.arange(first, first + weights.shape[2])[:, None]
             keys = torch.arange(weights.shape[3])
             far = (keys >= SINK) & (places - keys >= RECENT) & (places >= half)  # noqa: B023 - called in this forward

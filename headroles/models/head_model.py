@@ -366,7 +366,7 @@ class HeadModel:
         return masking.masked(self.model, self.sites, gates, replacement)
 
     def capture(self, callback: PartCallback, *, cells: int | None = None) -> Block[None]:
-        """Call `callback(site, weights, first)` at every attention of a model within the block.
+        """Call `callback(site, weights, first, mask)` at every attention of a model within the block.
 
         With `cells` it is called for some queries at a time, from position `first` on: memory is linear in the length
         of a text. Attention is captured whole where a call has no more than `cells` weights, and in models that do not

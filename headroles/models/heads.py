@@ -25,7 +25,7 @@ from headroles.tables.frame import KINDS, Kind, parsed_head
 
 Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
-PartCallback = Callable[[Site, Tensor, int], None]
+PartCallback = Callable[[Site, Tensor, int, Tensor | None], None]
 # the modules themselves in order, the shapes of their weights, and options of modules and configs
 Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
 CELLS = 2**22  # weights of a part: 16 MiB in float32, which fit the cache
@@ -208,7 +208,7 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Bl
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    return captured(model, attention_sites(model), lambda site, weights, _: callback(site, weights), None)
+    return captured(model, attention_sites(model), lambda site, weights, *_: callback(site, weights), None)
 
 
 def divisible(model: PreTrainedModel) -> bool:
@@ -237,7 +237,7 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     """The attention of every site in a small forward, parts concatenated."""
     parts: dict[tuple[Kind, int], list[Tensor]] = {}
 
-    def keep(site: Site, weights: Tensor, _: int) -> None:
+    def keep(site: Site, weights: Tensor, *_: object) -> None:
         parts.setdefault(site.key, []).append(weights.float())
 
     with without_gradients(model), evaluating(model), captured(model, attention_sites(model), keep, cells):
@@ -249,19 +249,23 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
 def captured(
     changes: Changes, model: PreTrainedModel, sites: list[Site], callback: PartCallback, cells: int | None
 ) -> None:
-    """Call `callback(site, weights, first)` at every attention of known sites, in parts of at most `cells` weights."""
+    """Call `callback(site, weights, first, mask)` at every attention of known sites, of at most `cells` weights each.
+
+    `mask` is the model's additive mask, [batch, heads or 1, query, key]; None without one, or where it is unknown.
+    """
     counter = _CallCounter(sites)
 
-    def pass_on(module: nn.Module, weights: Tensor, first: int = 0) -> None:
+    def pass_on(module: nn.Module, weights: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
         site = counter.site(module, first)
         if site is not None:
-            callback(site, joined(weights, site.group, 1), first)
+            mask = mask if mask is None or mask.shape[1] == 1 else joined(mask, site.group, 1)
+            callback(site, joined(weights, site.group, 1), first, mask)
 
     changes.enter(exclusive(model))
     no_head_masks(changes, model)
     if counter.shared:
         changes.enter(each_forward(model, counter.calls.clear))
-    changes.enter(attending(model, lambda call: pass_on(call.module, call.weights, call.first), cells=cells))
+    changes.enter(attending(model, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells))
     outside_attending(changes, sites, pass_on)
 
 

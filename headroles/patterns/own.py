@@ -56,7 +56,7 @@ class Own(Pattern):
         with handle.evaluating(), handle.without_gradients():
             for batch in handle.batches(handle.tokenised(corpus_of(corpus))):
 
-                def add(site: Site, weights: Tensor, first: int) -> None:
+                def add(site: Site, weights: Tensor, first: int, _: object) -> None:
                     queries, keys = batch.queries(site.kind), batch.keys(site.kind)  # noqa: B023 - called in this forward
                     if site.kind not in SELF:
                         return

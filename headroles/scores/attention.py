@@ -14,6 +14,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch, Pages
 from headroles.models.head_model import HeadModel
+from headroles.models.imposing import allowed
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import vocabulary
 from headroles.scores.accumulator import Accumulator
@@ -35,6 +36,7 @@ class AttentionPass:
     def __init__(self, scores: Sequence[Score], model: HeadModel, counted: Frequencies) -> None:
         model.check_weights("attention")
         self.scores, self.model, self.counted = scores, model, counted
+        self.by_head = any(score.by_head for score in scores)
         self.norms = ValueNorms(model)
         self.sites = {site.key for site in model.sites if site.heads}
         self.ends_early = not (model.offloaded or model.axis.even)  # hooks send weights back at the end of each module
@@ -63,7 +65,7 @@ class _Observer:
         self.first_sites: dict[Kind, tuple[Kind, int]] = {}
         self.remaining = set(run.sites)
 
-    def __call__(self, site: Site, attention: Tensor, first: int = 0) -> None:
+    def __call__(self, site: Site, attention: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
         """Add the sums of one site, or of the block of its queries from `first` on."""
         run, batch = self.run, self.batch
         keys = batch.keys(site.kind)
@@ -71,15 +73,23 @@ class _Observer:
         counts, ranks = run.counted["source" if keys is batch.source else "target"]
         attention = attention.float().to(keys.ids.device)
         norms = partial(run.norms.of, site)
-        observation = Observation(site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer)
+        seen = None if mask is None or not run.by_head else allowed(mask).to(keys.ids.device)
+        observation = Observation(
+            site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer, allowed=seen
+        )
         self._check_finite(observation, site)
         if any(score.weights == "norm" for score in run.scores):
             self._check_finite(observation.by_norm, site)
         for score in (score for score in run.scores if site.kind in score.kinds):
             if score.weights == "nosink":
-                self.accumulator.add(score, site.key, _by_head(score, observation), self.weights)
+                self.accumulator.add(
+                    score, site.key, _by_head(score, observation.without_sink(score.least)), self.weights
+                )
                 continue
             observed = observation if score.weights == "attention" else observation.by_norm
+            if score.by_head:
+                self.accumulator.add(score, site.key, _by_head(score, observed), self.weights)
+                continue
             self.accumulator.add(score, site.key, score.update(observed), self.weights)
             if self.first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
                 self.accumulator.add_denominators(score, site.kind, score.denominators(observation), self.weights)
@@ -99,15 +109,14 @@ class _Observer:
 
 
 def _by_head(score: Score, observation: Observation) -> dict[str, Tensor]:
-    """Return the sums of a score without the sink, and its denominators, which differ between heads."""
-    observed = observation.without_sink(score.least)
-    denominators, heads = score.denominators(observed), observation.weights.shape[1]
+    """Return the sums of a score, and its denominators, which differ between heads."""
+    denominators, heads = score.denominators(observation), observation.weights.shape[1]
     if shared := [name for name, values in denominators.items() if values.shape[1] != heads]:
         raise ValueError(
-            f"score {score.name()!r} counts queries that have nothing left without the sink: got {shared[0]!r} of "
+            f"score {score.name()!r} counts the same queries for all heads: got {shared[0]!r} of "
             f"shape {[*denominators[shared[0]].shape]}; expected one for each of {heads} heads; try observation.count"
         )
-    return denominators | score.update(observed)
+    return denominators | score.update(observation)
 
 
 def frequencies(

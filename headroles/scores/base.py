@@ -131,6 +131,7 @@ class Score(Measure):
     weights: Weights = field(default="attention", kw_only=True, repr=False)
     least: float = field(default=LEAST, kw_only=True, repr=False)
     in_parts: ClassVar[bool] = False
+    by_head: ClassVar[bool] = False  # whether denominators differ between layers or heads, as where windows do
     of_sink: ClassVar[bool] = False  # nothing is left of it without the sink
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ def attention_matrix(
     encoded = handle.encode(Corpus("one sentence", (text,)), words=False)
     kept: list[Tensor] = []
 
-    def keep(site: Site, weights: Tensor, _: int) -> None:
+    def keep(site: Site, weights: Tensor, *_: object) -> None:
         if site.key == head[:2]:
             kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
@@ -152,7 +152,7 @@ def _rows(model: HeadModel, batch: Batch, read: int | None) -> list[_Row]:
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, read)
     given = 1 if batch.own else read  # a decoder is given its start token
 
-    def add(site: Site, weights: Tensor, _: int) -> None:
+    def add(site: Site, weights: Tensor, *_: object) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         query_mask, key_mask = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
         kept = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]

@@ -255,7 +255,7 @@ def test_capture_assigns_layers_after_a_failed_forward(failing, cells):
     model, fail = failing
     inputs, seen = examples(model), []
 
-    def look(site, weights, first=0):
+    def look(site, weights, first=0, _=None):
         if first == 0:
             seen.append((site.layer, weights[:, :, :1]))
 

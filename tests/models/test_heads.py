@@ -269,7 +269,7 @@ def test_parts_concatenate_to_the_attention(name, cells):
     parts, whole = in_parts(tiny(name), given, cells), dict(seen(name))
     assert list(dict.fromkeys(site for site, *_ in parts)) == list(whole)
     for site, weights in whole.items():
-        mine = [(first, part) for one, part, first in parts if one == site]
+        mine = [(first, part) for one, part, first, _ in parts if one == site]
         assert [first for first, _ in mine] == [0, *torch.tensor([p.shape[2] for _, p in mine]).cumsum(0).tolist()[:-1]]
         torch.testing.assert_close(torch.cat([part for _, part in mine], 2), weights, rtol=0, atol=bound(1))
         if name not in WHOLE:

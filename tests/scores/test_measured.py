@@ -72,3 +72,48 @@ def test_norms_and_repeated_labels(case):
     assert "pattern-norm[offset=-1 share]" in table
     with pytest.raises(ValueError, match=r"^duplicate score 'pattern\[offset=-1\]'; expected each score once$"):
         hr.score(case.model, case.tokenizer, case.corpus, [Offset(-1), Measured(Offset(-1))], n_resamples=0)
+
+
+@dataclass(frozen=True)
+class Deeper(Pattern):
+    """The token as many places before as the number of the layer says, and one more for odd heads."""
+
+    def targets(self, observation):
+        """Return weight 1 on that token."""
+        batch, heads, queries, keys = observation.weights.shape
+        targets = torch.zeros(batch, heads, queries, keys)
+        for head in range(heads):
+            back = observation.layer + 1 + head % 2
+            for row, place in enumerate(observation.places.tolist()):
+                if place >= back:
+                    targets[:, head, row, place - back] = 1
+        return targets
+
+
+@pytest.mark.parametrize("cells", [2**22, 64])
+@pytest.mark.parametrize("pattern", [First(), Deeper()])
+def test_queries_count_that_see_a_target_in_their_layer(pattern, cells, monkeypatch):
+    """Layers 0 and 2 of this Gemma have a window of 4 tokens."""
+    monkeypatch.setattr("headroles.models.heads.CELLS", cells)
+    case = Case(hr.tiny_model("gemma3_text"))
+    windows = [kind == "sliding_attention" for kind in case.model.config.layer_types]
+    assert {*windows} == {True, False}
+    width, words = case.model.config.sliding_window, " ".join(text.text for text in case.corpus).split()
+    corpus = hr.Corpus.of([" ".join(words[:15]), " ".join(words[5:17])])
+    assert width < 12
+    table = hr.score(case.model, case.tokenizer, corpus, [pattern], n_resamples=0)
+    hits, counts = (torch.zeros(len(windows), case.model.config.num_attention_heads) for _ in range(2))
+    for sentence in corpus:
+        ids = case.ids(sentence)
+        with torch.no_grad():
+            attention = case.eager(ids, output_attentions=True).attentions
+        for layer, weights in enumerate(attention):
+            for head in range(weights.shape[1]):
+                back = layer + 1 + head % 2
+                for place in range(ids.shape[1]):
+                    target = 0 if pattern == First() else place - back
+                    if target >= 0 and not (windows[layer] and place - target >= width):
+                        hits[layer, head] += weights[0, head, place].argmax() == target
+                        counts[layer, head] += 1
+    found = torch.tensor(table[f"pattern[{pattern.label} share]"].to_numpy())
+    torch.testing.assert_close(found, (hits / counts).flatten().double(), rtol=1e-6, atol=0, equal_nan=True)

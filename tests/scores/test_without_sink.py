@@ -245,7 +245,7 @@ def test_a_score_that_counts_queries_which_have_left_is_refused():
             return {"naive": sums["top"] / sums["queries"]}
 
     message = (
-        "score 'naive' counts queries that have nothing left without the sink: got 'queries' of shape [4, 1]; expected "
+        "score 'naive' counts the same queries for all heads: got 'queries' of shape [4, 1]; expected "
         "one for each of 4 heads; try observation.count"
     )
     with pytest.raises(ValueError, match=whole(message)):
