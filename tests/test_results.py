@@ -168,6 +168,27 @@ def test_real_models():
     assert all(losses[f"l0 {share}"] < losses[f"importance {share}"] for share in ("0.5", "0.25", "0.125"))
 
 
+def test_a_classifier_of_pairs():
+    page = " ".join(PAGES["classifier"].split())
+    effects = table("minilm-mrpc/ablation-accuracy-single-zero")
+    change = effects["ablation[accuracy]"]
+    shown = change[effects["ablation[accuracy].holm"] < 0.05].sort_values()
+    assert " | ".join(f"layer {layer} head {head}" for _, layer, head in shown.index) in page
+    assert all(f"{value:.3f} [" in page for value in shown)
+    assert change.drop(shown.index).min() > -0.01
+    curves = table("minilm-mrpc/curves-accuracy").set_index(["order", "closed"])["value"]
+    whole, one = curves["importance"][[0, 72]]
+    assert f"is {whole:.3f}; one class for all pairs has {one:.3f}" in page
+    assert f"By importance half cost {100 * (whole - curves['importance', 36]):.1f} points and 43 ten" in page
+    assert curves["importance", 50] == one
+    assert f"43 cost {100 * (whole - curves['importance, again', 43]):.1f} points" in page
+    counts = [0, 14, 29, 36, 43, 50, 58, 65]
+    orders = [name for name in curves.index.unique("order") if not name.startswith("random")]
+    for name in orders:
+        assert f"| {' | '.join(f'{value:.3f}' for value in curves[name][counts])} |" in page
+    assert min(orders, key=lambda name: curves[name].sum()) == "ablation[accuracy]"
+
+
 def test_rounding_again():
     changes = pd.read_csv(FIGURES / "real-models" / "rounded.csv").set_index(["weights", "score"])
     eight, four = changes.loc["Q8_0"], changes.loc["Q4_0"]
