@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
 
-def several(given: T | Iterable[T]) -> list[T]:
-    """Return what is given as a list; a name or an object by itself is one."""
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]  # type: ignore[list-item]
+def several(given: Iterable[T]) -> list[T]:
+    """Return what is given as a list; a name or an object by itself, which types do not show, is one."""
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    return [cast(T, given)] if is_one else [*given]
 
 
 def unknown(what: str, name: object, known: Iterable[str], more: str = "") -> str:
