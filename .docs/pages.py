@@ -59,8 +59,8 @@ _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
 LACKS = {  # paper -> what of it there is not
     "voita2019": "**Missing:** the other languages of Fig. 2; here it compares corpora of one language pair.",
-    "budhraja2020": "**Missing:** its translators of WMT, BERT on MNLI, QQP and QNLI; only MiniLM on MRPC was retrained for "
-    "three epochs.",
+    "budhraja2020": "**Missing:** its translators of WMT, BERT on MNLI, QQP and QNLI; only MiniLM on MRPC was "
+    "retrained for three epochs.",
 }
 
 
