@@ -186,7 +186,12 @@ def test_a_classifier_of_pairs():
     orders = [name for name in curves.index.unique("order") if not name.startswith("random")]
     for name in orders:
         assert f"| {' | '.join(f'{value:.3f}' for value in curves[name][counts])} |" in page
+    draws = [curves[name] for name in curves.index.unique("order") if name.startswith("random")]
+    lowest, highest = pd.concat(draws, axis=1).agg(["min", "max"], axis=1).to_numpy().T
+    ends = dict(zip(curves["random 0"].index, zip(lowest, highest, strict=True), strict=True))
+    assert " | ".join("{:.3f} to {:.3f}".format(*ends[count]) for count in counts[1:]) in page
     assert min(orders, key=lambda name: curves[name].sum()) == "ablation[accuracy]"
+    assert min(draw.sum() for draw in draws) < curves["ablation[accuracy]"].sum() < max(draw.sum() for draw in draws)
 
 
 def test_rounding_again():
