@@ -348,6 +348,18 @@ def test_strategies():
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
     ends = 100 * (kept.max() - kept.min())
     says("strategies", f"within {ends[36]:.1f} points at half of the heads and {ends[18]:.1f} at a quarter")
+    mrpc = table("minilm-mrpc/contest/contest").set_index(["strategy", "tuned"])
+    page, after = " ".join(PAGES["strategies"].split()), mrpc.xs(True, level="tuned")
+    says("strategies", "({:.3f} and {:.3f})".format(*after["value"][["importance", "all heads"]]))
+    places = after.loc[["bottom", "middle", "top"]]
+    assert places["value.high"].max() < after.loc["importance", "value.low"]
+    for strategy in mrpc.index.unique("strategy"):
+        for row in (mrpc.loc[(strategy, False)], mrpc.loc[(strategy, True)]):
+            assert "{:.3f} [{:.3f}, {:.3f}]".format(*row[["value", "value.low", "value.high"]]) in page
+    for strategy in ("importance", *places.index):
+        assert "{:.3f} [{:.3f}, {:.3f}]".format(*after.loc[strategy, ["gain", "gain.low", "gain.high"]]) in page
+    draws = table("minilm-mrpc/contest/contest-seeds").query("tuned and strategy == 'random'")["value"]
+    assert [f"{value:.3f}" for value in sorted(draws)] == ["0.663", "0.765", "0.774"]
     speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
     says("strategies", f"{speed.iloc[0]:.2f} times as fast in batches of 64")
 
