@@ -243,7 +243,7 @@ def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) ->
     """Return the rows of each batch that `batches` yields: fewer than `max_tokens` allows of a large vocabulary."""
     if not is_whole(max_tokens, least=1):
         raise ValueError(f"max_tokens must be at least 1: got {max_tokens!r}; expected tokens of a batch, such as 4096")
-    most = min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
+    most = fitting(encoded, max_tokens)
     sides = filter(None, (encoded.source, encoded.target))
     lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
     rows: list[list[int]] = []
@@ -253,6 +253,11 @@ def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) ->
         else:
             rows.append([i])
     return rows[part[0] :: part[1]]
+
+
+def fitting(encoded: Encoded, max_tokens: int) -> int:
+    """Return the most tokens of one forward pass: at most `max_tokens`, and so many that their logits are `LOGITS`."""
+    return min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
 
 
 def _target(

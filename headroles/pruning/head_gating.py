@@ -19,7 +19,7 @@ from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import dummy_inputs
-from headroles.models.batching import Batch
+from headroles.models.batching import Batch, fitting
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, objective
@@ -94,7 +94,7 @@ def causal_gating(
     def compute() -> pd.DataFrame:
         encoded = handle.encode(corpus, words=False)
         with handle.evaluating(), lrp_rules(handle.model, "gradient"):  # weights take no gradient
-            batches = list(handle.batches(encoded, max_tokens=max(1, max_tokens // seeds)))
+            batches = list(handle.batches(encoded, max_tokens=max(1, fitting(encoded, max_tokens) // seeds)))
             target = objective("loss", handle).fit(handle, batches)
             fit = _Fit(handle, target, batches, n_updates, rate, seed)
             free = fit.run(fit.random(seeds), 0.0)

@@ -160,3 +160,14 @@ def test_a_model_without_a_loss_or_with_an_infinite_one_is_refused():
     model.lm_head.weight.data.fill_(torch.inf)
     with pytest.raises(ValueError, match="the loss is not finite on the sentences 1 to 10"):
         hr.causal_gating(model, tokens_of("gpt2"), REPEATED, n_updates=1)
+
+
+def test_logits_of_all_seeds_together_fit(monkeypatch):
+    model, shapes = planted(), []
+    most = 4 * 12 * 64  # numbers of two sentences of six tokens with the gates of four seeds
+    model.lm_head.register_forward_hook(lambda _, __, output: shapes.append(output.shape))
+    for bound in (2**28, most):
+        shapes.clear()
+        monkeypatch.setattr(batching, "LOGITS", bound)
+        hr.causal_gating(model, tokens_of("gpt2"), REPEATED, n_updates=2, seeds=4, strength=0.02)
+        assert (max(shape.numel() for shape in shapes) <= most) == (bound == most)

@@ -661,6 +661,22 @@ def test_roundings_of_many_layers_are_no_other_output(name):
 
 
 @pytest.mark.usefixtures("rounded")
+@pytest.mark.parametrize("name", ["llama-grouped", "gpt2"])
+def test_the_check_in_float64_converts_no_table_of_embeddings(name, monkeypatch):
+    def converted(model, dtype):
+        sizes.extend(value.numel() for value in model.parameters())
+        before(model, dtype)
+
+    model, sizes, before = zoo.tiny(name), [], removal.convert
+    monkeypatch.setattr(removal, "convert", converted)
+    table = model.get_input_embeddings().weight
+    others = sum(value.numel() for value in model.base_model.parameters()) - table.numel()
+    hr.remove_heads(model, [("dec-self", 0, 0), ("dec-self", 0, 1)])
+    assert others < sum(sizes) < others + table.numel() / 2
+    assert model.get_input_embeddings().weight is table
+
+
+@pytest.mark.usefixtures("rounded")
 def test_another_output_is_refused_also_where_roundings_are_many(monkeypatch):
     def wrong(site, places):  # one more head is lost
         return before(site, [*places, 0])
