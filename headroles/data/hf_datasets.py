@@ -185,10 +185,12 @@ def _translations(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Se
 
 def _with_tree(sentence: Sentence, row: Mapping[str, Any]) -> Sentence:
     """Return a sentence with the tree that `to_dataset` wrote into its row, if any."""
-    if not all(row.get(name) for name in TREE):
+    cells = [row.get(name) for name in TREE]
+    if any(cell is None or not len(cell) for cell in cells):  # arrays, if a data frame was read from a file
         return sentence
     spans = tuple(None if span is None else (int(span[0]), int(span[1])) for span in row["spans"])
-    return replace(sentence, spans=spans, heads=tuple(row["heads"]), relations=tuple(row["relations"]))
+    heads, relations = tuple(map(int, row["heads"])), tuple(map(str, row["relations"]))
+    return replace(sentence, spans=spans, heads=heads, relations=relations)
 
 
 def _sentence(row: Mapping[str, object], texts: tuple[str, ...], label: str | None) -> Sentence:

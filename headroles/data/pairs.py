@@ -76,27 +76,27 @@ def pair(good: str, bad: str, source: str | None = None) -> tuple[Sentence, Sent
 def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
     """Yield both sentences of each row with `sentence_good`, `sentence_bad` (and `source`); None for a blank text."""
     for number, row in enumerate(rows, 1):
-        texts = [row.get(name) for name in (*FIELDS, *(["source"] if "source" in row else []))]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(
-                f"{where}, pair {number} is malformed: got the fields {', '.join(map(str, row)) or 'none'}; expected "
-                f"texts {' and '.join(FIELDS)}, and source for translations"
-            )
-        stripped = [str(text).strip() for text in texts]
-        yield from pair(*stripped) if all(stripped) else [None]
+        names = (*FIELDS, *(["source"] if "source" in row else []))
+        expected = f"texts {' and '.join(FIELDS)}, and source for translations"
+        texts = _texts(row, names, f"{where}, pair {number}", expected)
+        yield from pair(*texts) if all(texts) else [None]
 
 
 def answered(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
     """Yield the text of each row with its answer as target, from `text` and `answer`; None for a blank one."""
     for number, row in enumerate(rows, 1):
-        texts = [row.get(name) for name in QUESTION]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(
-                f"{where}, text {number} is malformed: got the fields {', '.join(map(str, row)) or 'none'}; expected "
-                f"texts {' and '.join(QUESTION)}"
-            )
-        text, answer = (str(text).strip() for text in texts)
+        text, answer = _texts(row, QUESTION, f"{where}, text {number}", f"texts {' and '.join(QUESTION)}")
         yield Sentence(text, target=Sentence(answer)) if text and answer else None
+
+
+def _texts(row: Mapping[str, object], names: Sequence[str], where: str, expected: str) -> list[str]:
+    """Return the texts of a row without spaces around them; ValueError if a field lacks or is no text."""
+    if lacking := [name for name in names if name not in row]:
+        fields = ", ".join(map(str, row)) or "none"
+        raise ValueError(f"{where} has no {lacking[0]!r}: got the fields {fields}; expected {expected}")
+    if wrong := [name for name in names if not isinstance(row[name], str)]:
+        raise ValueError(f"{where} has no text in {wrong[0]!r}: got {row[wrong[0]]!r}; expected {expected}")
+    return [str(row[name]).strip() for name in names]
 
 
 def _translations(sentence: Sentence) -> tuple[Sentence, Sentence]:
