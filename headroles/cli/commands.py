@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +20,15 @@ from headroles.cli.signatures import REQUIRED, signature
 log = logging.getLogger(__name__)
 
 
-def _load(call: Call) -> None:
-    """Load the model; warn if it does not read the translations of the corpus."""
+def _warn_of_translations(call: Call) -> None:
+    """Warn if the model does not read the translations of the corpus."""
     from headroles.models.dummy_inputs import has_decoder, reads_source_twice
 
-    call.load()
-    model, corpus = call.arguments["model"], call.arguments.get("corpus")
+    model, corpus = call.arguments.get("model"), call.arguments.get("corpus")
     translated = isinstance(corpus, hr.Corpus) and any(sentence.target for sentence in corpus)
-    reads = (has_decoder(model) and not reads_source_twice(model)) or call.given.get("chat")
-    if not reads and (translated or call.given.get("target")):
+    if not translated and not call.given.get("target"):
+        return
+    if not (has_decoder(model) and not reads_source_twice(model)) and not call.given.get("chat"):
         log.warning(
             "translations are not read: got %s, which reads the texts alone; expected an encoder and a decoder, or "
             "chat=True (--chat), by which a decoder reads them as answers",
@@ -44,7 +44,7 @@ class Command(Options):
     show: Callable[[Call], None] | None = None  # how the result is printed otherwise
     says: str = ""  # a last line
     before: tuple[Callable[[Call], None], ...] = ()
-    load: Callable[[Call], None] = field(default=_load)
+    load: Callable[[Call], None] = Call.load
 
     @property
     def name(self) -> str:
@@ -75,6 +75,7 @@ class Command(Options):
             prepare(call)
         if "PreTrainedModel" in signature(self.function).types():
             self.load(call)
+            _warn_of_translations(call)
         call.result = operator.attrgetter(self.function)(hr)(**call.arguments)
         words = {**given, **call.arguments, "result": call.result}
         if self.title:

@@ -477,7 +477,15 @@ def test_check_model_takes_a_class_and_random_weights(own):
     assert (done.code, done.err) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["score --scores confidence,importance,entropy", "evaluate", "ablate"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score --scores confidence,importance,entropy --resamples 0",
+        "evaluate --resamples 0",
+        "ablate --resamples 0",
+        "train --epochs 1 --output trained",
+    ],
+)
 @pytest.mark.parametrize("second", ["", "others.txt"])
 def test_a_decoder_says_once_that_it_reads_no_translations(command, second, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
@@ -486,7 +494,7 @@ def test_a_decoder_says_once_that_it_reads_no_translations(command, second, tmp_
     (tmp_path / "others.txt").write_text("the a .\nnear .\n")
     (tmp_path / "texts.txt").write_text("near .\nthe a .\n")
     name, *options = command.split()
-    done = run(name, "decoder", "texts.txt", *filter(None, [second]), *options, "--resamples", 0, "--json")
+    done = run(name, "decoder", "texts.txt", *filter(None, [second]), *options, "--json")
     assert done.code == 0, done.err
     said = (
         "translations are not read: got LlamaForCausalLM, which reads the texts alone; expected an encoder and a "
