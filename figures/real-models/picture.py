@@ -10,7 +10,7 @@ from PIL import Image
 import headroles as hr
 
 HERE = Path(__file__).parent
-TITLES = {"smollm2": "SmolLM2-135M-Instruct", "mpnet": "MPNet base"}
+TITLES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "mpnet": "MPNet base"}
 
 
 def main() -> None:
