@@ -54,6 +54,7 @@ class Changes:
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.modules: frozenset[nn.Module] = frozenset()  # other threads wait with these until the block ends
+        self.by_example = False  # whether they are of the examples of one batch, each its own
         self.interrupted = False
         self._undos: list[tuple[Callable[[], object], bool]] = []
 

@@ -100,6 +100,8 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)
+        if "encoder_outputs" in inputs:
+            del inputs["input_ids"]  # `generate` reads the one or the other
         with self.model.without_gradients(), self._mask(gates, batch):
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
@@ -109,15 +111,11 @@ class Replay:
         return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
 
     def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
-        """Replace the tokens of an intact encoder by its states."""
+        """Add the states of an intact encoder, which does not run then."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
         states = _repeated(self.states, count, len(self.batch.numbers))
-        unread = (
-            ("input_ids",) if self.model.model.can_generate() else ()
-        )  # a classifier's end token is searched in them
-        rest = {name: value for name, value in inputs.items() if name not in unread}
-        return rest | {"encoder_outputs": self.shell(last_hidden_state=states)}
+        return inputs | {"encoder_outputs": self.shell(last_hidden_state=states)}
 
     def _reuse(self, changes: Changes, first: Start, count: int) -> None:
         """Let modules that masking from `first` on cannot change return their kept outputs."""

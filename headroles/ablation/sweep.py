@@ -247,15 +247,21 @@ class Sweep:
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _gates(self, variants: Sequence[HeadSet]) -> Tensor:
-        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer."""
+        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer.
+
+        Heads that were removed and are kept as zeroed remain no more.
+        """
         rows = [self.model.head_mask(masked) for masked in variants]
         if not rows:
             return torch.ones(0, len(self.model.index), device=self.model.device)
         gates = torch.stack(rows)
         if self.replacement == "rescale":
-            for layer in gates.split([site.heads for site in self.model.sites], dim=1):
-                left = layer.sum(1, keepdim=True)
-                layer *= torch.where(left > 0, layer.shape[1] / left, 1.0)
+            for site, layer in zip(
+                self.model.sites, gates.split([site.heads for site in self.model.sites], dim=1), strict=True
+            ):
+                heard = layer.new_tensor([number not in site.silenced for number in site.numbers])
+                left = (layer * heard).sum(1, keepdim=True)
+                layer *= torch.where(left > 0, heard.sum() / left, 1.0)
         return gates
 
     def _key(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:

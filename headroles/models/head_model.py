@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._distributed import Axis
-from headroles._restoration import Block, Changes, heal
+from headroles._restoration import Block, Changes, heal, opened
 from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking
@@ -298,6 +298,11 @@ class HeadModel:
         """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
 
         def begin(changes: Changes) -> Changes:
+            if any(other.by_example and other.is_mine() and self.model in other.modules for other in opened()):
+                raise ValueError(
+                    f"a block of hr.mask_heads is open on {self.name} with gates of each example: got a function that "
+                    f"reads batches of its own; expected one gate per head; try it outside the block"
+                )
             changes.enter(attention_hooks.evaluating(self.model))
             if torch.is_inference_mode_enabled():
                 grad, modes = torch.is_grad_enabled(), list[object]()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -181,8 +182,11 @@ def read(
             return None
         return z if values is None else replacement.outputs(site, z, values)
 
-    for side, module in _sides(model).items():
+    sides = _sides(model)
+    for side, module in sides.items():
         changes.hook(module, _Reader(side, inputs), with_kwargs=True)
+    if "target" in sides:
+        _read_states(changes, model, sides, inputs)
     for site, part in zip(sites, gates.split([site.heads for site in sites], dim=-1), strict=True):
         is_masked = bool((part != 1).any())
         if is_masked:
@@ -203,6 +207,33 @@ class _Reader:
         given = arguments(module, args, kwargs).arguments
         tensors = {name: given.get(name) for name in ("input_ids", "attention_mask")}
         self.inputs[self.side] = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+
+
+def _read_states(
+    changes: Changes, model: PreTrainedModel, sides: Mapping[str, nn.Module], inputs: dict[str, dict[str, Tensor]]
+) -> None:
+    """Take the source's tokens of a forward from its states where the encoder does not run in it."""
+    latest: list[tuple[Tensor, dict[str, Tensor]]] = []  # states of the encoder, and the tokens that it read
+
+    def keep(_: nn.Module, __: object, output: Any) -> None:
+        latest[:] = [(output[0], inputs.get("source", {}))]
+
+    def find(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        given: Any = arguments(module, args, kwargs).arguments
+        states = given.get("encoder_outputs")
+        if states is None:
+            return
+        tensors = {name: given.get(name) for name in ("input_ids", "attention_mask")}
+        inputs["source"] = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+        for read, tokens in latest:
+            beams = len(states[0]) // max(1, len(read))  # those of an example are adjacent
+            if "input_ids" not in inputs["source"] and torch.equal(read.repeat_interleave(beams, 0), states[0]):
+                inputs["source"] = {name: value.repeat_interleave(beams, 0) for name, value in tokens.items()}
+
+    changes.hook(sides["source"], keep, after=True)
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and "encoder_outputs" in inspect.signature(module.forward).parameters:
+            changes.hook(module, find, with_kwargs=True)
 
 
 def _sides(model: PreTrainedModel) -> dict[str, nn.Module]:

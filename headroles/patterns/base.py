@@ -233,7 +233,10 @@ def _view(values: Values, side: str, special: frozenset[int]) -> TokenView:
     given = values.inputs.get(side, {})
     ids = given.get("input_ids")
     if ids is None:
-        raise ValueError(f"a pattern needs token ids: got a forward without those of the {side}; expected input_ids")
+        raise ValueError(
+            f"a pattern needs token ids: got a forward without those of the {side}; expected "
+            "input_ids, also beside encoder_outputs"
+        )
     mask = given.get("attention_mask")
     mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
     content = mask & ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))

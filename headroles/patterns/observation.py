@@ -16,7 +16,7 @@ from headroles.tables.frame import Kind
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Weights = Literal["attention", "norm", "nosink"]
 LEAST = 0.01  # of a query's weight off the sink; with less, it is not counted without the sink
-NOWHERE = -2  # the key of a query to which a head moves nothing: no key, and next to none
+NOWHERE = -2  # the key of a query with no weight on any content key: no key, and next to none
 
 
 def _none() -> Tensor:
@@ -74,9 +74,9 @@ class Observation:
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
-        """Largest weight on a content key and the first key that has it: each [batch, heads, query]."""
+        """Largest weight on a content key and the first key that has it, `NOWHERE` if all are 0: [batch, heads, query]."""
         values, places = self.on_real.max(-1)
-        return values, places if self.of == "attention" else places.masked_fill(values == 0, NOWHERE)
+        return values, places.masked_fill(values == 0, NOWHERE)
 
     @cached_property
     def received(self) -> Tensor:

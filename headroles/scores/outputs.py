@@ -125,16 +125,23 @@ def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
     for label in names:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
-        if label not in known:
-            raise ValueError(f"label {label!r} is not a class of {model.name}; known: {', '.join(known)}")
-    return [known[str(label)] for label in names]
+        if len(known.get(label, ())) != 1:
+            fault = f"names the classes {known[label]} of" if label in known else "is not a class of"
+            raise ValueError(f"label {label!r} {fault} {model.name}; known: {', '.join(known)}")
+    return [known[str(label)][0] for label in names]
 
 
-def _class_numbers(model: HeadModel) -> dict[str, int]:
-    """The numbers of a classifier's classes by their names, and by their numbers as text."""
+def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
+    """The numbers of a classifier's classes by their names, and by their numbers as text where no name is a number."""
     config = model.config
-    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    return known | {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
+    listed = [(name, number) for number, name in (config.id2label or {}).items()]
+    listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` alone
+    known: dict[str, list[int]] = {}
+    for name, number in dict.fromkeys((str(name), int(number)) for name, number in listed):
+        known.setdefault(name, []).append(number)
+    if any(_is_number(name) for name in known):  # a label would be read as a name or a number, whichever there is
+        return known
+    return known | {str(number): [number] for number in range(config.num_labels or 0)}
 
 
 def _score(model: HeadModel, label: str | None) -> float:

@@ -190,7 +190,8 @@ class Case:
             return None
         if self.model.config.num_labels == 1:
             return torch.tensor([float(sentence.label)])
-        numbers = torch.tensor([self.model.config.label2id[name] for name in sentence.label.split(", ")])
+        classes = {str(name): number for number, name in self.model.config.id2label.items()}
+        numbers = torch.tensor([classes[name] for name in sentence.label.split(", ")])
         if self.model.config.problem_type == "multi_label_classification":
             return torch.zeros(1, self.model.config.num_labels).index_fill(1, numbers, 1.0)
         return numbers

@@ -401,3 +401,25 @@ def test_the_vocabulary_is_projected_at_the_steps_that_count_alone(name, monkeyp
         with torch.no_grad(), hr.mask_heads(model, hr.head_mask(model, masked)):
             assert alone.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Loss()), rel=1e-5)
             assert whole.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Spread()), rel=1e-5)
+
+
+def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
+    """Of four heads with shared keys one is removed: without another, two are left, each scaled by 3 / 2."""
+    model, tokenizer, text = setting("llama-grouped")
+    (first, *_) = hr.attention_sites(model)
+    removed, other = (*first.key, 3), (*first.key, 0)
+    hr.remove_heads(model, [removed])
+    (first, *_) = hr.attention_sites(model)
+    assert first.silenced == (3,)
+    table = hr.ablate(model, tokenizer, text, replacement="rescale", n_resamples=0)
+
+    def scaled(_, args):
+        z = args[0].unflatten(-1, (first.heads, first.size)) * 1.5
+        z[:, :, 0] = 0
+        return (z.flatten(-2),)
+
+    losses = [hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0]]
+    hook = first.out.register_forward_pre_hook(scaled)
+    losses.append(hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0])
+    hook.remove()
+    close(table.loc[other].iloc[0], losses[1] - losses[0])

@@ -100,13 +100,21 @@ def test_pairs_are_read_from_json_lines_and_tables(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"sentence_good": "x"}\n', "a.jsonl, pair 1 has no 'sentence_bad': got the fields sentence_good; e"),
+        (
+            "a.jsonl",
+            '{"sentence_good": "x"}\n',
+            "a.jsonl, pair 1 has no 'sentence_bad': got the fields sentence_good; e",
+        ),
         (
             "a.jsonl",
             '{"sentence_good": "x", "sentence_bad": 3}\n',
             "a.jsonl, pair 1 has no text in 'sentence_bad': got 3; expected texts sentence_good and sentence_bad",
         ),
-        ("a.jsonl", '{"text": "x", "answer": null}\n', "a.jsonl, text 1 has no text in 'answer': got None; expected te"),
+        (
+            "a.jsonl",
+            '{"text": "x", "answer": null}\n',
+            "a.jsonl, text 1 has no text in 'answer': got None; expected te",
+        ),
         ("a.jsonl", "x\n", "a.jsonl, line 1 is not JSON: Expecting value"),
         ("a.jsonl", "[1]\n", r"a.jsonl, line 1 is no object: got '\[1\]'; expected fields and values"),
         ("a.jsonl", '{"sentence_good": "", "sentence_bad": "x"}\n', "all 1 entries have a blank text"),

@@ -12,8 +12,10 @@ from sacrebleu import BLEU
 
 import headroles as hr
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.models.imposing import ByHead, allowed
-from headroles.patterns import First, Offset, Pattern, Previous, Shuffle, Streaming, Uniform
+from headroles.patterns import Diagonal, First, Offset, Pattern, Previous, Shuffle, Streaming, Uniform
+from headroles.patterns.base import InForwards
 
 
 def outputs(case, replacement, heads):
@@ -200,3 +202,44 @@ def test_a_decoder_that_writes_is_refused_before_work(monkeypatch):
             terse(), tokenizer(), TEXTS, metric="bleu", sets={"one": ["dec-self:0:1"]}, replacement=Previous(),
             n_resamples=0,
         )  # fmt: skip
+
+
+def diagonal_of_cross(case):
+    """A pattern of a cross head that reads the tokens of each forward, as in a hard-coded model."""
+    head = ("cross", 0, 1)
+    return {head: InForwards(Diagonal(), HeadModel(case.model, case.tokenizer).special)}
+
+
+def test_an_intact_encoder_that_does_not_run_again_keeps_its_tokens():
+    """Each head is ablated beside a hard-coded cross head: variants go together as they go alone."""
+    case, text = lettered("marian"), corpus(4)
+    imposed = diagonal_of_cross(case)
+    sets = {f"{kind}:{head}": [(kind, 1, head)] for kind in ("dec-self", "cross") for head in (0, 1)}
+    options = {"sets": sets, "n_resamples": 0}
+    with hr.mask_heads(case.model, hr.head_mask(case.model, imposed), imposed):
+        alone, together = (
+            hr.ablate(case.model, case.tokenizer, text, heads_per_batch=count, **options).iloc[:, 0] for count in (1, 8)
+        )
+        losses = {}
+        for name, heads in {"intact": [], **sets}.items():
+            with hr.mask_heads(case.model, hr.head_mask(case.model, heads)):
+                losses[name] = hr.evaluate(case.model, case.tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0]
+    assert together.tolist() == pytest.approx(alone.tolist(), rel=1e-4, abs=1e-6)
+    assert together.tolist() == pytest.approx([losses[name] - losses["intact"] for name in sets], rel=1e-3, abs=1e-5)
+
+
+def test_states_of_an_encoder_are_not_those_of_another_text():
+    case = lettered("marian")
+    imposed = diagonal_of_cross(case)
+    one, two = (case.tokenizer(text, return_tensors="pt") for text in ("a b c d", "e f g h"))
+    decoder = {"decoder_input_ids": torch.tensor([[0, 5, 6, 7]]), "use_cache": False}
+    mask = {"attention_mask": one["attention_mask"]}
+    with torch.no_grad(), hr.mask_heads(case.model, hr.head_mask(case.model, imposed), imposed):
+        plain = case.model(**one, **decoder).logits
+        states = case.model.get_encoder()(**one)
+        assert torch.equal(case.model(encoder_outputs=states, **mask, **decoder).logits, plain)
+        case.model.get_encoder()(**two)
+        given = case.model(encoder_outputs=states, input_ids=one["input_ids"], **mask, **decoder).logits
+        assert torch.equal(given, plain)
+        with pytest.raises(ValueError, match="a pattern needs token ids: got a forward without those of the source"):
+            case.model(encoder_outputs=states, **mask, **decoder)

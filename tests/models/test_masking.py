@@ -405,3 +405,20 @@ def test_gates_that_are_no_numbers(gates, shown):
     message = f"gates are no numbers: got {shown}; expected one number per head"
     with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(zoo.tiny("bert"), gates):
         pass
+
+
+@pytest.mark.parametrize("function", ["evaluate", "ablate", "score", "importance"])
+def test_functions_refuse_gates_of_each_example(function):
+    """They read batches of their own, sorted by length: the gates would go to other examples."""
+    case = zoo.case("gpt2")
+    gates = torch.ones(2, number(case.model))
+    call = {"importance": "score"}.get(function, function)
+    options = {"importance": {"scores": ["importance"]}}.get(function, {})
+    message = (
+        f"a block of hr.mask_heads is open on {type(case.model).__name__} with gates of each example: got a function "
+        "that reads batches of its own; expected one gate per head; try it outside the block"
+    )
+    with hr.mask_heads(case.model, gates), pytest.raises(ValueError, match=whole(message)):
+        getattr(hr, call)(case.model, case.tokenizer, case.corpus, **options)
+    with hr.mask_heads(case.model, gates[0]):
+        assert len(getattr(hr, call)(case.model, case.tokenizer, case.corpus, **options))

@@ -49,3 +49,10 @@ def test_norms_are_shares_and_may_be_nowhere():
     assert still.top[1].unique().tolist() == [NOWHERE]
     with pytest.raises(ValueError, match=r"^no values: got an observation of attention weights alone; expected value_"):
         seen.norms  # noqa: B018
+
+
+def test_a_query_without_weight_on_content_has_no_largest():
+    weights = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.5]])
+    values, places = observation(weights, special=(0,)).top
+    assert values[0, 0].tolist() == [0, 1, 0, 0.5]
+    assert places[0, 0].tolist() == [NOWHERE, 1, NOWHERE, 3]

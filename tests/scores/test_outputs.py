@@ -161,3 +161,44 @@ def test_training_minimises_the_models_own_loss(tmp_path, several):
     losses, _ = own(model, labels)
     history = hr.train(model, tokenizer(), corpus(SEVERAL if several else SCORES), tmp_path, epochs=1, rate=0.0)
     close(history["loss"].iloc[-1], losses.mean())
+
+
+NAMED = {
+    "names alone": ({0: "neg", 1: "pos", 2: "so"}, None, ["neg", "pos", "so"]),
+    "names that are other numbers": ({0: "1", 1: "2", 2: "0"}, None, ["1", "2", "0"]),
+    "numbers": ({0: "neg", 1: "pos", 2: "so"}, None, ["0", "1", "2"]),
+    "both ways": ({0: "neg", 1: "pos", 2: "so"}, {"neg": 0, "pos": 1, "so": 2}, ["neg", "1", "so"]),
+}
+
+
+def named(names, numbers):
+    model = hr.tiny_model("bert", architectures=["BertForSequenceClassification"], num_labels=3)
+    model.config.id2label, model.config.label2id = names, numbers
+    return model
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_classes_are_those_that_the_config_names(kind):
+    names, numbers, labels = NAMED[kind]
+    model = named(names, numbers)
+    case = Case(model)
+    texts = [sentence.text for sentence in case.corpus]
+    with torch.no_grad():
+        chosen = [int(model(**case.tokenizer(text, return_tensors="pt")).logits.argmax()) for text in texts]
+    right = Corpus(
+        "right", tuple(Sentence(text, label=labels[number]) for text, number in zip(texts, chosen, strict=True))
+    )
+    assert len(set(chosen)) > 1
+    assert value(model, case.tokenizer, right, "accuracy") == 1
+
+
+@pytest.mark.parametrize(("names", "numbers", "label", "said"), [
+    ({0: "1", 1: "2", 2: "3"}, None, "0", "label '0' is not a class of BertForSequenceClassification; known: 1, 2, 3"),
+    ({0: "a", 1: "b", 2: "c"}, {"a": 1}, "a",
+     "label 'a' names the classes [0, 1] of BertForSequenceClassification; known: a, b, c, 0, 1, 2"),
+])  # fmt: skip
+def test_a_label_that_two_classes_may_have_is_refused(names, numbers, label, said):
+    model = named(names, numbers)
+    case = Case(model)
+    with pytest.raises(ValueError, match=whole(said)):
+        value(model, case.tokenizer, Corpus("x", (Sentence(case.corpus[0].text, label=label),)), "accuracy")

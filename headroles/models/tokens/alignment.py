@@ -108,14 +108,23 @@ def pieces(
 
     Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are the bytes of the text,
     or they are searched for in it, where an unknown token stands for the text between its neighbours. Sentences with a
-    `second` text are read as pairs if all have one; those of a `target` as the decoder's. Chats are read in the
-    tokenizer's chat template.
+    `second` text are read as pairs; those of a `target` as the decoder's. Chats are read in the tokenizer's chat
+    template.
+
+    Raises:
+        ValueError: If only some of the sentences have a second text.
     """
     if not target and (chats := [sentence for sentence in sentences if isinstance(sentence, Chat)]):
         return _of_chats(tokenizer, chats, len(sentences))
     texts = [sentence.text for sentence in sentences]
     seconds = [sentence.second for sentence in sentences]
-    in_pairs = all(seconds) and not target
+    in_pairs = any(seconds) and not target
+    if in_pairs and not all(seconds):
+        lacking = seconds.count(None) + seconds.count("")
+        raise ValueError(
+            f"texts and pairs of texts are mixed: got {lacking} of {len(seconds)} sentences without a second text; "
+            f"expected all or none; try each part alone"
+        )
     words = words and any(sentence.spans for sentence in sentences)
     with_offsets = words and tokenizer.is_fast
     encoding = tokenizer(

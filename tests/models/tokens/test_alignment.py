@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import transformers
+from helpers.letters import tokenizer
 from helpers.messages import whole
 
 import headroles as hr
@@ -115,3 +116,15 @@ def test_a_slow_tokenizer_reads_sentence_pairs(tmp_path):
     (first,) = pieces(tokenizer, [Sentence(sentence.text, sentence.spans)])
     alone = first.words[:-1]
     assert found.words == alone + [NO_WORD] * (len(found.ids) - len(alone))
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_texts_and_pairs_of_texts_are_not_mixed(missing):
+    """All would be read as single texts, and nobody would know."""
+    sentences = [Sentence("one", second="two"), Sentence("one", second=missing)]
+    message = (
+        "texts and pairs of texts are mixed: got 1 of 2 sentences without a second text; expected all or none; try "
+        "each part alone"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        pieces(tokenizer(), sentences)
