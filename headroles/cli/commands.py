@@ -24,10 +24,11 @@ def _warn_of_translations(call: Call) -> None:
     """Warn if the model does not read the translations of the corpus."""
     from headroles.models.dummy_inputs import has_decoder, reads_source_twice
 
-    model, corpus = call.arguments.get("model"), call.arguments.get("corpus")
+    corpus = call.arguments.get("corpus")
     translated = isinstance(corpus, hr.Corpus) and any(sentence.target for sentence in corpus)
     if not translated and not call.given.get("target"):
         return
+    model = call.arguments["model"]
     if not (has_decoder(model) and not reads_source_twice(model)) and not call.given.get("chat"):
         log.warning(
             "translations are not read: got %s, which reads the texts alone; expected an encoder and a decoder, or "

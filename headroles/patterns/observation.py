@@ -74,7 +74,7 @@ class Observation:
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
-        """Largest weight on a content key and the first key that has it, `NOWHERE` if all are 0: [batch, heads, query]."""
+        """Largest weight on a content key and the first key that has it, or `NOWHERE`: each [batch, heads, query]."""
         values, places = self.on_real.max(-1)
         return values, places.masked_fill(values == 0, NOWHERE)
 

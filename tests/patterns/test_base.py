@@ -152,7 +152,10 @@ def test_a_forward_without_token_ids_is_refused():
     case = tiny("marian")
     states = case.model.get_encoder()(input_ids=case.inputs["input_ids"])
     inputs = {"encoder_outputs": states, "decoder_input_ids": case.inputs["decoder_input_ids"]}
-    message = "a pattern needs token ids: got a forward without those of the source; expected input_ids, also beside encoder_outputs"
+    message = (
+        "a pattern needs token ids: got a forward without those of the source; expected input_ids, also beside "
+        "encoder_outputs"
+    )
     gates = hr.head_mask(case.model, [("cross", 0, 0)])
     with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(case.model, gates, Diagonal()):
         case.model(**inputs)
