@@ -66,7 +66,7 @@ def tasks(model: str) -> Iterator[str]:
         sure = effect[holm < 0.05]
         for head in sure.abs().nlargest(SHOWN).index:
             ends = f"{effect[head]:.2f} [{low[head]:.2f}, {high[head]:.2f}]"
-            also = [f"{scores.loc[head, name]:.2f}" for name in ("direct[difference]", "retrieval")]
+            also = [f"{round(scores.loc[head, name], 2) + 0.0:.2f}" for name in ("direct[difference]", "retrieval")]
             yield _line([column, f"{head[1]}:{head[2]}", ends, *also])
 
 
