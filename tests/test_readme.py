@@ -340,7 +340,8 @@ def test_the_counts_of_architectures_are_those_of_the_table():
     scores, ablation, relevance, pruning, removal = (results == "yes").sum()
     types = (ROOT / "figures/families/families.md").read_text(encoding="utf-8").split(f"| all | {len(results)} | ")[1]
     assert (
-        f"{len(results)} tiny models of {types.split()[0]} model types: all that applies holds in scores for {scores}, in ablation for "
+        f"{len(results)} tiny models of {types.split()[0]} model types: all that applies holds in scores for {scores}, "
+        f"in ablation for "
         f"{ablation}, in relevance for {relevance}, in pruning for {pruning}, in the removal of heads for {removal}."
     ) in " ".join(README.split())
 
@@ -360,8 +361,8 @@ def test_what_survives_is_said_as_in_the_table():
     models = table.loc[(table["panel"] == "rank") & (table["of"] == "translators trained from nothing"), "models"]
     assert (
         "We pruned {} small translators, trained from scratch, to a quarter of their encoder heads, by gates that are "
-        "learned. All ten heads that attend to a neighbouring token, in seven of them, were also their layer's most important and "
-        "sharpest heads; {} of the ten survive (mean over prunings); of ten heads drawn from the same layers {} would. "
+        "learned. All ten heads that attend to a neighbouring token, in seven of them, were also their layer's most "
+        "important and sharpest heads; {} of the ten survive (mean over prunings); of ten heads drawn from the same layers {} would. "
         "Of ten subject or object heads {} survive, {} expected: unclear."
     ).format(models.iloc[0], *numbers) in " ".join(README.split())
 
