@@ -362,7 +362,8 @@ def test_what_survives_is_said_as_in_the_table():
     assert (
         "We pruned {} small translators, trained from scratch, to a quarter of their encoder heads, by gates that are "
         "learned. All ten heads that attend to a neighbouring token, in seven of them, were also their layer's most "
-        "important and sharpest heads; {} of the ten survive (mean over prunings); of ten heads drawn from the same layers {} would. "
+        "important and sharpest heads; {} of the ten survive (mean over prunings); of ten heads drawn from the "
+        "same layers {} would. "
         "Of ten subject or object heads {} survive, {} expected: unclear."
     ).format(models.iloc[0], *numbers) in " ".join(README.split())
 
