@@ -238,45 +238,62 @@ def test_importance_in_gemma():
     assert kept == [2, 32]
 
 
-def test_tasks_of_a_language_model():
+TASKS = {
+    "indirect objects": "ablation[difference precision=1.1]",
+    "agreement": "ablation[pair_difference precision=1.1]",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "shared", "mover", "previous", "retrieving", "last"),
+    [("smollm2", "SmolLM2", "nine", (23, 3), (16, 0), 17, 9), ("gemma3", "Gemma 3", "six", (11, 3), (4, 1), 5, 3)],
+)
+def test_tasks_of_language_models(model, name, shared, mover, previous, retrieving, last):
     page = " ".join(PAGES["real-models"].split())
-    folder = "real-models/smollm2"
-    scores, effects, groups = (table(f"{folder}/{name}") for name in ("task-scores", "task-ablation", "groups"))
-    sure = {}
-    for task, metric in (("indirect objects", "difference"), ("agreement", "pair_difference")):
-        column = f"ablation[{metric} precision=1.1]"
-        shown = effects[column][effects[f"{column}.holm"] < 0.05]
-        sure[task] = {*shown[shown < 0].index}
-        for head in shown.abs().nlargest(5).index:
-            ends = effects.loc[head, [column, f"{column}.low", f"{column}.high"]]
-            written = "{:.2f} [{:.2f}, {:.2f}]".format(*ends)
-            direct, copied = (scores.loc[head, name] for name in ("direct[difference]", "retrieval"))
-            also = " | ".join(f"{round(value, 2) + 0.0:.2f}" for value in (direct, copied))
-            assert f"| {task} | {head[1]}:{head[2]} | {written} | {also} |" in page
-    counts = [len(sure[task]) for task in sure]
-    shared = {9: "nine"}[len(set.intersection(*sure.values()))]
-    assert (
-        "Of {} and {} heads without which the two tasks surely suffer {} are the same".format(*counts, shared) in page
+    scores, effects, roles = (
+        table(f"real-models/{model}/{each}") for each in ("task-scores", "task-ablation", "roles")
     )
-    direct = scores["direct[difference]"]
-    assert direct.idxmax() == ("dec-self", 23, 3)
+    direct, copied = scores["direct[difference]"], scores["retrieval"]
+    sure = []
+    for task, column in TASKS.items():
+        shown = effects[column][effects[f"{column}.holm"] < 0.05]
+        sure.append({*shown[shown < 0].index})
+        for head in shown.abs().nlargest(5).index:
+            ends = "{:.2f} [{:.2f}, {:.2f}]".format(*effects.loc[head, [column, f"{column}.low", f"{column}.high"]])
+            also = " | ".join(f"{round(values[head], 2) + 0.0:.2f}" for values in (direct, copied))
+            assert f"| {name} | {task} | {head[1]}:{head[2]} | {ends} | {also} |" in page
+    assert len(sure[0] & sure[1]) == {"nine": 9, "six": 6}[shared]
+    assert f"{len(sure[0])} and {len(sure[1])} " in page
+    assert direct.idxmax() == ("dec-self", *mover)
+    assert f"{-effects.loc[('dec-self', *previous), TASKS['indirect objects']]:.2f}" in page
+    assert (copied > 0.1).sum() == retrieving
+    assert f"{retrieving} {'heads of SmolLM2' if model == 'smollm2' else 'of Gemma 3'}" in page
+    assert table(f"real-models/{model}/untrained-retrieval")["retrieval"].max() < 0.1
+    assert copied.rank(ascending=False)[roles.index[roles["induction"]]].max() == last
+    assert table(f"real-models/{model}/conservation")["residue"].abs().max() < 1e-7
+    single = table(f"real-models/{model}/ablation").iloc[:, 0]
+    for rules in ("cp logit", "cp"):
+        assert f"{scores[f'relevance[{rules}].size'].corr(single, method='spearman'):.2f}" in page
+
+
+def test_heads_without_which_a_difference_grows():
+    page = " ".join(PAGES["real-models"].split())
+    direct, effect = table("real-models/smollm2/task-scores")["direct[difference]"], {}
+    for model in ("smollm2", "gemma3"):
+        effect[model] = table(f"real-models/{model}/task-ablation")[TASKS["indirect objects"]]
     away = direct.nsmallest(2).index
-    assert {head[1:] for head in away} == {(24, 4), (29, 0)}
-    effect = effects["ablation[difference precision=1.1]"]
-    assert "grows by {:.2f} and {:.2f}".format(*effect[away]) in page
-    assert f"the previous-token head costs {-effect['dec-self', 16, 0]:.2f}" in page
-    copies = scores["retrieval"]
-    assert f"{(copies > 0.1).sum()} heads copy more than a tenth" in page
-    assert table(f"{folder}/untrained-retrieval")["retrieval"].max() < 0.1
-    roles = table(f"{folder}/roles")
-    assert copies.rank(ascending=False)[roles.index[roles["induction"]]].max() == 9
-    group = groups.iloc[:, 0].groupby(level=["kind", "layer"]).apply(lambda part: part.iloc[::3])
-    corrected = groups.filter(like=".holm").iloc[::3, 0]
-    assert f"{(corrected.lt(0.05) & (group.to_numpy() > 0)).sum()} of {len(group)} surely cost something" in page
-    assert table(f"{folder}/conservation")["residue"].abs().max() < 1e-7
-    single = table(f"{folder}/ablation").iloc[:, 0]
-    alike = [scores[f"relevance[{name}].size"].corr(single, method="spearman") for name in ("cp logit", "cp")]
-    assert "(Spearman's {:.2f} over 270 heads, for shares of a layer {:.2f})".format(*alike) in page
+    assert [head[1:] for head in away] == [(24, 4), (29, 0)]
+    assert "it grows by {:.2f} and {:.2f}".format(*effect["smollm2"][away]) in page
+    assert f"11:2 it grows by {effect['gemma3']['dec-self', 11, 2]:.2f}" in page
+    assert table("real-models/gemma3/task-scores")["direct[difference]"]["dec-self", 11, 2] > 0
+
+
+def test_groups_of_a_language_model():
+    groups = table("real-models/smollm2/groups")
+    one = groups.groupby(["kind", "layer"]).nth([0, 3, 6])
+    costs = (one.iloc[:, 0] > 0) & (one.filter(like=".holm").iloc[:, 0] < 0.05)
+    said = f"{costs.sum()} of {len(one)} surely cost something on PUD"
+    assert said in " ".join(PAGES["real-models"].split())
 
 
 def test_rounding_again():

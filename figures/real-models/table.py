@@ -67,7 +67,7 @@ def tasks(model: str) -> Iterator[str]:
         for head in sure.abs().nlargest(SHOWN).index:
             ends = f"{effect[head]:.2f} [{low[head]:.2f}, {high[head]:.2f}]"
             also = [f"{round(scores.loc[head, name], 2) + 0.0:.2f}" for name in ("direct[difference]", "retrieval")]
-            yield _line([column, f"{head[1]}:{head[2]}", ends, *also])
+            yield _line([MODELS[model], column, f"{head[1]}:{head[2]}", ends, *also])
 
 
 def _effects(model: str) -> Iterator[tuple[str, tuple[pd.Series, ...]]]:
