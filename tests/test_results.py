@@ -294,6 +294,8 @@ def test_groups_of_a_language_model():
     costs = (one.iloc[:, 0] > 0) & (one.filter(like=".holm").iloc[:, 0] < 0.05)
     said = f"{costs.sum()} of {len(one)} surely cost something on PUD"
     assert said in " ".join(PAGES["real-models"].split())
+    layers = table("real-models/gemma3/groups").iloc[::4]
+    assert ((layers.iloc[:, 0] > 0) & (layers.filter(like=".holm").iloc[:, 0] < 0.05)).sum() == len(layers) == 18
 
 
 def test_rounding_again():
