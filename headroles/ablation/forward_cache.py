@@ -101,7 +101,7 @@ class Replay:
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)
         if "encoder_outputs" in inputs:
-            del inputs["input_ids"]  # `generate` reads the one or the other
+            inputs.pop("input_ids", None)  # `generate` reads the one or the other
         with self.model.without_gradients(), self._mask(gates, batch):
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch

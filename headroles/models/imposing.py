@@ -213,7 +213,7 @@ def _read_states(
     changes: Changes, model: PreTrainedModel, sides: Mapping[str, nn.Module], inputs: dict[str, dict[str, Tensor]]
 ) -> None:
     """Take the source's tokens of a forward from its states where the encoder does not run in it."""
-    latest: list[tuple[Tensor, dict[str, Tensor]]] = []  # states of the encoder, and the tokens that it read
+    latest: list[tuple[Tensor, dict[str, Tensor]]] = []  # the states that the encoder wrote last, and their tokens
 
     def keep(_: nn.Module, __: object, output: Any) -> None:
         latest[:] = [(output[0], inputs.get("source", {}))]
@@ -227,7 +227,8 @@ def _read_states(
         inputs["source"] = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
         for read, tokens in latest:
             beams = len(states[0]) // max(1, len(read))  # those of an example are adjacent
-            if "input_ids" not in inputs["source"] and torch.equal(read.repeat_interleave(beams, 0), states[0]):
+            same = torch.equal(read.repeat_interleave(beams, 0), states[0].to(read.device))
+            if same and "input_ids" not in inputs["source"]:
                 inputs["source"] = {name: value.repeat_interleave(beams, 0) for name, value in tokens.items()}
 
     changes.hook(sides["source"], keep, after=True)
