@@ -103,7 +103,7 @@ def _told(of: Setting, collect: Collect) -> pd.DataFrame:
                     sums[site][name] = sums[site].get(name, 0) + value
         rows = [_divided(found) for found in (sums[site] for site in of.sites())]
     columns = {name for row in rows for name in row}
-    lacking = torch.full((of.heads,), torch.nan)
+    lacking = torch.full((of.heads,), torch.nan, device=of.model.device)
     return pd.DataFrame({name: torch.cat([row.get(name, lacking) for row in rows]) for name in columns}, of.index)
 
 
@@ -122,7 +122,7 @@ def plain(kind: str, weights: Tensor, queries: TokenView, keys: TokenView) -> di
     }
     if kind == "cross":
         return sums
-    steps = torch.arange(weights.shape[-1])
+    steps = torch.arange(weights.shape[-1], device=weights.device)
     sums["distance"] = ((real * (steps[:, None] - steps).abs()).sum(-1) * rows).sum((0, 2))
     sums["mass"] = (real.sum(-1) * rows).sum((0, 2))
     for name, d in OFFSETS.items():

@@ -104,7 +104,7 @@ def captum_integrated(of: Setting) -> Callable[[], pd.DataFrame]:
                 with mask_heads(of.model, gates):
                     return _value(of, number, of.model(**of.inputs(batch)).logits)[None]
 
-            ones = torch.ones(1, len(of.index))
+            ones = torch.ones(1, len(of.index), device=of.model.device)
             total = total + IntegratedGradients(value).attribute(ones, n_steps=STEPS, internal_batch_size=1)[0]
         return of.table("flow", total)
 

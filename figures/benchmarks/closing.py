@@ -97,13 +97,13 @@ def captum(of: Setting) -> Callable[[], pd.DataFrame]:
     places = [of.index.get_loc(head) for head in of.closing]
 
     def measured(rows: Tensor) -> Tensor:
-        gates = torch.ones(len(rows), len(of.index))
+        gates = torch.ones(len(rows), len(of.index), device=rows.device)
         gates[:, places] = rows
         return sum(_each(of, number, gates) for number in range(len(of.batches)))
 
     def run() -> pd.DataFrame:
         with torch.inference_mode():
-            ones = torch.ones(1, len(places))
+            ones = torch.ones(1, len(places), device=of.model.device)
             effect = -FeatureAblation(measured).attribute(ones, perturbations_per_eval=TOGETHER)
         return of.table("ablation[loss]", effect[0] / _tokens(of))
 

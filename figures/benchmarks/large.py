@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 import typer
 from setting import tokenizer
-from timing import keep, mebibytes, timed
+from timing import device, keep, mebibytes, timed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headroles as hr
@@ -68,8 +68,8 @@ def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes
     """Numbers of one precision."""
     config = LlamaConfig(**sizes, pad_token_id=0, bos_token_id=2, eos_token_id=1)
     torch.manual_seed(0)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()  # noqa: SLF001 - the way to a dtype
+    with torch.device(device()):
+        model = LlamaForCausalLM(config).to(dtype).eval()  # the same weights in each precision, rounded
     words = tokenizer(config.vocab_size)
     short, long = text(sentences, length), text(1, tokens)
     handle = HeadModel.of(model, words)
@@ -85,6 +85,8 @@ def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes
         name: run(lambda job=job: hr.score(model, words, short, n_resamples=100, **job), plain)
         for name, job in JOBS.items()
     }
+    if device() == "cuda":
+        rows["every head ablated"] = run(lambda: hr.ablate(model, words, short, n_resamples=0), plain)
     rows[f"attention, a text of {tokens} tokens"] = run(
         lambda: hr.score(model, words, long, ["confidence", "entropy", "sink", "distance"], n_resamples=0), None
     )
@@ -110,6 +112,7 @@ def run(score: Callable[[], pd.DataFrame], plain: float | None) -> dict[str, Any
         "heads with all others": int(numbers[:, numbers.any(0)].all(1).sum()),
         **({} if plain is None else {"time / forward": round(seconds / plain, 2)}),
         "peak GiB so far": round(mebibytes() / 2**10, 1),
+        **({"peak GiB of the GPU": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device() == "cuda" else {}),
     }
 
 

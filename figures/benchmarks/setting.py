@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from timing import device
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as Fast
@@ -136,6 +137,7 @@ MODELS: dict[str, Callable[..., PreTrainedModel]] = {"Marian": marian, "GPT-2": 
 
 def setting(model: PreTrainedModel, sentences: int, words: int, **options: Any) -> Setting:
     """A model and random sentences for it."""
+    model.to(device())
     return Setting(model, tokenizer(model.config.vocab_size), random_corpus(model, sentences, words), **options)
 
 
@@ -169,7 +171,7 @@ def lens(of: Setting) -> Any:
     ):  # it reads the config and the tokenizer, which nothing uses, once more
         of.model.config.save_pretrained(folder)
         of.tokenizer.save_pretrained(folder)
-        given = {"hf_model": of.own(), "tokenizer": Fast.from_pretrained(folder), "device": "cpu"}
+        given = {"hf_model": of.own(), "tokenizer": Fast.from_pretrained(folder), "device": str(of.model.device)}
         return TransformerBridge.boot_transformers(folder, **given)
 
 

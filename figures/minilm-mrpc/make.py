@@ -15,34 +15,37 @@ import headroles as hr
 from headroles.ablation.cumulative import curves
 from headroles.pruning.comparison import compare_pruning
 from headroles.tables.frame import signed
+from headroles.training.hf_trainer import TrainOptions
 
 HERE = Path(__file__).parent
 SEEDS, HALF, RANKED, DRAWS = (0, 1, 2), 0.5, 1000, 3
-TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
+TUNE: TrainOptions = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
 STRATEGIES = ("random", "importance", "bottom", "middle", "top")
 
 
 def main(
     part: Annotated[Literal["train", "michel", "budhraja"], typer.Argument(help="Part of the study.")],
-    folder: Annotated[str, typer.Argument(help="Folder of MiniLM.")],
+    folder: Annotated[str, typer.Argument(help="Folder of the encoder.")],
     data: Annotated[Path, typer.Argument(help="Folder with glue/MRPC.")],
     work: Annotated[Path, typer.Option(help="Folder of the trained classifiers.")] = Path(".minilm-mrpc"),
     seeds: Annotated[list[int], typer.Option(help="Seeds of this run.")] = [*SEEDS],  # noqa: B006
     study: Annotated[Path, typer.Option(help="Folder of the tables.")] = HERE,
+    strategies: Annotated[list[str], typer.Option(help="Strategies that select half of the heads.")] = [*STRATEGIES],  # noqa: B006
 ) -> None:
     """Train the classifiers; ablate their heads; or prune that of seed 0 and retrain."""
     logging.basicConfig(level=logging.INFO)
     train, test = (hr.read(data / f"glue/MRPC/msr_paraphrase_{name}.tsv.gz") for name in ("train", "test"))
+    tune: TrainOptions = {**TUNE, "bf16": True} if torch.cuda.is_available() else TUNE
     if part == "train":
         for seed in seeds:
             torch.manual_seed(seed)  # of the new classifier
-            hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
+            hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **tune)
     elif part == "michel":
         for seed in seeds:
             _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"curves-{seed}")
     else:
         model, tokenizer = hr.load(work / "S-0")
-        options = {"strategies": STRATEGIES, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
+        options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": tune, "seeds": seeds}
         compare_pruning(model, tokenizer, train, test, study=study / "contest", **options)
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
         lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
