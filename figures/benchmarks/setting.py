@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from timing import device
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as Fast
