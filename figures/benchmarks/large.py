@@ -69,7 +69,7 @@ def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes
     config = LlamaConfig(**sizes, pad_token_id=0, bos_token_id=2, eos_token_id=1)
     torch.manual_seed(0)
     with torch.device(device()):
-        model = LlamaForCausalLM(config).to(dtype).eval()  # the same weights in each precision, rounded
+        model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()  # noqa: SLF001 - the way to a dtype
     words = tokenizer(config.vocab_size)
     short, long = text(sentences, length), text(1, tokens)
     handle = HeadModel.of(model, words)

@@ -15,11 +15,10 @@ import headroles as hr
 from headroles.ablation.cumulative import curves
 from headroles.pruning.comparison import compare_pruning
 from headroles.tables.frame import signed
-from headroles.training.hf_trainer import TrainOptions
 
 HERE = Path(__file__).parent
 SEEDS, HALF, RANKED, DRAWS = (0, 1, 2), 0.5, 1000, 3
-TUNE: TrainOptions = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
+TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
 STRATEGIES = ("random", "importance", "bottom", "middle", "top")
 
 
@@ -35,17 +34,16 @@ def main(
     """Train the classifiers; ablate their heads; or prune that of seed 0 and retrain."""
     logging.basicConfig(level=logging.INFO)
     train, test = (hr.read(data / f"glue/MRPC/msr_paraphrase_{name}.tsv.gz") for name in ("train", "test"))
-    tune: TrainOptions = {**TUNE, "bf16": True} if torch.cuda.is_available() else TUNE
     if part == "train":
         for seed in seeds:
             torch.manual_seed(seed)  # of the new classifier
-            hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **tune)
+            hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
     elif part == "michel":
         for seed in seeds:
             _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"curves-{seed}")
     else:
         model, tokenizer = hr.load(work / "S-0")
-        options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": tune, "seeds": seeds}
+        options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
         compare_pruning(model, tokenizer, train, test, study=study / "contest", **options)
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
         lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
