@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -213,6 +214,14 @@ def test_other_classifiers_of_pairs(seed):
     once, again = (100 * (whole - curves[order][36]) for order in ("importance", "importance, again"))
     assert f"half of the heads cost {once:.1f} points by importance, {again:.1f} if it is computed again" in page
     assert again < once
+
+
+def test_verdicts_of_three_classifiers_of_pairs():
+    for claim, start in (("fig1", "Fig. 1: most"), ("table1", "Table 1: half"), ("fig3", "Fig. 3: 40 %")):
+        places = [FIGURES / "minilm-mrpc" / seed / f"papers/michel2019/{claim}.json" for seed in ("", "S-1", "S-2")]
+        answers = [json.loads(place.read_text())["answer"] for place in places]
+        (row,) = (line for line in PAGES["classifier"].splitlines() if line.startswith(f"| {start}"))
+        assert row.endswith(f" | {' | '.join(answers)} |")
 
 
 def test_retraining_keeps_the_order():
