@@ -1,4 +1,4 @@
-"""The study of PLAN.md, a part at a time; resumes: python figures/minilm-mrpc/make.py PART MINILM DATA."""
+"""The study of PLAN.md, a part at a time; resumes: python figures/minilm-mrpc/make.py PART ENCODER DATA."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headroles.pruning.comparison import compare_pruning
 from headroles.tables.frame import signed
 
 HERE = Path(__file__).parent
+FILES = {"MRPC": ("msr_paraphrase_train", "msr_paraphrase_test"), "SST-2": ("train", "dev")}
 SEEDS, HALF, RANKED, DRAWS = (0, 1, 2), 0.5, 1000, 3
 TUNE = {"epochs": 3, "batch": 32, "rate": 5e-5, "warmup_steps": 20}
 STRATEGIES = ("random", "importance", "bottom", "middle", "top")
@@ -25,7 +26,10 @@ STRATEGIES = ("random", "importance", "bottom", "middle", "top")
 def main(
     part: Annotated[Literal["train", "michel", "budhraja"], typer.Argument(help="Part of the study.")],
     folder: Annotated[str, typer.Argument(help="Folder of the encoder.")],
-    data: Annotated[Path, typer.Argument(help="Folder with glue/MRPC.")],
+    data: Annotated[Path, typer.Argument(help="Folder with glue.")],
+    task: Annotated[Literal["MRPC", "SST-2"], typer.Option(help="Task of GLUE.")] = "MRPC",
+    train_limit: Annotated[int | None, typer.Option(help="Train on so many texts, drawn at random.")] = None,
+    test_limit: Annotated[int | None, typer.Option(help="Measure on so many texts, drawn at random.")] = None,
     work: Annotated[Path, typer.Option(help="Folder of the trained classifiers.")] = Path(".minilm-mrpc"),
     seeds: Annotated[list[int], typer.Option(help="Seeds of this run.")] = [*SEEDS],  # noqa: B006
     study: Annotated[Path, typer.Option(help="Folder of the tables.")] = HERE,
@@ -33,7 +37,10 @@ def main(
 ) -> None:
     """Train the classifiers; ablate their heads; or prune that of seed 0 and retrain."""
     logging.basicConfig(level=logging.INFO)
-    train, test = (hr.read(data / f"glue/MRPC/msr_paraphrase_{name}.tsv.gz") for name in ("train", "test"))
+    train, test = (
+        hr.read(data / f"glue/{task}/{name}.tsv.gz").sample(limit, seed=0)
+        for name, limit in zip(FILES[task], (train_limit, test_limit), strict=True)
+    )
     if part == "train":
         for seed in seeds:
             torch.manual_seed(seed)  # of the new classifier
@@ -48,7 +55,7 @@ def main(
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
         lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
         hr.save_table(
-            signed(lengths, f"steps and epochs of the {len(train):,} pairs of MRPC"), study / "trainings.parquet"
+            signed(lengths, f"steps and epochs of the {len(train):,} pairs of {task}"), study / "trainings.parquet"
         )
 
 
