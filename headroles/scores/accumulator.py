@@ -36,14 +36,42 @@ class Accumulator:
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.denominators: dict[Kind, dict[str, Totals]] = {}
+        self.unweighted: dict[tuple[int, str], tuple[Totals, Tensor]] = {}  # of the batch that is read
+        self.products: dict[tuple[tuple[int, str], ...], Tensor] = {}  # of the first batch: the memory of all totals
 
-    def add(self, score: Measure, key: tuple[Kind, int], sums: Sums, weights: Tensor) -> None:
-        """Add the sums of a site on a batch; `weights` are how often each sentence counts: [1 + resamples, batch]."""
-        _add(self.sums.setdefault(key, {}).setdefault(score.label, {}), sums, weights)
+    def add(self, score: Measure, key: tuple[Kind, int], sums: Sums) -> None:
+        """Keep the sums of a site, or of a block of its queries, on a batch until `weigh`."""
+        self._keep(self.sums.setdefault(key, {}).setdefault(score.label, {}), sums)
 
-    def add_denominators(self, score: Measure, kind: Kind, sums: Sums, weights: Tensor) -> None:
-        """Add the denominators of one batch, which all layers of a kind share; arguments as for `add`."""
-        _add(self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums, weights)
+    def add_denominators(self, score: Measure, kind: Kind, sums: Sums) -> None:
+        """Keep the denominators of a batch, which all layers of a kind share, until `weigh`."""
+        self._keep(self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums)
+
+    def _keep(self, totals: Totals, sums: Sums) -> None:
+        for name, values in sums.items():
+            _, before = self.unweighted.get((id(totals), name), (totals, 0))
+            self.unweighted[id(totals), name] = totals, before + values.double()
+
+    def weigh(self, weights: Tensor) -> None:
+        """Add what was kept of a batch to the totals of the corpus and of each resample, in one product.
+
+        Args:
+            weights: How often each sentence of the batch counts, [1 + resamples, batch].
+        """
+        if not self.unweighted:
+            return
+        flat = [values.flatten(1) for _, values in self.unweighted.values()]  # of each [batch, columns]
+        columns, layout = torch.cat(flat, dim=1).T, tuple(self.unweighted)
+        if layout in self.products:
+            self.products[layout].addmm_(columns, weights.T)
+        else:
+            product = columns @ weights.T  # [columns, 1 + resamples]
+            self.products = self.products or {layout: product}
+            parts = product.split([values.shape[1] for values in flat])
+            for ((_, name), (totals, values)), part in zip(self.unweighted.items(), parts, strict=True):
+                weighted = part.unflatten(0, values.shape[1:]).movedim(-1, 0)
+                totals[name] = totals[name].add_(weighted) if name in totals else weighted
+        self.unweighted = {}
 
     def reduce(self, axis: Axis, device: torch.device) -> None:
         """Add up the sums of all processes of an axis on `device`, so that every process has the whole."""
@@ -189,9 +217,3 @@ def _missing(
             reasons = dict.fromkeys(empty, uncounted[kind])
         for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
             yield kind, [name for name, given in reasons.items() if given == reason], reason
-
-
-def _add(totals: Totals, sums: Sums, weights: Tensor) -> None:
-    for name, values in sums.items():
-        weighted = torch.tensordot(weights, values.double(), dims=1)
-        totals[name] = totals[name].add_(weighted) if name in totals else weighted

@@ -41,9 +41,9 @@ class AttentionPass:
         self.sites = {site.key for site in model.sites if site.heads}
         self.ends_early = not (model.offloaded or model.axis.even)  # hooks send weights back at the end of each module
 
-    def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
-        """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        observer = _Observer(self, batch, weights, accumulator)
+    def read(self, batch: Batch, accumulator: Accumulator) -> None:
+        """Add the sums of one batch."""
+        observer = _Observer(self, batch, accumulator)
         cells = heads.CELLS if all(score.in_parts for score in self.scores) and self._is_large(batch) else None
         captured = self.model.capture(observer, cells=cells)
         with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
@@ -60,8 +60,8 @@ class AttentionPass:
 class _Observer:
     """Observes every site in one forward of a batch, whole or in blocks of queries, and ends it after the last."""
 
-    def __init__(self, run: AttentionPass, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
-        self.run, self.batch, self.weights, self.accumulator = run, batch, weights, accumulator
+    def __init__(self, run: AttentionPass, batch: Batch, accumulator: Accumulator) -> None:
+        self.run, self.batch, self.accumulator = run, batch, accumulator
         self.first_sites: dict[Kind, tuple[Kind, int]] = {}
         self.remaining = set(run.sites)
 
@@ -82,17 +82,15 @@ class _Observer:
             self._check_finite(observation.by_norm, site)
         for score in (score for score in run.scores if site.kind in score.kinds):
             if score.weights == "nosink":
-                self.accumulator.add(
-                    score, site.key, _by_head(score, observation.without_sink(score.least)), self.weights
-                )
+                self.accumulator.add(score, site.key, _by_head(score, observation.without_sink(score.least)))
                 continue
             observed = observation if score.weights == "attention" else observation.by_norm
             if score.by_head:
-                self.accumulator.add(score, site.key, _by_head(score, observed), self.weights)
+                self.accumulator.add(score, site.key, _by_head(score, observed))
                 continue
-            self.accumulator.add(score, site.key, score.update(observed), self.weights)
+            self.accumulator.add(score, site.key, score.update(observed))
             if self.first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
-                self.accumulator.add_denominators(score, site.kind, score.denominators(observation), self.weights)
+                self.accumulator.add_denominators(score, site.kind, score.denominators(observation))
         if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:
             self.remaining.discard(site.key)
             if not self.remaining and run.ends_early:

@@ -252,7 +252,8 @@ def _score(
             batch = batch_left or next(model.batches(whole, max_tokens=max_tokens))  # which does not count again
             counts = torch.from_numpy(bootstrap_counts(batch.numbers, n_resamples, seed)).to(model.device)
             for scoring_pass in passes:
-                scoring_pass.read(batch, counts * (batch_left is not None), accumulator)
+                scoring_pass.read(batch, accumulator)
+            accumulator.weigh(counts * (batch_left is not None))
     accumulator.reduce(model.axis, model.device)
     provenance = f"{_provenance(model, pages, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}

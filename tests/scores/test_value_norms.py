@@ -193,7 +193,7 @@ def test_nothing_is_computed_for_scores_that_do_not_ask():
     for weights, computed in (("attention", 0), ("norm", 2)):
         scoring = AttentionPass(named("confidence", weights), HeadModel(model), counted)
         for batch in batching.batches(encoded, model):
-            scoring.read(batch, torch.ones(1, len(batch.numbers)), Nothing())
+            scoring.read(batch, Nothing())
         assert len(scoring.norms.factors) == computed
         assert not scoring.norms.values
 

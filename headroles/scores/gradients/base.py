@@ -216,8 +216,8 @@ class GradientPass:
         self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch with a target
         self.any_nonzero, self.batches = False, 0
 
-    def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
-        """Add the gradients of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
+    def read(self, batch: Batch, accumulator: Accumulator) -> None:
+        """Add the gradients of one batch."""
         gradients = self.score.head_gradients(self.model, self.target, batch)
         self._check_finite(gradients, batch)
         first, axis = not self.notes and bool(gradients.counted.any()), self.model.axis
@@ -232,9 +232,9 @@ class GradientPass:
             start += site.heads
             if site.kind not in self.score.kinds:
                 continue
-            accumulator.add(self.score, site.key, self.score.update(part), weights)
+            accumulator.add(self.score, site.key, self.score.update(part))
             if site.kind not in kinds:
-                accumulator.add_denominators(self.score, site.kind, self.score.denominators(part), weights)
+                accumulator.add_denominators(self.score, site.kind, self.score.denominators(part))
             kinds.add(site.kind)
 
     def provenance(self) -> dict[str, object]:
