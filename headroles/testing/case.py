@@ -96,12 +96,12 @@ class Case:
             self._in_float64(model)
             yield model if self.spread is None else self.spread(model)
         finally:
-            return_memory()  # graphs of gradients hold the weights in float64
+            return_memory(model)  # graphs of gradients hold the weights in float64
             if self.shared and not self.spread:
                 model.to("meta")  # type: ignore[arg-type]
             else:
                 convert(model, torch.float32)  # what was float32 before is the same again
-            return_memory()
+            return_memory(model)
 
     def within(self, allowed: float, measure: Callable[[PreTrainedModel], float]) -> float:
         """Return how far off the model is, in float64 if it is too much in float32: rounding may be the cause."""
@@ -113,7 +113,7 @@ class Case:
 
     def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
         convert(model, torch.float64)
-        return_memory()
+        return_memory(model)
         try:
             self.call(model, cast(self.inputs, torch.float64))
         except (RuntimeError, NotImplementedError):

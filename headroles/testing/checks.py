@@ -207,7 +207,7 @@ def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Te
         kind, before = resized(type(model)), case.output(model)
         model.save_pretrained(place, max_shard_size=SHARD)
         del model
-        return_memory()
+        return_memory(case.whole)
         launched().gathered([place])
         after = case.output(kind.from_pretrained(place).eval())
         launched().gathered([place])  # before the first one removes it

@@ -134,7 +134,7 @@ def _quiet() -> Iterator[None]:
 def _result(check: Check, case: Case) -> Result:
     try:
         off = check.check(case)
-        return_memory()
+        return_memory(case.whole)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
     if off <= check.allowed:

@@ -100,7 +100,7 @@ def kib(name):
     lines = (MEMORY / "status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
-return_memory()
+return_memory(model)
 (MEMORY / "clear_refs").write_text("5")  # the peak starts again
 before, libraries = kib("VmRSS"), kib("RssFile")
 table = hr.check_model(model, copy=False)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+SMALL = 2**24  # weights
+
 
 def sharing(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model with parameters and buffers of its own in the memory of the model's."""
@@ -40,8 +42,13 @@ def convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
     model.to(dtype)  # type: ignore[arg-type]
 
 
-def return_memory() -> None:
-    """Return memory that nothing uses to the system; glibc keeps what lies between pieces that are in use."""
+def return_memory(model: PreTrainedModel) -> None:
+    """Return memory that nothing uses to the system; glibc keeps what lies between pieces that are in use.
+
+    After a small model nothing is returned: to look for it takes longer than its checks.
+    """
+    if model.num_parameters() < SMALL:
+        return
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
