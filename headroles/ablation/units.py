@@ -50,7 +50,9 @@ def masked_heads(head: Head, model: HeadModel, unit: Unit) -> HeadSet:
 
 def on_disk(choice: Unit | Replacement) -> str:
     """Return the word for a unit or replacement in table names, column names, provenance and cache keys."""
-    return ON_DISK.get(choice, choice) if isinstance(choice, str) else choice.label
+    if isinstance(choice, str):
+        return ON_DISK.get(choice, choice)
+    return f"pattern={choice.label}" if choice.label in REPLACEMENTS else choice.label
 
 
 def pattern_for(replacement: Replacement, head: Head) -> Imposed | None:

@@ -10,6 +10,7 @@ from helpers.letters import corpus, tokens_of
 
 import headroles as hr
 from headroles.ablation.units import REPLACEMENTS, known_replacement
+from headroles.patterns import Uniform
 
 HEADS = [("dec-self", 0, 1), ("dec-self", 1, 2)]
 
@@ -21,6 +22,14 @@ def given():
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 def test_a_known_replacement_is_itself(replacement):
     assert known_replacement(replacement) == replacement
+
+
+def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own():
+    """The word is for all queries, the pattern for content queries: special ones keep their own attention."""
+    word, pattern = (hr.ablate(*given(), replacement=each, n_resamples=0) for each in ("uniform", Uniform()))
+    both = hr.join(word, pattern)
+    for name in ("uniform", "pattern=uniform"):
+        assert f"|fill:{name}|" in hr.provenance(both, f"ablation[loss {name}]")
 
 
 def test_other_is_resample_for_a_release():
