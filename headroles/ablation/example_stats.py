@@ -51,12 +51,15 @@ class ExampleStats:
             The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
         """
         rows = list(statistics)
+        read = [np.isfinite(row).all(-1) & row.any(-1) for row in rows]  # an example of zeros adds nothing
         sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
+        drawn = np.zeros((len(rows), 1 + n_resamples))
         for part, weights in self.resamples(n_resamples, seed):
             sums += [_weighted(weights, values[part]) for values in rows]
+            drawn += [weights @ examples[part] for examples in read]
         with np.errstate(invalid="ignore"):
             values = np.stack([self.metric.compute(row) for row in sums])
-        read = [np.isfinite(row).all(-1) & row.any(-1) for row in rows]  # an example of zeros adds nothing
+        values[:, 1:][drawn[:, 1:] == 0] = np.nan
         values[[examples.sum() < 2 for examples in read], 1:] = np.nan
         return values
 

@@ -99,9 +99,7 @@ class Replay:
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
-        inputs = self._inputs(inputs, self.first(gates), count)
-        if "encoder_outputs" in inputs:
-            inputs.pop("input_ids", None)  # `generate` reads the one or the other
+        inputs = self._inputs(inputs, self.first(gates), count)  # with the source, which rules of generation may read
         with self.model.without_gradients(), self._mask(gates, batch):
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch

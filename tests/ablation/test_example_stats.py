@@ -31,6 +31,16 @@ def test_values_are_those_of_all_counts_at_once():
     np.testing.assert_array_equal(stats.resampled([stats.intact], 30, 4), [expected])
 
 
+@pytest.mark.parametrize("metric", [F1(), METRICS["accuracy"]])
+def test_a_resample_without_examples_has_no_value(metric):
+    """Also of metrics that are 0 of no example. Three perfect examples are perfect in every resample of some."""
+    right = np.eye(2)[[1, 1, 1]]
+    stats = ExampleStats(metric.statistics(right, right), {}, [0, 1, 2], 0, metric)
+    values, empty = stats.resampled([stats.intact], 200)[0], ~bootstrap_counts(range(3), 200, 0).any(1)
+    assert empty.any()
+    np.testing.assert_array_equal(values, np.where(empty, np.nan, 1.0))
+
+
 def test_parts_add_up_to_the_whole(monkeypatch):
     stats = made(50)
     whole = stats.resampled(stats.masked.values(), 30, 4)

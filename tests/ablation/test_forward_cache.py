@@ -16,6 +16,7 @@ import transformers
 from accelerate.hooks import ModelHook, add_hook_to_module
 from helpers import zoo
 from helpers.ablations import by_hand, naive, near, side
+from helpers.letters import corpus, tokens_of
 from helpers.sweeps import attributes, traces
 from helpers.traces import NAMES
 from torch.overrides import TorchFunctionMode
@@ -83,6 +84,18 @@ def test_rows_are_all_examples_of_the_first_variant_and_then_of_the_second():
     found = Replay(HeadModel(model), batch).run(torch.ones(3, len(families.head_index(model))))[1]
     assert found.numbers == (0, 1) * 3
     assert torch.equal(found.inputs["input_ids"], batch.inputs["input_ids"].repeat(3, 1))
+
+
+@pytest.mark.parametrize("rule", [{}, {"encoder_no_repeat_ngram_size": 1}, {"encoder_repetition_penalty": 5.0}])
+def test_what_is_written_obeys_rules_that_read_the_source(rule):
+    handle = HeadModel.of(zoo.tiny("marian"), tokens_of("marian"))
+    model, batch = handle.model, next(handle.batches(handle.encode(corpus(4), words=False)))
+    inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
+    options = {"max_new_tokens": 8, "num_beams": 1, "do_sample": False, **rule}
+    expected = model.generate(**inputs, **options)
+    assert not rule or not torch.equal(expected, model.generate(**inputs, **options | dict.fromkeys(rule)))
+    written = Replay(handle, batch).write(torch.ones(2, len(families.head_index(model))), **options)[0]
+    assert torch.equal(written, expected.repeat(2, 1))
 
 
 def calls(model, replay, row):

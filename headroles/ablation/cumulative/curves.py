@@ -168,13 +168,16 @@ def repeated_ranking(
     size, masked, rest = len(left), list[Head](), list[Head]()
     options = {"n_resamples": 0, **options}
     better = the_metric(options.get("metric", "loss")).better
+    is_zero = known_replacement(options.get("replacement", "zero")) == "zero"  # others depend on all masked heads
     for step in range(1, steps + 1):
         if not (count := round(size * step / steps) - len(masked)):
             continue
-        with handle.mask(handle.head_mask(masked)):
+        with handle.mask(handle.head_mask(masked if is_zero else [])):
             try:
                 if score == "ablation":
-                    table = ablate(model, tokenizer, corpus, sets={str(head): [head] for head in left}, **options)
+                    beside = [] if is_zero else masked
+                    sets = {str(head): [*beside, head] for head in left}
+                    table = ablate(model, tokenizer, corpus, sets=sets, **options)
                     harm = -table.iloc[:, 0] * better
                     values = harm.set_axis(pd.MultiIndex.from_tuples(left))
                 else:

@@ -484,6 +484,39 @@ def test_heads_are_ordered_again_by_their_ablation(precision):
     assert again("gpt2", score="ablation", steps=4, precision=precision) == masked
 
 
+def test_heads_are_ordered_again_by_ablations_that_depend_on_all_masked_heads():
+    """Rescaling multiplies the heads that are left of a layer by its heads per head that is left."""
+    model, sentences = zoo.tiny("gpt2"), [tokens_of("gpt2")(each.text, return_tensors="pt") for each in corpus(6)]
+    size = model.config.n_embd // model.config.n_head
+
+    def loss(heads):
+        hooks, total, count = [], 0.0, 0
+        for layer, block in enumerate(model.transformer.h):
+            gone = [head for _, number, head in heads if number == layer]
+
+            def replaced(_, args, gone=gone):
+                z = args[0].unflatten(-1, (-1, size)).clone()
+                z[:, :, gone] = 0
+                left = z.shape[2] - len(gone)
+                return ((z * (z.shape[2] / left if left else 1)).flatten(2),)
+
+            hooks.append(block.attn.c_proj.register_forward_pre_hook(replaced))
+        for inputs in sentences:
+            with torch.no_grad():
+                logits = model(**inputs).logits[0, :-1]
+            total += float(F.cross_entropy(logits, inputs["input_ids"][0, 1:], reduction="sum"))
+            count += len(logits)
+        for hook in hooks:
+            hook.remove()
+        return total / count
+
+    masked, heads = [], list(families.head_index(model))
+    for count in counts(8, 4):
+        harm = {head: loss([*masked, head]) for head in heads if head not in masked}
+        masked += sorted(harm, key=harm.get)[: count - len(masked)]
+    assert again("gpt2", score="ablation", steps=4, replacement="rescale") == masked
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_is_left_as_it_was_by_a_repeated_ranking(training):
