@@ -51,7 +51,7 @@ class ExampleStats:
             The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
         """
         rows = list(statistics)
-        read = [np.isfinite(row).all(-1) & row.any(-1) for row in rows]  # an example of zeros adds nothing
+        read = [np.asarray(np.isfinite(row).all(-1) & row.any(-1)) for row in rows]  # an example of zeros adds nothing
         sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
         drawn = np.zeros((len(rows), 1 + n_resamples))
         for part, weights in self.resamples(n_resamples, seed):
