@@ -21,7 +21,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import frozen as frozen_parameters
 from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
@@ -201,8 +201,8 @@ def _choices(
 
 def _foreign(chosen: Strategy) -> dict[str, str]:
     """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
-    origins = {type(part).__module__.partition(".")[0] for part in (chosen, *vars(chosen).values())}
-    return {} if origins <= {"headroles", "builtins", "pandas"} else {"code": code_of(chosen)}
+    is_ours = type(chosen).__module__.startswith("headroles.") and not any(True for _ in of_user(chosen))
+    return {} if is_ours else {"code": code_of(chosen)}
 
 
 def _scheduled(schedule: Schedule | None, train: Training | None, *, remove: bool) -> tuple[Training | None, bool]:

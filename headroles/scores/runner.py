@@ -21,7 +21,7 @@ from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.weights.sharded import check_whole
 from headroles.scores.accumulator import Accumulator, check_missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted, unsettled
@@ -187,8 +187,8 @@ def _keep_beside(
 
 
 def _named_by_code(measure: Measure) -> str:
-    """The options of a score, and of a score that is not of this package its code, which may be edited."""
-    is_ours = type(measure).__module__.startswith("headroles.")
+    """The options of a score, and of one that is not of this package, or has parts that are not, the code."""
+    is_ours = type(measure).__module__.startswith("headroles.") and not any(True for _ in of_user(measure))
     return str(measure) if is_ours else f"{measure} {code_of(measure)}"
 
 

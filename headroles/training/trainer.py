@@ -18,6 +18,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import PLACES, frozen
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
@@ -113,6 +114,7 @@ def train(
         tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
+        **({"code": code} if (code := ",".join(map(code_of, of_user(measured)))) else {}),
         epochs=epochs,
         batch=batch,
         rate=rate,

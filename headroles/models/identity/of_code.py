@@ -8,7 +8,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -92,8 +92,33 @@ def _code(thing: Any, seen: set[int]) -> Iterator[str]:
             yield from _of_class(thing, seen)
     elif _is_library(type(thing).__module__):
         yield from _code(type(thing), seen)
+        yield from (described(part, seen) for part in of_user(thing))
     else:
         yield _of_object(thing, seen)
+
+
+def of_user(thing: Any) -> Iterator[Any]:
+    """Yield the functions, classes and objects of a user in the fields of an object of headroles, at any depth."""
+    if isinstance(thing, Mapping):
+        parts = list(thing.values())
+    elif isinstance(thing, list | tuple | set | frozenset):
+        parts = list(thing)
+    else:
+        shown = is_dataclass(thing) and type(thing).__module__.startswith("headroles.")
+        parts = [getattr(thing, field.name, None) for field in fields(thing)] if shown else []
+    for part in parts:
+        if _is_of_user(part):
+            yield part
+        else:
+            yield from of_user(part)
+
+
+def _is_of_user(value: Any) -> bool:
+    while isinstance(value, functools.partial | MethodType):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    if isinstance(value, FunctionType):
+        return not _is_of_library(value)
+    return not _is_library((value if isinstance(value, type) else type(value)).__module__)
 
 
 def _of_class(thing: type, seen: set[int]) -> Iterator[str]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 
+import pandas as pd
 import pytest
 import torch
 from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
+from headroles.ablation.metrics.base import Of
 from headroles.models.identity.of_code import code_of, described
+from headroles.pruning.rankings import ByEffect, ByScore, Reverse
+from headroles.scores import Importance, outputs
+from headroles.scores.objectives import Explained, Objective
 
 
 @pytest.fixture
@@ -49,6 +54,67 @@ def test_a_score_of_the_user_that_was_edited_is_computed_again(model, tmp_path):
     expected = hr.score(model, tokens_of("bert"), corpus(8), own_score(3), n_resamples=0)["height"]
     assert tables[1].equals(expected)
     assert not tables[0].equals(expected)
+
+
+def own_objective(power):
+    """A user's objective, as if its cell of a notebook were run again after an edit."""
+    namespace = {
+        "hr": hr,
+        "dataclass": dataclass,
+        "outputs": outputs,
+        "Explained": Explained,
+        "Objective": Objective,
+        "__name__": "__main__",
+    }
+    exec(  # noqa: S102
+        f"""
+@dataclass(frozen=True)
+class Mine(Objective):
+    name = "mine"
+    def targets(self, output, batch, /):
+        labels = outputs.labels(self.model, batch)
+        logits = outputs.picked(outputs.logits(self.model, output), labels.clamp(min=0))
+        return Explained(logits ** {power}, labels >= 0)
+""",
+        namespace,
+    )
+    return namespace["Mine"]()
+
+
+def pruned(given, strategy, study):
+    return hr.prune(*given, strategy, keep=4, remove=False, study=study)
+
+
+KEPT = {  # functions whose results are kept, of an object of headroles with a part of the user's
+    "score": lambda given, study: hr.score(*given, [Importance(objective=own_objective(1 + study[1]))], study=study[0]),
+    "evaluate": lambda given, study: hr.evaluate(*given, [Of(own_objective(1 + study[1]))], study=study[0]),
+    "ablate": lambda given, study: hr.ablate(*given, metric=Of(own_objective(1 + study[1])), study=study[0]),
+    "by score": lambda given, study: pruned(
+        given, ByScore(Importance(objective=own_objective(1 + study[1]))), study[0]
+    ),
+    "by effect, reversed": lambda given, study: pruned(
+        given, Reverse(ByEffect(Of(own_objective(1 + study[1])))), study[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_part_of_the_user_that_was_edited_is_another_one(name, tmp_path):
+    given = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(12)
+    first, again, edited = (KEPT[name](given, (tmp_path / "kept", power)) for power in (0, 0, 1))
+    pd.testing.assert_frame_equal(again, first)
+    assert not edited.equals(first)
+    pd.testing.assert_frame_equal(edited, KEPT[name](given, (tmp_path / "new", 1)), rtol=1e-4, check_names=False)
+
+
+def test_a_training_with_an_edited_metric_is_another_one(tmp_path):
+    def trained(power):
+        options = {"held_out": corpus(12), "metrics": [Of(own_objective(power))], "epochs": 1, "rate": 1e-3}
+        return hr.train(deepcopy(zoo.tiny("gpt2")), tokens_of("gpt2"), corpus(12), tmp_path / "kept", **options)
+
+    pd.testing.assert_frame_equal(trained(1), trained(1))
+    with pytest.raises(ValueError, match="holds training of another model, corpus or options"):
+        trained(2)
 
 
 def test_code_is_described_by_its_content():
