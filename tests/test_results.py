@@ -224,6 +224,31 @@ def test_verdicts_of_three_classifiers_of_pairs():
         assert row.endswith(f" | {' | '.join(answers)} |")
 
 
+def test_an_encoder_of_base_size():
+    page = " ".join(PAGES["classifier"].split())
+    effects = table("mpnet-sst2/ablation-accuracy-single-zero")
+    assert f"changes the accuracy by at most {effects['ablation[accuracy]'].abs().max():.3f}; all 144" in page
+    assert (effects["ablation[accuracy].p"] >= 0.01).all()
+    curves = table("mpnet-sst2/curves-accuracy").pivot(index="closed", columns="order", values="value")
+    cost = 100 * (curves.loc[0] - curves)
+    assert f"By importance 72 of 144 cost {cost['importance'][72]:.1f} points; after 101 one class" in page
+    again = cost["importance, again"]
+    assert f"101 cost {again[101]:.1f} points and 130 cost {again[130]:.1f}." in page
+    assert curves["importance"][101] == curves["importance"][144]
+    counts = [0, 29, 58, 72, 86, 101, 130]
+    for order in ("importance", "importance, again", "ablation[accuracy]"):
+        assert f"| {' | '.join(f'{value:.3f}' for value in curves[order][counts])} |" in page
+    draws = curves.filter(like="random")
+    ends = zip(draws.min(axis=1)[counts[1:]], draws.max(axis=1)[counts[1:]], strict=True)
+    assert " | ".join(f"{low:.3f} to {high:.3f}" for low, high in ends) in page
+    assert (curves["ablation[accuracy]"] < draws.min(axis=1)).loc[14:86].all()
+    answers = {
+        claim: json.loads((FIGURES / f"mpnet-sst2/papers/michel2019/{claim}.json").read_text())["answer"]
+        for claim in ("fig1", "fig3", "fig6", "table1")
+    }
+    assert answers == {"fig1": "yes", "fig3": "yes", "fig6": "cannot be said", "table1": "cannot be said"}
+
+
 def test_retraining_keeps_the_order():
     page = " ".join(PAGES["real-models"].split())
     value = table("real-models/smollm2/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
@@ -237,6 +262,18 @@ def test_retraining_keeps_the_order():
         assert heads == 202 or chosen[0] < chosen[1]
     whole = [value["all heads", 270, tuned] for tuned in (False, True)]
     assert "goes from {:.2f} to {:.2f} by the same training".format(*whole) in page
+
+
+def test_retraining_does_not_keep_the_order_in_gemma():
+    page = " ".join(PAGES["real-models"].split())
+    value = table("real-models/gemma3/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
+    before, after = ([value[way, 18, tuned] for way in ("l0", "random", "importance")] for tuned in (False, True))
+    words = "is {:.2f} by gates, {:.2f} of one random draw and {:.2f} of the most important; after the same retraining"
+    assert f"{words} {{:.2f}}, {{:.2f}} and {{:.2f}} (".format(*before, *after) in page
+    assert before == sorted(before)
+    assert abs(after[1] - after[0]) < 0.05 < after[2] - after[0]
+    whole = [value["all heads", 72, tuned] for tuned in (False, True)]
+    assert "The whole model goes from {:.2f} to {:.2f}. ".format(*whole) in f"{page} "
 
 
 def test_importance_in_gemma():

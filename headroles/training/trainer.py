@@ -113,8 +113,7 @@ def train(
         corpus,
         tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
-        metrics=",".join(map(str, measured)),
-        **({"code": code} if (code := ",".join(map(code_of, of_user(measured)))) else {}),
+        metrics=_named(measured),
         epochs=epochs,
         batch=batch,
         rate=rate,
@@ -164,6 +163,11 @@ def _check_ranges(epochs: int, batch: int, rate: float, mlm_probability: float) 
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     if not 0 < mlm_probability <= 1:
         raise ValueError(f"share of masked tokens out of range: got mlm_probability={mlm_probability}; expected 0 to 1")
+
+
+def _named(metrics: Sequence[Metric]) -> str:
+    """Return metrics as the provenance has them: with the code of what is the user's, which may be edited."""
+    return ",".join([*map(str, metrics), *map(code_of, of_user(metrics))])
 
 
 def _of_text(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:
