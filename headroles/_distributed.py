@@ -73,7 +73,7 @@ class Axis:
         from torch import distributed
 
         _join()
-        total = values.clone()
+        total = values.contiguous().clone()  # all processes add in one order in memory
         distributed.all_reduce(total, group=self.group)
         return total
 
