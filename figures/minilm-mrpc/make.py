@@ -37,10 +37,8 @@ def main(
 ) -> None:
     """Train the classifiers; ablate their heads; or prune that of seed 0 and retrain."""
     logging.basicConfig(level=logging.INFO)
-    train, test = (
-        hr.read(data / f"glue/{task}/{name}.tsv.gz").sample(limit, seed=0)
-        for name, limit in zip(FILES[task], (train_limit, test_limit), strict=True)
-    )
+    every, rest = (hr.read(data / f"glue/{task}/{name}.tsv.gz") for name in FILES[task])
+    train, test, total = every.sample(train_limit, seed=0), rest.sample(test_limit, seed=0), len(every)
     if part == "train":
         for seed in seeds:
             torch.manual_seed(seed)  # of the new classifier
@@ -53,10 +51,9 @@ def main(
         options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
         compare_pruning(model, tokenizer, train, test, study=study / "contest", **options)
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
-        lengths = pd.DataFrame({"what": ["retrained"], "steps": [steps], "epochs": [float(TUNE["epochs"])]})
-        hr.save_table(
-            signed(lengths, f"steps and epochs of the {len(train):,} pairs of {task}"), study / "trainings.parquet"
-        )
+        lengths = {"what": ["retrained"], "steps": [steps], "epochs": [TUNE["epochs"] * len(train) / total]}
+        what = f"steps, and epochs of the {total:,} texts of {task}"
+        hr.save_table(signed(pd.DataFrame(lengths), what), study / "trainings.parquet")
 
 
 def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: Path) -> None:

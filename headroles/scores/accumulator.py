@@ -36,39 +36,39 @@ class Accumulator:
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.denominators: dict[Kind, dict[str, Totals]] = {}
-        self.unweighted: dict[tuple[int, str], tuple[Totals, Tensor]] = {}  # of the batch that is read
-        self.products: dict[tuple[tuple[int, str], ...], Tensor] = {}  # of the first batch: the memory of all totals
+        self.unweighted: dict[str, dict[tuple[int, str], tuple[Totals, Tensor]]] = {}  # of this batch, by score
+        self.products: dict[str, tuple[list[tuple[int, str]], Tensor]] = {}  # of the first batch: memory of the totals
 
     def add(self, score: Measure, key: tuple[Kind, int], sums: Sums) -> None:
         """Keep the sums of a site, or of a block of its queries, on a batch until `weigh`."""
-        self._keep(self.sums.setdefault(key, {}).setdefault(score.label, {}), sums)
+        self._keep(score.label, self.sums.setdefault(key, {}).setdefault(score.label, {}), sums)
 
     def add_denominators(self, score: Measure, kind: Kind, sums: Sums) -> None:
         """Keep the denominators of a batch, which all layers of a kind share, until `weigh`."""
-        self._keep(self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums)
+        self._keep(score.label, self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums)
 
-    def _keep(self, totals: Totals, sums: Sums) -> None:
+    def _keep(self, label: str, totals: Totals, sums: Sums) -> None:
+        kept = self.unweighted.setdefault(label, {})
         for name, values in sums.items():
-            _, before = self.unweighted.get((id(totals), name), (totals, 0))
-            self.unweighted[id(totals), name] = totals, before + values.double()
+            _, before = kept.get((id(totals), name), (totals, 0))
+            kept[id(totals), name] = totals, before + values.double()
 
     def weigh(self, weights: Tensor) -> None:
-        """Add what was kept of a batch to the totals of the corpus and of each resample, in one product.
+        """Add what was kept of a batch to the totals of the corpus and of each resample, in one product for each score.
 
         Args:
             weights: How often each sentence of the batch counts, [1 + resamples, batch].
         """
-        if not self.unweighted:
-            return
-        flat = [values.flatten(1) for _, values in self.unweighted.values()]  # of each [batch, columns]
-        columns, layout = torch.cat(flat, dim=1).T, tuple(self.unweighted)
-        if layout in self.products:
-            self.products[layout].addmm_(columns, weights.T)
-        else:
+        for label, kept in self.unweighted.items():
+            flat = [values.flatten(1) for _, values in kept.values()]  # of each [batch, columns]
+            columns, layout = torch.cat(flat, dim=1).T, [*kept]
+            if label in self.products and self.products[label][0] == layout:
+                self.products[label][1].addmm_(columns, weights.T)
+                continue
             product = columns @ weights.T  # [columns, 1 + resamples]
-            self.products = self.products or {layout: product}
+            self.products.setdefault(label, (layout, product))
             parts = product.split([values.shape[1] for values in flat])
-            for ((_, name), (totals, values)), part in zip(self.unweighted.items(), parts, strict=True):
+            for ((_, name), (totals, values)), part in zip(kept.items(), parts, strict=True):
                 weighted = part.unflatten(0, values.shape[1:]).movedim(-1, 0)
                 totals[name] = totals[name].add_(weighted) if name in totals else weighted
         self.unweighted = {}
@@ -134,6 +134,7 @@ class Accumulator:
     def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
         """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
         for score in self.scores:
+            self.products.pop(score.label, None)  # the totals alone hold its memory, which goes with them
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
             for kind, layer in self.sums:

@@ -11,11 +11,14 @@ import pandas as pd
 
 from headroles.ablation.cumulative.compare_scores import agreement
 from headroles.ablation.cumulative.curves import ablation_curve, orders
+from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
+from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
 from headroles.scores import score
 from headroles.tables import frame
@@ -35,7 +38,7 @@ def dynamics(
     corpus: CorpusLike,
     held_out: CorpusLike,
     *,
-    metric: str = "loss",
+    metric: str | Metric = "loss",
     steps: int = 10,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
@@ -48,7 +51,7 @@ def dynamics(
         training: Folder of `hr.train`, with checkpoints.
         corpus: Corpus on which importance and roles are computed.
         held_out: Corpus on which ablated models are evaluated.
-        metric: Metric of the curves.
+        metric: Name of the metric of the curves, or a metric.
         steps: Number of steps in which all heads are ablated.
         n_resamples: Number of bootstrap resamples.
         study: Study or folder that keeps the tables.
@@ -63,13 +66,13 @@ def dynamics(
     Raises:
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
-    places, corpus, held_out = checkpoints(training), corpus_of(corpus), corpus_of(held_out)
+    places, corpus, held_out, chosen = checkpoints(training), corpus_of(corpus), corpus_of(held_out), the_metric(metric)
     last = identity.weights_digest(loading.alone(places[-1][2]))
     kept = study_at(study)
     kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
     for epoch, step, place in places:
-        part, table = _measured(kept, place, step, corpus, held_out, metric, steps, n_resamples)
+        part, table = _measured(kept, place, step, corpus, held_out, chosen, steps, n_resamples)
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
@@ -94,12 +97,13 @@ def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
 
 
 def _measured(
-    study: Study, place: Path, step: int, corpus: Corpus, held_out: Corpus, metric: str, steps: int, n_resamples: int
+    study: Study, place: Path, step: int, corpus: Corpus, held_out: Corpus, metric: Metric, steps: int, n_resamples: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    measured = {"held_out": held_out.hash, "metric": metric, "steps": steps, "resamples": n_resamples}
+    measured = {"held_out": held_out.hash, "metric": metric, "code": code_of(metric)}
+    measured |= {"steps": steps, "resamples": n_resamples}
     key = HeadModel(model, tokenizer).cache_key(corpus, **measured)
 
     def scores() -> pd.DataFrame:

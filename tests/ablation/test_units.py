@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -26,10 +27,13 @@ def test_a_known_replacement_is_itself(replacement):
 
 def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own():
     """The word is for all queries, the pattern for content queries: special ones keep their own attention."""
-    word, pattern = (hr.ablate(*given(), replacement=each, n_resamples=0) for each in ("uniform", Uniform()))
-    both = hr.join(word, pattern)
-    for name in ("uniform", "pattern=uniform"):
-        assert f"|fill:{name}|" in hr.provenance(both, f"ablation[loss {name}]")
+    given = zoo.tiny("bert"), tokens_of("bert"), corpus(6)
+    options = {"metric": "agreement", "n_resamples": 0}
+    both = hr.join(*(hr.ablate(*given, replacement=each, **options) for each in ("uniform", Uniform())))
+    word, pattern = "ablation[agreement uniform]", "ablation[agreement pattern=uniform]"
+    assert "|fill:uniform|" in hr.provenance(both, word)
+    assert "|fill:pattern=uniform|" in hr.provenance(both, pattern)
+    assert not np.allclose(both[word], both[pattern], atol=0.01)
 
 
 def test_other_is_resample_for_a_release():

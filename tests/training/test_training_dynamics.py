@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
+import torch
 from helpers.messages import whole
 from helpers.trainings import films, tokenizer, untrained
 
 import headroles as hr
+from headroles.ablation.metrics.base import Of
+from headroles.scores import outputs
+from headroles.scores.objectives import Explained, Objective
 from headroles.tables.study import Study
 from headroles.training.trainer import train
+
+
+def own(power):
+    """A metric of the user's, as if its cell of a notebook were run again after an edit."""
+
+    @dataclass(frozen=True)
+    class Mine(Objective):
+        name = "mine"
+        by_token = False
+
+        def targets(self, output, batch, /):
+            first = outputs.logits(self.model, output).softmax(-1)[:, :1] ** power
+            return Explained(first, torch.ones_like(first, dtype=torch.bool))
+
+    return Of(Mine())
 
 
 @pytest.mark.slow
@@ -25,6 +46,12 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     model, _ = hr.load(tmp_path / "trained" / f"checkpoint-{settled['step'][0]}")
     value = hr.evaluate(model, tokenizer(), films(20, 2), ["loss"], n_resamples=0)["value"].item()
     assert curves["value"][0] == pytest.approx(value)
+    asked |= {"study": study}
+    folders = tmp_path / "trained", films(30, 1), films(20, 2)
+    edited = [hr.dynamics(*folders, **asked | {"metric": own(power)}) for power in (1, 2, 2)]
+    for kept, again in zip(edited[1], edited[2], strict=True):
+        assert kept.equals(again)
+    assert not edited[0].curves["value"].equals(edited[1].curves["value"])
     with pytest.raises(
         FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
     ):

@@ -59,7 +59,6 @@ def test_a_score_of_the_user_that_was_edited_is_computed_again(model, tmp_path):
 def own_objective(power):
     """A user's objective, as if its cell of a notebook were run again after an edit."""
     namespace = {
-        "hr": hr,
         "dataclass": dataclass,
         "outputs": outputs,
         "Explained": Explained,
@@ -85,26 +84,23 @@ def pruned(given, strategy, study):
     return hr.prune(*given, strategy, keep=4, remove=False, study=study)
 
 
-KEPT = {  # functions whose results are kept, of an object of headroles with a part of the user's
-    "score": lambda given, study: hr.score(*given, [Importance(objective=own_objective(1 + study[1]))], study=study[0]),
-    "evaluate": lambda given, study: hr.evaluate(*given, [Of(own_objective(1 + study[1]))], study=study[0]),
-    "ablate": lambda given, study: hr.ablate(*given, metric=Of(own_objective(1 + study[1])), study=study[0]),
-    "by score": lambda given, study: pruned(
-        given, ByScore(Importance(objective=own_objective(1 + study[1]))), study[0]
-    ),
-    "by effect, reversed": lambda given, study: pruned(
-        given, Reverse(ByEffect(Of(own_objective(1 + study[1])))), study[0]
-    ),
+KEPT = {  # functions whose results are kept, of an object of headroles with an objective of the user's
+    "score": lambda given, mine, study: hr.score(*given, [Importance(objective=mine)], study=study),
+    "evaluate": lambda given, mine, study: hr.evaluate(*given, [Of(mine)], study=study),
+    "ablate": lambda given, mine, study: hr.ablate(*given, metric=Of(mine), study=study),
+    "by score": lambda given, mine, study: pruned(given, ByScore(Importance(objective=mine)), study),
+    "by effect, reversed": lambda given, mine, study: pruned(given, Reverse(ByEffect(Of(mine))), study),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_part_of_the_user_that_was_edited_is_another_one(name, tmp_path):
     given = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(12)
-    first, again, edited = (KEPT[name](given, (tmp_path / "kept", power)) for power in (0, 0, 1))
+    first, again, edited = (KEPT[name](given, own_objective(power), tmp_path / "kept") for power in (1, 1, 2))
     pd.testing.assert_frame_equal(again, first)
     assert not edited.equals(first)
-    pd.testing.assert_frame_equal(edited, KEPT[name](given, (tmp_path / "new", 1)), rtol=1e-4, check_names=False)
+    expected = KEPT[name](given, own_objective(2), tmp_path / "new")
+    pd.testing.assert_frame_equal(edited, expected, rtol=1e-4, check_names=False)
 
 
 def test_a_training_with_an_edited_metric_is_another_one(tmp_path):
