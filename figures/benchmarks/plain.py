@@ -55,7 +55,7 @@ def main(
     if output is not None:
         table = pd.DataFrame(rows)
         table = pd.concat([pd.read_csv(output), table]) if output.exists() else table
-        table.drop_duplicates(["model", "tokens"], keep="last").to_csv(output, index=False)
+        table.drop_duplicates(["model", "tokens", "texts"], keep="last").to_csv(output, index=False)
 
 
 def _ways(of: Setting) -> dict[str, Callable[[], object]]:

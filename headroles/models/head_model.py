@@ -30,6 +30,7 @@ from headroles.models.masking import Instead
 from headroles.models.sites import Sites, is_packed
 from headroles.models.tokens import beginning, chat, languages, vocabulary
 from headroles.models.weights import gguf_files, missing, sharded
+from headroles.models.weights.memory import keep_memory
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
 
@@ -303,6 +304,7 @@ class HeadModel:
                     f"a block of hr.mask_heads is open on {self.name} with gates of each example: got a function that "
                     f"reads batches of its own; expected one gate per head; try it outside the block"
                 )
+            keep_memory()
             changes.enter(attention_hooks.evaluating(self.model))
             if torch.is_inference_mode_enabled():
                 grad, modes = torch.is_grad_enabled(), list[object]()

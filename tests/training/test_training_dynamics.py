@@ -25,7 +25,7 @@ def own(power):
         name = "mine"
         by_token = False
 
-        def targets(self, output, batch, /):
+        def targets(self, output, _batch, /):
             first = outputs.logits(self.model, output).softmax(-1)[:, :1] ** power
             return Explained(first, torch.ones_like(first, dtype=torch.bool))
 

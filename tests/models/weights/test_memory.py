@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import resource
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -42,3 +47,33 @@ def test_weights_of_a_mapped_file_are_read_into_memory(tmp_path):
     assert in_memory(model) is model
     assert all(value.data_ptr() != place for value, place in zip(model.parameters(), places, strict=True))
     assert all(torch.equal(value, other) for value, other in zip(model.parameters(), values, strict=True))
+
+
+FAULTS = """
+import resource, torch
+from headroles.models.weights.memory import keep_memory
+
+def batch():
+    pieces = [torch.ones(2**21) for _ in range(4)]
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        batch()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+batch()
+first = faults()
+keep_memory()
+batch()
+print(first, faults())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems keep memory by rules of their own")
+def test_the_memory_of_a_batch_is_kept_for_the_next():
+    done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
+    first, then = map(int, done.stdout.split())
+    pages = 10 * 4 * 2**23 // resource.getpagesize()
+    assert then < pages / 10 < first
