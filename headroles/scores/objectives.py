@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,21 @@ SIMILARITY = "the objective 'similarity' (objective=)"  # which every model with
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
-class Explained(NamedTuple):
-    """Target values of a batch."""
+@dataclass(frozen=True)
+class Explained:
+    """Target values of a batch; ValueError unless values and what counts are of the same examples and steps."""
 
     values: Tensor  # of each example and step: [batch, step]
     counted: Tensor  # bool [batch, step]: steps that count, neither padding nor after the end
     chosen: Tensor | None = None  # [batch, step]: tokens or classes that the model chose; None if the corpus has them
+
+    def __post_init__(self) -> None:
+        shapes = [tuple(part.shape) for part in (self.values, self.counted)]
+        if self.values.ndim != 2 or shapes[0] != shapes[1]:
+            raise ValueError(
+                f"targets of other shapes: got values {shapes[0]} and counted {shapes[1]}; expected [batch, step] of "
+                f"both; try values[:, None] for one step of each example"
+            )
 
 
 class Targets(Protocol):
@@ -143,7 +152,7 @@ class ClassLogit(Objective):
         chosen = outputs.classes(self.model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
         if self.of == "top" and batch.own and batch.labels is not None:
             chosen = batch.labels[:, 0]
-        return _single(outputs.picked(output.logits, chosen))._replace(chosen=chosen[:, None])
+        return replace(_single(outputs.picked(output.logits, chosen)), chosen=chosen[:, None])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,7 @@ from headroles.scores.objectives import (
     OBJECTIVES,
     Agreement,
     ClassLogit,
+    Explained,
     Loss,
     Reference,
     Similarity,
@@ -28,6 +31,13 @@ from headroles.scores.objectives import (
 )
 
 VOCABULARIES = ["marian", "t5", "bert", "gpt2", "llama-grouped"]
+
+
+@pytest.mark.parametrize(("values", "counted"), [((2, 3), (2, 1)), ((2, 1), (2, 3)), ((2,), (2,)), ((2, 3), (3, 2))])
+def test_values_of_other_steps_than_those_that_count_are_refused(values, counted):
+    message = f"targets of other shapes: got values {values} and counted {counted}; expected [batch, step] of both"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Explained(torch.zeros(values), torch.ones(counted, dtype=torch.bool))
 
 
 def explaining(model, objective, groups):

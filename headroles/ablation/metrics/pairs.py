@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class PairDifference(Mean):
         """Compute the log-likelihood of each token, negative in ungrammatical sentences."""
         targets = observation.targets
         signs = targets.values.new_tensor([2 * (number % 2) - 1 for number in observation.batch.numbers])
-        return targets._replace(values=signs[:, None] * targets.values)
+        return replace(targets, values=signs[:, None] * targets.values)
 
 
 class PairAccuracy(PairDifference):

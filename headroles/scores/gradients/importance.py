@@ -102,4 +102,4 @@ class _Averaged:
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the divided targets."""
         explained = self.target.targets(output, batch)
-        return explained._replace(values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
+        return replace(explained, values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
