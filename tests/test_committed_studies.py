@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import headroles as hr
@@ -22,6 +23,13 @@ SMALL = ["minilm/toy", "minilm-sst2/contest", *MULTI30K]
 def test_studies_are_committed():
     assert len(SCORED) > 8
     assert {*SMALL} <= {*map(str, STUDIES)}
+
+
+def test_tables_are_kept_without_resamples():
+    """As figures/README.md says."""
+    paths = [path for study in STUDIES for path in (FIGURES / study).glob("*.parquet")]
+    assert paths
+    assert not [path for path in paths if any(name.startswith("resamples:") for name in pq.read_schema(path).names)]
 
 
 @pytest.mark.slow
