@@ -253,13 +253,13 @@ class Sweep:
         """
         rows = [self.model.head_mask(masked) for masked in variants]
         if not rows:
-            return torch.ones(0, len(self.model.index), device=self.model.device)
+            return torch.ones(0, len(self.model.gated), device=self.model.device)
         gates = torch.stack(rows)
         if self.replacement == "rescale":
             for site, layer in zip(
                 self.model.sites, gates.split([site.heads for site in self.model.sites], dim=1), strict=True
             ):
-                heard = layer.new_tensor([number not in site.silenced for number in site.numbers])
+                heard = layer.new_tensor([number in site.left for number in site.numbers])
                 left = (layer * heard).sum(1, keepdim=True)
                 layer *= torch.where(left > 0, heard.sum() / left, 1.0)
         return gates

@@ -69,7 +69,7 @@ class Calibration:
             for group, (site, numbers) in enumerate(_groups(self.sites))
             for number in numbers
         }
-        return torch.tensor([places.get(head, len(self.index)) for head in self.model.heads], device=self.model.device)
+        return torch.tensor([places.get(head, len(self.index)) for head in self.model.gated], device=self.model.device)
 
     @contextmanager
     def losses(self) -> Iterator[Callable[[Question], Loss]]:
@@ -82,7 +82,7 @@ class Calibration:
             streams(handle.model, self.sites, self.pattern) as outputs,
             recomputed(handle, max(text.ids.shape[1] for text in self.questions)),
         ):
-            ones = torch.ones(len(handle.index), device=handle.device)
+            ones = torch.ones(len(handle.gated), device=handle.device)
             with handle.mask(lambda: gates[0] if gates else ones, outputs):
 
                 def loss(text: Question, values: Tensor) -> Tensor:
@@ -163,7 +163,8 @@ def _set(layer: torch.nn.Module, forward: Callable[..., Any]) -> None:
 
 def _places(handle: HeadModel, heads: Sequence[Head]) -> list[int]:
     """Return the places of heads among all heads of a model."""
-    return [handle.heads.index(head) for head in heads]
+    gated = [*handle.gated]
+    return [gated.index(head) for head in heads]
 
 
 def question(sentence: Sentence, number: int, model: HeadModel) -> Question:

@@ -104,25 +104,36 @@ class HeadModel:
 
     @cached_property
     def index(self) -> pd.MultiIndex:
-        """The index (kind, layer, head) of every table."""
-        return frame.index({site.key: site.numbers for site in self.sites})
+        """The index (kind, layer, head) of every table: of the heads that are left."""
+        return heads.head_index(self.model)
+
+    @cached_property
+    def gated(self) -> pd.MultiIndex:
+        """The index of gates and masks: also of heads that were removed and are kept as zeroed heads."""
+        return heads.gate_index(self.model)
+
+    def table(self, columns: Mapping[str, Any], text: str) -> pd.DataFrame:
+        """Make a table, a row per head that is left, of values in the order of gates, with the provenance `text`."""
+        return frame.table(columns, self.gated, text).loc[self.index]
 
     @property
     def heads(self) -> list[Head]:
-        """(kind, layer, head) of every head."""
+        """(kind, layer, head) of every head that is left."""
         return [(kind, layer, head) for kind, layer, head in self.index]
 
     @cached_property
     def groups(self) -> dict[Head, frozenset[Head]]:
-        """The heads that share the key-value head of every head, itself among them."""
-        shared = [frozenset((*site.key, number) for number in group) for site in self.sites for group in site.groups]
-        return {head: group for group in shared for head in group}
+        """The heads that share the key-value head of every head, itself among them; those that are left."""
+        left = set(self.heads)
+        shared = [{(*site.key, number) for number in group} & left for site in self.sites for group in site.groups]
+        return {head: frozenset(group) for group in shared for head in group}
 
     @property
     def group_numbers(self) -> Tensor:
-        """The number of every head's key-value group among those of all layers: Tensor[heads]."""
-        places = {group: place for place, group in enumerate(dict.fromkeys(map(self.groups.get, self.heads)))}
-        return torch.tensor([places[self.groups[head]] for head in self.heads], dtype=torch.long, device=self.device)
+        """The number of every gate's key-value group among those of all layers: Tensor[heads]."""
+        groups = [group for site in self.sites for group in site.groups]
+        numbers = [place for place, group in enumerate(groups) for _ in group]
+        return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
     @property
     def kinds(self) -> set[Kind]:

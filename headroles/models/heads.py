@@ -123,8 +123,13 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
         model: A transformers model.
 
     Returns:
-        The levels (kind, layer, head), one entry per head.
+        The levels (kind, layer, head), one entry per head that is left.
     """
+    return frame.index({site.key: site.left for site in attention_sites(model)})
+
+
+def gate_index(model: PreTrainedModel) -> pd.MultiIndex:
+    """Return the index of the gates and masks of a model: also of heads that were removed and are kept as zeroed."""
     return frame.index({site.key: site.numbers for site in attention_sites(model)})
 
 
@@ -160,13 +165,13 @@ def _named_head(model: PreTrainedModel, text: str) -> Head:
 def check_head(model: PreTrainedModel, head: Head) -> None:
     """Raise ValueError if `model` does not have the (kind, layer, head), with the heads that it has."""
     sites = attention_sites(model)
-    if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in sites):
+    if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.left for site in sites):
         raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites)}")
 
 
 def sizes(sites: list[Site]) -> str:
     """Return the numbers of layers and heads in words."""
-    counts = {kind: [site.heads for site in sites if site.kind == kind] for kind in KINDS}
+    counts = {kind: [len(site.left) for site in sites if site.kind == kind] for kind in KINDS}
     return ", ".join(
         f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
         for kind, heads in counts.items()

@@ -179,7 +179,8 @@ def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tens
             that `model` does not have raises ValueError.
 
     Returns:
-        Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table.
+        Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table; also of heads that
+            were removed and are kept as zeroed, which are in no table.
     """
     numbered = [(*site.key, number) for site in attention_sites(model) for number in site.numbers]
     places: dict[tuple[Kind | int, ...], int] = {head: place for place, head in enumerate(numbered)}

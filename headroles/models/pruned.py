@@ -236,7 +236,7 @@ def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
 
     notes = recorded(model.config)
     rows = notes["sites"] if notes else []
-    left = {(row["kind"], row["layer"]): (row["of"], set(row["heads"])) for row in rows}
+    left = {(row["kind"], row["layer"]): (row["of"], {*row["heads"]} - {*row["silenced"]}) for row in rows}
     removed = [(*place, sorted({*range(of)} - heads)) for place, (of, heads) in left.items()]
     name = model.config.name_or_path or type(model).__name__
     on_hub = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not Path(name).exists()

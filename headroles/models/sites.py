@@ -147,6 +147,11 @@ class Site:
         return self.kind, self.layer
 
     @property
+    def left(self) -> tuple[int, ...]:
+        """Numbers of the heads that are left: not of those that were removed and are kept as zeroed heads."""
+        return tuple(number for number in self.numbers if number not in self.silenced)
+
+    @property
     def groups(self) -> list[tuple[int, ...]]:
         """Numbers of the heads that share each key-value head, in the order of these."""
         size = self.heads // max(self.kv_heads, 1)

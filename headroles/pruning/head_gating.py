@@ -23,7 +23,6 @@ from headroles.models.batching import Batch, fitting
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, objective
-from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
 LIMIT = 4.0  # of the logit of a gate
@@ -100,7 +99,7 @@ def causal_gating(
             free = fit.run(fit.random(seeds), 0.0)
             up, down = (fit.run(free, pressure).sigmoid().double().cpu() for pressure in (strength, -strength))
         text = handle.provenance(corpus, examples=len(encoded.numbers), too_long=encoded.too_long, **options)
-        return frame.table(_columns(up.numpy(), down.numpy()), handle.index, text)
+        return handle.table(_columns(up.numpy(), down.numpy()), text)
 
     if study is None:
         return compute()
@@ -120,7 +119,7 @@ class _Fit:
 
     def random(self, seeds: int) -> Tensor:
         """Draw the logits of uniform gates: [seed, heads]."""
-        drawn = np.random.default_rng(self.seed).uniform(size=(seeds, len(self.handle.index)))
+        drawn = np.random.default_rng(self.seed).uniform(size=(seeds, len(self.handle.gated)))
         return torch.tensor(drawn, dtype=torch.float32, device=self.handle.device).logit().clamp(-LIMIT, LIMIT)
 
     def run(self, start: Tensor, strength: float) -> Tensor:

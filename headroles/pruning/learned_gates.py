@@ -26,7 +26,7 @@ from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched va
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import head_index
+from headroles.models.heads import gate_index
 from headroles.models.masking import Head, mask_heads
 from headroles.scores.outputs import causal
 from headroles.tables import frame
@@ -83,7 +83,7 @@ class Gates(nn.Module, ABC):
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
-        index = head_index(model)
+        index = self.gated = gate_index(model)
         self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
@@ -113,9 +113,10 @@ class Gates(nn.Module, ABC):
         self.places, self.numbers = torch.tensor(pairs, device=self.places.device).reshape(-1, 2).T
 
     def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
-        """Return the final gates of all heads, `index`, as the column `label`, and P(gate != 0) as `label`.open."""
+        """Return the final gates of the heads `index` as the column `label`, and P(gate != 0) as `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
-        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, index, provenance)
+        of_all = {name: self.of_all(part).tolist() for name, part in columns.items()}
+        return frame.table(of_all, self.gated, provenance).loc[index]
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
@@ -220,7 +221,7 @@ class GateStrategy(ABC):
             learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
         gates = self._gates(model, learnt, keep)
         if unit == "group":
-            gates.share(handle.groups, handle.index)
+            gates.share(handle.groups, handle.gated)
         gates.name = self.name
         return gates
 

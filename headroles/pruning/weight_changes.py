@@ -131,6 +131,8 @@ def _slices(handle: HeadModel) -> dict[Head, dict[str, Tensor]]:
     for site in handle.sites:
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
+            if number not in site.left:
+                continue
             parts = _inputs(site, rows[site.module], place)
             assert columns is not None
             slices[*site.key, number] = parts | {"o": columns[:, place].flatten()}

@@ -95,14 +95,16 @@ class Accumulator:
         index: pd.MultiIndex,
         provenance: str,
         notes: Mapping[str, Mapping[str, object]],
+        gated: pd.MultiIndex,
         unsettled: Mapping[tuple[str, Kind], str] | None = None,
     ) -> pd.DataFrame:
         """Compute the table of all scores, with intervals.
 
         Args:
-            index: The heads.
+            index: The heads that are left.
             provenance: Of all columns.
             notes: Further provenance fields, by label of the score.
+            gated: The heads of the sums: also those that were removed and are kept as zeroed.
             unsettled: Why scores have no interval, by label and kind.
 
         Returns:
@@ -113,7 +115,7 @@ class Accumulator:
         draws: dict[str, npt.NDArray[np.float32]] = {}
         signatures: dict[str, str] = {}
         lacking: dict[str, list[str]] = {}
-        for score, name, values, sizes in self.columns(index):
+        for score, name, values, sizes in self.columns(index, gated):
             columns[name] = values[:, 0]
             if self.n_resamples and score.sampled(name):
                 for reason, rows in _without_spread(score, values, kinds, unsettled or {}).items():
@@ -131,7 +133,7 @@ class Accumulator:
             log.warning("no interval of %s: %s", frame.listed(names), reason)
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
-    def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
+    def columns(self, index: pd.MultiIndex, gated: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
         """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
         for score in self.scores:
             self.products.pop(score.label, None)  # the totals alone hold its memory, which goes with them
@@ -140,19 +142,26 @@ class Accumulator:
             for kind, layer in self.sums:
                 sums = self.sums[kind, layer].pop(score.label, None)
                 rows = [row for row, head in enumerate(index) if head[:2] == (kind, layer)]
+                left = [head in index for head in gated if head[:2] == (kind, layer)]
                 if sums is None or not rows:  # all heads of a layer may have been removed
                     continue
                 sums = self.denominators.get(kind, {}).get(score.label, {}) | sums
                 for name, values in score.compute(sums).items():
                     column = score.column(name)
                     empty = np.full((len(index), 1 + self.n_resamples), np.nan)
-                    columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
+                    columns.setdefault(column, empty)[rows] = _of(left, values)
                 for name, values in score.counted(sums).items():
                     column = score.column(name)
-                    totals = values.T.cpu().numpy()  # [heads or 1, 1 + resamples]
+                    totals = _of(left, values)
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
                     sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows] = both
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
+
+
+def _of(left: Sequence[bool], values: Tensor) -> Array:
+    """Return the values, [1 + resamples, heads or 1], of the heads that are left: [heads or 1, 1 + resamples]."""
+    array: Array = values.T.cpu().numpy()
+    return array if len(array) == 1 else array[np.asarray(left)]
 
 
 def _without_spread(

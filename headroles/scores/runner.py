@@ -223,7 +223,7 @@ def _score(
     generate: int | None = None,
 ) -> pd.DataFrame:
     sites = model.sites
-    if not any(site.heads for site in sites):
+    if not any(site.left for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
     pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
     chosen = available(scores, sites, pages, weights, counted=reference is not None, without_sink=without_sink)
@@ -258,7 +258,7 @@ def _score(
     provenance = f"{_provenance(model, pages, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
     doubts = unsettled(chosen, pages, counted) if reference is None else {}
-    table = accumulator.table(model.index, provenance, notes, doubts)
+    table = accumulator.table(model.index, provenance, notes, model.gated, doubts)
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
     _report_uncounted(chosen, pages)

@@ -137,7 +137,8 @@ def test_a_pruned_model_has_the_output_of_masked_heads(name):
     assert model.num_parameters() < unpruned(name).num_parameters()
     assert _traces(model)[1:] == _traces(unpruned(name))[1:]
     left = [head for head in families.head_index(unpruned(name)) if head not in set(gone) - silent(name)]
-    assert families.head_index(model).tolist() == left
+    assert families.gate_index(model).tolist() == left
+    assert families.head_index(model).tolist() == [head for head in left if head not in gone]
     for one in hr.attention_sites(model):
         assert (one.heads, site.width(one.out)) == (len(one.numbers), one.heads * one.size)
 
@@ -196,7 +197,8 @@ def test_a_whole_layer_can_go(name, tmp_path):
     assert apart(outputs(model, given), closing(unpruned(name), gone, given)) <= 1e-5
     silent = {(*one.key, number) for one in hr.attention_sites(model) for number in one.silenced}
     left = [head for head in families.head_index(unpruned(name)) if head not in gone or head in silent]
-    assert families.head_index(model).tolist() == left
+    assert families.gate_index(model).tolist() == left
+    assert families.head_index(model).tolist() == [head for head in left if head not in silent]
     assert silent <= {(*one.key, 0) for one in hr.attention_sites(unpruned(name))}
     assert silent >= {("dec-self", 0, 0)} & set(gone)  # a decoder's cache takes its length from it
     if name in ("marian", "bart", "t5", "bert", "modernbert", "vit"):  # their attention can be without any
@@ -458,7 +460,7 @@ def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to
     remove_heads(model, [("dec-self", 0, 1)], groups="whole")
     assert model.num_parameters() == unpruned("llama-grouped").num_parameters()
     assert not hr.attention_sites(model)[0].out.weight[:, 8:16].any()
-    assert families.head_index(model).equals(families.head_index(unpruned("llama-grouped")))
+    assert families.gate_index(model).equals(families.head_index(unpruned("llama-grouped")))
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert torch.equal(outputs(again, given), outputs(model, given))
@@ -541,15 +543,10 @@ ROUNDS = ["marian", "t5", "bert"]
 SILENT = ["marian", "t5", "gpt2", "llama-grouped"]  # their decoders keep a silenced head in every layer
 
 
-def open_heads(model):
-    silenced = {(*site.key, number) for site in hr.attention_sites(model) for number in site.silenced}
-    return [head for head in heads.head_index(model).tolist() if head not in silenced]
-
-
 def rounds(model, like, folder, left_over=2):
     """Each time some of the heads that are left go, first whole layers, at last all; saved and loaded in between."""
     generator, gone = Random(0), []
-    while left := open_heads(model):
+    while left := heads.head_index(model).tolist():
         first = [head for head in left if head[1] == 0]
         now = first if not gone else generator.sample(left, len(left) - len(left) // left_over)
         gone += now
@@ -572,8 +569,8 @@ def test_a_model_is_pruned_in_rounds_until_no_head_is_left(name, tmp_path):
         assert apart(outputs(model, given(like)), expected) <= 1e-5
         moved = hr.weight_change(like, model)
         assert moved.index.equals(heads.head_index(model))
-        assert (moved.filter(like="distance[")[[head in open_heads(model) for head in moved.index]] == 0).all(axis=None)
-        counts.append(len(open_heads(model)))
+        assert (moved.filter(like="distance[") == 0).all(axis=None)
+        counts.append(len(heads.head_index(model)))
     assert counts[-1] == 0
     assert len(counts) >= 4
 
@@ -584,7 +581,7 @@ def test_a_real_model_is_pruned_in_rounds(shared, tmp_path):
     model, _ = hr.load(shared / "models/multi30k-en-de")
     for cut, expected in rounds(model, like, tmp_path, left_over=8):
         assert apart(outputs(cut, given(like)), expected) <= 1e-5
-    assert open_heads(cut) == []
+    assert not len(heads.head_index(cut))
 
 
 def quantised(model, which):

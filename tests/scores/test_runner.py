@@ -75,7 +75,7 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
                 accumulator.add(score, ("enc-self", 0), score.update(observation))
                 accumulator.add_denominators(score, "enc-self", score.denominators(observation))
             accumulator.weigh(weights)
-        return {name: values for _, name, values, _ in accumulator.columns(index)}
+        return {name: values for _, name, values, _ in accumulator.columns(index, index)}
 
     whole = columns([range(len(rows))])
     for name, values in columns([[i] for i in reversed(range(len(rows)))]).items():

@@ -139,7 +139,7 @@ def head_gradients(
     value. `steps` and `chunk` are those of `Relevance`. With `by_token` the target of step t depends on the last hidden
     states at token t alone: the gradients of all logits are then taken to these states at once.
     """
-    gates = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
+    gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
     with (
         torch.enable_grad(),
         lrp_rules(model, rules, epsilon=epsilon),

@@ -119,7 +119,7 @@ class _Run:
         numbers = None if score.unit == "head" else model.group_numbers
         self.target = _Target(model, target, held(model, target, batch), score.replacement, numbers)
         self.method = getattr(captum.attr, score.method)(self.target)
-        masks = len(model.index) if numbers is None else int(numbers.max()) + 1
+        masks = len(model.gated) if numbers is None else int(numbers.max()) + 1
         self.masks = torch.ones(len(batch.numbers), masks, device=model.device, requires_grad=True)
         self.rows = torch.arange(len(self.masks), device=model.device)
         parameters = inspect.signature(self.method.attribute).parameters

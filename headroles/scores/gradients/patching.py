@@ -96,7 +96,7 @@ class AttributionPatching(GradientScore):
         assert isinstance(target, _Paired)
         others = [(rows, other, _states(model, other, self.node)) for rows, other in target.others(batch)]
         patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
-        gates = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
+        gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
         with exclusive(model.model) as changes, torch.enable_grad():
             changes.enter(lrp_rules(model, "gradient"))
             if self.drop:

@@ -21,7 +21,6 @@ from headroles.models.masking import Head
 from headroles.models.tokens.vocabulary import check_fit
 from headroles.scores.outputs import has_vocabulary
 from headroles.scores.weights.maps import Circuits, is_norm, read_circuits
-from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
 Circuit = Literal["QK", "OV"]
@@ -110,7 +109,7 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
             values += _shares(maps.value @ through @ maps.out.mT)
         else:
             values += [float("nan")] * site.heads
-    return frame.table({"copying": values}, handle.index, handle.provenance(score="copying"))
+    return handle.table({"copying": values}, handle.provenance(score="copying"))
 
 
 def succession(
@@ -158,8 +157,7 @@ def succession(
     ids = [torch.tensor([*run.values()]) for run in runs.values()]
     states = _after_first_mlp(handle, torch.cat(ids)).split([len(part) for part in ids])
     unembedding = _embeddings(handle)[1]
-    heads = handle.index
-    hits = np.zeros(len(heads))
+    hits = np.zeros(len(handle.gated))
     for part, state in zip(ids, states, strict=True):
         moved = [circuits.maps[site.key] for site in handle.sites if site.heads]
         written = torch.cat([(state[:-1] @ maps.value.mT) @ maps.out for maps in moved])  # [heads, word, width]
@@ -169,9 +167,9 @@ def succession(
     words = sum(len(part) - 1 for part in ids)
     low, high = wilson(hits / words, words)
     columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
-    columns["succession.words"] = np.full(len(heads), float(words))
+    columns["succession.words"] = np.full(len(hits), float(words))
     text = handle.provenance(tokenizer=handle.tokens, score="succession", classes=" ".join(runs))
-    return frame.table(columns, heads, text)
+    return handle.table(columns, text)
 
 
 def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:

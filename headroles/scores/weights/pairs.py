@@ -61,7 +61,8 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
             scores = _composed(*both[writer.key], *both[reader.key])  # [writer, reader, 4]
             for i, head in enumerate(writer.numbers):
                 for j, to_head in enumerate(reader.numbers):
-                    rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
+                    if head in writer.left and to_head in reader.left:
+                        rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
     return frame.signed(pd.DataFrame(rows, columns=COLUMNS), handle.provenance(score="composition", **options))
 
 

@@ -1,0 +1,135 @@
+"""Heads that were removed, and are kept as zeroed because others need their keys, are heads of the model no more."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.models.head_model import HeadModel
+from headroles.pruning import L0
+
+GONE = [("dec-self", 0, 0), ("dec-self", 1, 0), ("dec-self", 1, 1), ("dec-self", 1, 2)]  # 0:0 shares keys with 0:1
+LEFT = [("dec-self", 0, 1), ("dec-self", 0, 2), ("dec-self", 0, 3), ("dec-self", 1, 3)]
+TOKENS = tokens_of("llama-grouped")
+
+
+def pruned(gone=GONE):
+    model = hr.remove_heads(zoo.tiny("llama-grouped"), gone)
+    assert any(site.silenced for site in hr.attention_sites(model))
+    return model
+
+
+@cache
+def losses():
+    """The mean loss of each token, by hooks of our own: of the model without the heads, and without another each."""
+
+    def without(heads):
+        model, sums = zoo.tiny("llama-grouped").eval(), []
+        for layer, block in enumerate(model.model.layers):
+            places = [8 * head + place for kind, at, head in heads if at == layer for place in range(8)]
+            block.self_attn.o_proj.register_forward_pre_hook(lambda _, given, places=places: closed(given, places))
+        for sentence in corpus(8):
+            ids = torch.tensor([TOKENS(sentence.text)["input_ids"]])
+            with torch.no_grad():
+                logits = model(ids).logits[0, :-1]
+            sums.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
+        return float(torch.cat(sums).mean())
+
+    return [without([*GONE, head]) - without(GONE) for head in LEFT]
+
+
+def closed(given, places):
+    states = given[0].clone()
+    states[..., places] = 0
+    return (states,)
+
+
+def test_the_effects_are_those_of_the_heads_that_are_left():
+    table = hr.ablate(pruned(), TOKENS, corpus(8), n_resamples=0)
+    assert list(table.index) == LEFT
+    np.testing.assert_allclose(table["ablation[loss]"], losses(), atol=1e-5)
+    tests = hr.ablate(pruned(), TOKENS, corpus(8), n_resamples=100)
+    p = tests["ablation[loss].p"]
+    assert tests["ablation[loss].holm"].min() == pytest.approx(min(1, 4 * p.min()))
+
+
+@pytest.mark.parametrize("unit", ["head", "layer", "all_but_one", "group", "kind"])
+def test_every_unit_has_the_same_rows(unit):
+    assert list(hr.ablate(pruned(), TOKENS, corpus(4), unit=unit, n_resamples=0).index) == LEFT
+
+
+TABLES = {
+    "score": lambda given: hr.score(*given, n_resamples=3),
+    "gradients": lambda given: hr.score(*given, ["importance", "relevance"], n_resamples=3),
+    "captum": lambda given: hr.attribute(*given, method="InputXGradient", n_resamples=0),
+    "patching": lambda given: hr.attribute(*given, method="AtP", n_resamples=0),
+    "shapley": lambda given: hr.shapley_values(*given, n_permutations=2, n_resamples=0),
+    "gating": lambda given: hr.causal_gating(*given, n_updates=2, seeds=1),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_table_has_a_row_of_them(name):
+    table = TABLES[name]((pruned(), TOKENS, corpus(4)))
+    assert list(table.index) == LEFT
+    whole = TABLES[name]((hr.zero_heads(zoo.tiny("llama-grouped"), GONE), TOKENS, corpus(4)))
+    if name == "score":  # of each head alone: a table of all heads has the same values
+        shared = [column for column in table if "induction" not in column and "duplicate" not in column]
+        np.testing.assert_allclose(table[shared], whole.loc[LEFT, shared], rtol=1e-4, atol=1e-5)
+
+
+def test_a_score_of_heads_that_are_left_has_their_resamples():
+    options = {"scores": ["confidence"], "n_resamples": 20}
+    mine = hr.roles(hr.score(pruned(), TOKENS, corpus(8), **options), [hr.Role("sharp", "confidence", 0.4)])
+    whole = hr.zero_heads(zoo.tiny("llama-grouped"), GONE)
+    theirs = hr.roles(hr.score(whole, TOKENS, corpus(8), **options), [hr.Role("sharp", "confidence", 0.4)])
+    pd.testing.assert_frame_equal(mine, theirs.loc[LEFT], rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["random", "importance", "confidence", "top", "bottom", "middle"])
+def test_pruning_counts_the_heads_that_are_left(strategy):
+    model = pruned()
+    table = hr.prune(model, TOKENS, corpus(8), strategy, keep=2)
+    assert list(table.index) == LEFT
+    survivors = [head for head in LEFT if table.iloc[:, 0][head] == 1]
+    assert len(survivors) == 2
+    assert list(hr.models.head_index(model)) == survivors
+
+
+def test_a_share_is_of_the_heads_that_are_left():
+    assert hr.prune(pruned(), TOKENS, corpus(8), "random", keep=0.5, remove=False).iloc[:, 0].sum() == 2
+
+
+def test_gates_are_of_the_heads_that_are_left():
+    gates = L0().gates(pruned(), HeadModel(pruned()).heads, 2)
+    assert gates.learnt == LEFT
+    assert gates.now().shape == (5,)  # the mask of a forward has one of each head in the weights
+    table = gates.table(HeadModel(pruned()).index, "survival[l0]", "")
+    assert list(table.index) == LEFT
+
+
+def test_groups_of_keys_are_of_the_heads_that_are_left():
+    groups = HeadModel(pruned()).groups
+    assert groups[LEFT[0]] == {LEFT[0]}
+    assert groups[LEFT[1]] == {*LEFT[1:3]}
+    assert set(groups) == set(LEFT)
+
+
+def test_a_removed_head_is_not_known_by_name():
+    with pytest.raises(ValueError, match=re.escape("no head ('dec-self', 0, 0) in LlamaForCausalLM")):
+        hr.ablate(pruned(), TOKENS, corpus(4), sets={"gone": [GONE[0]]})
+
+
+def test_the_card_lists_all_heads_that_were_removed(tmp_path):
+    hr.save(pruned(), TOKENS, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "without 4 of its 8 attention heads" in card
+    assert "- dec-self layer 0: head 0\n- dec-self layer 1: heads 0, 1, 2\n" in card
