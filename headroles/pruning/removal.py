@@ -37,9 +37,9 @@ def remove_heads(
 
     The model is changed in place. Its output is that with these heads masked. Remaining heads keep their numbers. A
     pruned head that has to stay is kept as a zeroed head: if it shares a key-value head with remaining ones, or if its
-    layer cannot do without any head (a decoder's cache takes its length from it). The model's config records the
-    remaining heads: `save_pretrained` and the Trainer save the record, `headroles.load` reads it. An error leaves the
-    model as it was.
+    layer cannot do without any head (a decoder's cache takes its length from it). It is in no table, and cannot be
+    named; masks have a place for it. The model's config records the remaining heads: `save_pretrained` and the Trainer
+    save the record, `headroles.load` reads it. An error leaves the model as it was.
 
     Args:
         model: A Hugging Face model.
