@@ -217,40 +217,63 @@ def test_other_classifiers_of_pairs(seed):
 
 
 def test_verdicts_of_three_classifiers_of_pairs():
+    section = PAGES["classifier"].partition("## Another task: MRPC")[2].partition("\n## ")[0]
     for claim, start in (("fig1", "Fig. 1: most"), ("table1", "Table 1: half"), ("fig3", "Fig. 3: 40 %")):
         places = [FIGURES / "minilm-mrpc" / seed / f"papers/michel2019/{claim}.json" for seed in ("", "S-1", "S-2")]
         answers = [json.loads(place.read_text())["answer"] for place in places]
-        (row,) = (line for line in PAGES["classifier"].splitlines() if line.startswith(f"| {start}"))
+        (row,) = (line for line in section.splitlines() if line.startswith(f"| {start}"))
         assert row.endswith(f" | {' | '.join(answers)} |")
 
 
-def test_an_encoder_of_base_size():
+def of_mpnet(name):
+    """A table of each of the three trainings."""
+    return [table(f"mpnet-sst2/{place}{name}") for place in ("", "S-1/", "S-2/")]
+
+
+def test_no_head_matters_to_an_encoder_of_base_size():
     page = " ".join(PAGES["classifier"].split())
-    effects = table("mpnet-sst2/ablation-accuracy-single-zero")
-    assert f"changes the accuracy by at most {effects['ablation[accuracy]'].abs().max():.3f}; all 144" in page
-    assert (effects["ablation[accuracy].p"] >= 0.01).all()
-    curves = table("mpnet-sst2/curves-accuracy").pivot(index="closed", columns="order", values="value")
-    cost = 100 * (curves.loc[0] - curves)
-    assert f"By importance 58 of 144 cost {cost['importance'][58]:.1f} points, surely less than 3 %" in page
-    assert f"72 cost {cost['importance'][72]:.1f}, not surely. After 101 one class" in page
-    ranked = table("mpnet-sst2/curves-accuracy").query("order == 'importance'").set_index("closed")
-    surely = ranked["change.low"] > -0.03 * curves["importance"][0]
-    assert (surely[58], surely[72]) == (True, False)
-    again = cost["importance, again"]
-    assert f"101 cost {again[101]:.1f} points and 130 cost {again[130]:.1f}." in page
-    assert curves["importance"][101] == curves["importance"][144]
+    effects = of_mpnet("ablation-accuracy-single-zero")
+    accuracies = [one["value"]["accuracy"] for one in of_mpnet("evaluation")]
+    assert "is {:.3f}, {:.3f} and {:.3f}; one class".format(*accuracies) in page
+    largest = [one["ablation[accuracy]"].abs().max() for one in effects]
+    assert "changes the accuracy by at most {:.3f}, {:.3f} and {:.3f};".format(*largest) in page
+    bounds = zip(effects, accuracies, strict=True)
+    ends = [(one["ablation[accuracy].low"] > -0.03 * at) & (one["ablation[accuracy].high"] < 0.03 * at)
+            for one, at in bounds]  # fmt: skip
+    assert "{}, {} and {} of the 144 surely change less".format(*(one.sum() for one in ends)) in page
+    assert all((one["ablation[accuracy].p"] >= 0.01).all() for one in effects)
+
+
+def test_heads_of_an_encoder_of_base_size_together():
+    page = " ".join(PAGES["classifier"].split())
+    tables = of_mpnet("curves-accuracy")
+    curves = [one.pivot(index="closed", columns="order", values="value") for one in tables]
+    costs = [100 * (one.loc[0] - one) for one in curves]
+    assert f"58 of 144 cost at most {max(one['importance'][58] for one in costs):.1f} points in each" in page
+    assert f"72 cost at most {max(one['importance'][72] for one in costs):.1f}, in one of the three not" in page
+    ranked = [one.query("order == 'importance'").set_index("closed") for one in tables]
+    surely = [one["change.low"] > -0.03 * one["value"][0] for one in ranked]
+    assert [(one[58], one[72]) for one in surely] == [(True, False), (True, True), (True, True)]
+    again = [one["importance, again"] for one in costs]
+    few, many = ([one[count] for one in again] for count in (101, 130))
+    assert f"101 cost {min(few):.1f} to {max(few):.1f} points and 130 cost {min(many):.1f} to {max(many):.1f}." in page
+    falls = [int((one["importance"] > 10).idxmax()) for one in costs]
+    assert "at {2} heads in the third training, at {0} in the first, at {1} in the second".format(*falls) in page
     counts = [0, 29, 58, 72, 86, 101, 130]
-    for order in ("importance", "importance, again", "ablation[accuracy]"):
-        assert f"| {' | '.join(f'{value:.3f}' for value in curves[order][counts])} |" in page
-    draws = curves.filter(like="random")
-    ends = zip(draws.min(axis=1)[counts[1:]], draws.max(axis=1)[counts[1:]], strict=True)
-    assert " | ".join(f"{low:.3f} to {high:.3f}" for low, high in ends) in page
-    assert (curves["ablation[accuracy]"] < draws.min(axis=1)).loc[14:86].all()
-    answers = {
-        claim: json.loads((FIGURES / f"mpnet-sst2/papers/michel2019/{claim}.json").read_text())["answer"]
-        for claim in ("fig1", "fig3", "fig6", "table1")
-    }
-    assert answers == {"fig1": "yes", "fig3": "yes", "fig6": "cannot be said", "table1": "cannot be said"}
+    for curve in curves:
+        for order in ("importance", "importance, again", "ablation[accuracy]"):
+            assert f"| {' | '.join(f'{value:.3f}' for value in curve[order][counts])} |" in page
+        draws = curve.filter(like="random")
+        ends = zip(draws.min(axis=1)[counts[1:]], draws.max(axis=1)[counts[1:]], strict=True)
+        assert " | ".join(f"{low:.3f} to {high:.3f}" for low, high in ends) in page
+        assert (curve["ablation[accuracy]"] < draws.min(axis=1)).loc[29:86].all()
+    said = {"Fig. 1": "fig1", "Table 1": "table1", "Fig. 3": "fig3", "Fig. 6": "fig6"}
+    section = PAGES["classifier"].partition("## An encoder of base size")[2]
+    for name, claim in said.items():
+        paths = [FIGURES / "mpnet-sst2" / place / f"papers/michel2019/{claim}.json" for place in ("", "S-1", "S-2")]
+        answers = [json.loads(path.read_text())["answer"] for path in paths]
+        assert any(line.startswith(f"| {name}:") and line.endswith(f"| {' | '.join(answers)} |")
+                   for line in section.splitlines())  # fmt: skip
 
 
 def test_retraining_keeps_the_order():
