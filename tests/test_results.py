@@ -291,7 +291,7 @@ def test_retraining_keeps_the_order():
     assert "goes from {:.2f} to {:.2f} by the same training".format(*whole) in page
 
 
-def test_after_retraining_the_lead_of_the_gates_is_gone_in_gemma():
+def test_after_retraining_gates_lead_no_more_in_gemma():
     page = " ".join(PAGES["real-models"].split())
     value = table("real-models/gemma3/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
     before, after = ([value[way, 18, tuned] for way in ("l0", "random", "importance")] for tuned in (False, True))

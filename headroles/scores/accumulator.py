@@ -136,7 +136,7 @@ class Accumulator:
     def columns(self, index: pd.MultiIndex, gated: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
         """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
         for score in self.scores:
-            self.products.pop(score.label, None)  # the totals alone hold its memory, which goes with them
+            self.products.pop(score.label, None)  # the totals alone hold its memory now, and free it
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
             for kind, layer in self.sums:

@@ -1,4 +1,4 @@
-"""Memory of weights: copies that share it, conversion in place; what goes back to the system, and what does not."""
+"""Memory of weights: copies that share it, conversion in place; what returns to the system, and what is kept."""
 
 from __future__ import annotations
 
