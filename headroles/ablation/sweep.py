@@ -367,7 +367,12 @@ class Sweep:
         self, observation: Observation, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
     ) -> Array:
         """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
-        values = self.metric.update(observation)
+        values, count = self.metric.update(observation), len(observation.batch.numbers)
+        if len(values) != count:
+            raise ValueError(
+                f"metric {self.metric.name!r} has statistics of other examples: got {len(values)} rows; expected "
+                f"{count}, one of each example of the batch"
+            )
         if nan is not None:
             values = np.where(nan[:, None], np.nan, values)
         statistics = values.reshape(len(variants), -1, values.shape[-1])

@@ -170,13 +170,15 @@ def check_head(model: PreTrainedModel, head: Head) -> None:
 
 
 def sizes(sites: list[Site]) -> str:
-    """Return the numbers of layers and heads in words."""
+    """Return the numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
     counts = {kind: [len(site.left) for site in sites if site.kind == kind] for kind in KINDS}
-    return ", ".join(
+    zeroed = sum(len(site.silenced) for site in sites)
+    parts = [
         f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
         for kind, heads in counts.items()
         if heads
-    )
+    ]
+    return ", ".join([*parts, *([f"and {zeroed} removed, kept as zeroed"] if zeroed else [])])
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:

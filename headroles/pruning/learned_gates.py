@@ -83,10 +83,10 @@ class Gates(nn.Module, ABC):
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
-        index = self.gated = gate_index(model)
-        self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
+        self.gated = gate_index(model)
+        self.heads, self.learnt, self.horizon = len(self.gated), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
-        places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
+        places = torch.tensor([self.gated.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
         self.register_buffer("numbers", torch.arange(len(places)), persistent=False)
         self.register_buffer("step", torch.zeros((), dtype=torch.float64))
@@ -107,9 +107,9 @@ class Gates(nn.Module, ABC):
         """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
         return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt[self.numbers])
 
-    def share(self, groups: Mapping[Head, Iterable[Head]], index: pd.MultiIndex) -> None:
+    def share(self, groups: Mapping[Head, Iterable[Head]]) -> None:
         """Give all heads of a group, by a head of `learnt`, the same gate."""
-        pairs = [(index.get_loc(head), gate) for gate, first in enumerate(self.learnt) for head in groups[first]]
+        pairs = [(self.gated.get_loc(head), gate) for gate, first in enumerate(self.learnt) for head in groups[first]]
         self.places, self.numbers = torch.tensor(pairs, device=self.places.device).reshape(-1, 2).T
 
     def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
@@ -221,7 +221,7 @@ class GateStrategy(ABC):
             learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
         gates = self._gates(model, learnt, keep)
         if unit == "group":
-            gates.share(handle.groups, handle.gated)
+            gates.share(handle.groups)
         gates.name = self.name
         return gates
 

@@ -164,10 +164,9 @@ def _rows(model: HeadModel, batch: Batch, read: int | None) -> list[_Row]:
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
         written = 0 if given is None or site.kind == "enc-self" else max(0, len(names[0]) - given)
         for head, head_weights in zip(site.numbers, kept, strict=True):
-            flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-            if head not in site.left:
-                continue
-            rows.append(_Row(*site.key, head, number, text, target, *names, flat, written))
+            if head in site.left:
+                flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
+                rows.append(_Row(*site.key, head, number, text, target, *names, flat, written))
 
     with model.capture(add):
         model.forward_body(batch)

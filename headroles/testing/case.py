@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.attention_hooks import configs_of, without_cache
 from headroles.models.dummy_inputs import classifies, examples, reads_source_twice, words
-from headroles.models.heads import attention_sites, capture_attention, head_index
+from headroles.models.heads import attention_sites, capture_attention, gate_index, head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import own_tokenizer, vocabulary
@@ -71,8 +71,13 @@ class Case:
 
     @cached_property
     def heads(self) -> int:
-        """The number of heads."""
-        return len(head_index(self.model))
+        """The number of gates: of all heads in the weights."""
+        return len(gate_index(self.model))
+
+    @cached_property
+    def left(self) -> Tensor:
+        """Which of the gates are of heads that are left, and not of removed ones that are kept as zeroed: [heads]."""
+        return torch.from_numpy(gate_index(self.model).isin(head_index(self.model)))
 
     @cached_property
     def eager(self) -> PreTrainedModel:
@@ -148,11 +153,12 @@ class Case:
 
     @cached_property
     def sample(self) -> list[Head]:
-        """One head of every layer; layers that share a module have the same head."""
+        """One head of every layer that has any left; layers that share a module have the same head."""
         numbers: dict[nn.Module, int] = {}
         for place, site in enumerate(self.sites):
-            numbers.setdefault(site.module, site.numbers[(place + 1) % site.heads])
-        return [(*site.key, numbers[site.module]) for site in self.sites]
+            if site.left:
+                numbers.setdefault(site.module, site.left[(place + 1) % len(site.left)])
+        return [(*site.key, numbers[site.module]) for site in self.sites if site.left]
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -42,7 +42,9 @@ def identity(case: Case) -> float:
 def zero(case: Case) -> float:
     """Check that a gate of zero equals zeros in the columns of the output projection."""
     off, effect, copy = 0.0, 0.0, case.sharing(whole=True)
-    for site, head in zip(case.sites, case.sample, strict=True):
+    places = {site.key: site for site in case.sites}
+    for head in case.sample:
+        site = places[head[:2]]
         heads = [(*other.key, head[2]) for other in case.sites if other.module is site.module]
         masked = case.masked(head_mask(case.model, heads))
         weight = copy.get_parameter(f"{site.out_name}.weight")
@@ -165,7 +167,7 @@ def confidence(case: Case) -> float:
     """Check that `hr.score` gives the confidence of the attention the model returns."""
     corpus = case.corpus  # before the tokenizer: a model that reads no text is not asked
     table = score(case.model, case.tokenizer, corpus, ["confidence"], n_resamples=0)
-    return float((torch.tensor(table["confidence"].to_numpy()) - reference.confidence(case)).abs().max())
+    return float((torch.tensor(table["confidence"].to_numpy()) - reference.confidence(case)[case.left]).abs().max())
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
@@ -216,7 +218,8 @@ def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Te
 
 def chosen(case: Case) -> float:
     """Check that `hr.prune` keeps the half of the heads with the largest gradients of their gates."""
-    importance, keep = reference.importance(case), case.heads // 2
+    importance = reference.importance(case)[case.left]
+    keep = len(importance) // 2
     table = prune(case.sharing(), case.tokenizer, case.corpus, "importance", keep=keep, remove=False)
     kept = set((table.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
     return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))

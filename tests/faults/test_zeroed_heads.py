@@ -15,6 +15,7 @@ from helpers.letters import corpus, tokens_of
 import headroles as hr
 from headroles.models.head_model import HeadModel
 from headroles.pruning import L0
+from headroles.scores import Importance
 
 GONE = [("dec-self", 0, 0), ("dec-self", 1, 0), ("dec-self", 1, 1), ("dec-self", 1, 2)]  # 0:0 shares keys with 0:1
 LEFT = [("dec-self", 0, 1), ("dec-self", 0, 2), ("dec-self", 0, 3), ("dec-self", 1, 3)]
@@ -105,7 +106,7 @@ def test_pruning_counts_the_heads_that_are_left(strategy):
 
 
 def test_a_share_is_of_the_heads_that_are_left():
-    assert hr.prune(pruned(), TOKENS, corpus(8), "random", keep=0.5, remove=False).iloc[:, 0].sum() == 2
+    assert hr.prune(pruned(), TOKENS, corpus(8), "random", keep=0.75, remove=False).iloc[:, 0].sum() == 3
 
 
 def test_gates_are_of_the_heads_that_are_left():
@@ -133,3 +134,30 @@ def test_the_card_lists_all_heads_that_were_removed(tmp_path):
     card = (tmp_path / "README.md").read_text()
     assert "without 4 of its 8 attention heads" in card
     assert "- dec-self layer 0: head 0\n- dec-self layer 1: heads 0, 1, 2\n" in card
+
+
+@pytest.mark.parametrize("name", ["llama-grouped", "gpt2"])
+def test_every_check_holds_of_a_model_with_such_heads(name):
+    """Of shared keys, and of a layer that has lost all its heads."""
+    model = (
+        pruned() if name == "llama-grouped" else hr.remove_heads(zoo.tiny(name), [f"L0H{head}" for head in range(4)])
+    )
+    checks = hr.check_model(model)
+    assert len(checks) > 10
+    assert set(checks["holds"]) == {"yes"}
+
+
+def test_masks_have_a_place_for_them_and_say_so():
+    message = (
+        "expected [5] or [batch, 5] for LlamaForCausalLM, which has dec-self 2 layers of 1 to 3 heads, and 1 removed"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)), hr.mask_heads(pruned(), torch.ones(4)):
+        pass
+
+
+def test_importance_of_groups_is_of_the_heads_that_are_left():
+    table = hr.score(pruned(), TOKENS, corpus(4), [Importance(unit="group")], n_resamples=0)
+    assert list(table.index) == LEFT
+    values = table.iloc[:, 0]
+    assert values[LEFT[1]] == pytest.approx(values[LEFT[2]])  # which share a key-value head
+    assert values[LEFT[0]] != pytest.approx(values[LEFT[1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,15 +15,18 @@ from helpers.messages import whole
 from helpers.objectives import ALL, FORMULAS, alone, classifier, in_one, labelled, output
 
 import headroles as hr
+from headroles.ablation.metrics.base import Of
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads, masking
 from headroles.models.head_model import HeadModel
+from headroles.scores import outputs
 from headroles.scores.objectives import (
     OBJECTIVES,
     Agreement,
     ClassLogit,
     Explained,
     Loss,
+    Objective,
     Reference,
     Similarity,
     Top,
@@ -38,6 +42,20 @@ def test_values_of_other_steps_than_those_that_count_are_refused(values, counted
     message = f"targets of other shapes: got values {values} and counted {counted}; expected [batch, step] of both"
     with pytest.raises(ValueError, match=re.escape(message)):
         Explained(torch.zeros(values), torch.ones(counted, dtype=torch.bool))
+
+
+def test_values_of_one_example_are_not_those_of_the_batch():
+    @dataclass(frozen=True)
+    class First(Objective):
+        name = "first"
+
+        def targets(self, output, _batch, /):
+            values = outputs.logits(self.model, output)[:1, :1, 0]
+            return Explained(values, torch.ones_like(values, dtype=torch.bool))
+
+    message = "metric 'first' has statistics of other examples: got 1 rows; expected 6, one of each example"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        hr.evaluate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), [Of(First())], n_resamples=0)
 
 
 def explaining(model, objective, groups):

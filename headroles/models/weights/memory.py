@@ -47,7 +47,7 @@ def keep_memory() -> None:
     """Let glibc keep the memory of a batch for the next one, up to 64 MiB, instead of returning it to the system.
 
     It keeps twice the size of the largest piece that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`). Without one, a
-    pass over attention weights spends up to a quarter of its time on getting the same pages again.
+    pass over attention weights gets the same pages from the system in every layer.
     """
     torch.empty(PIECE, dtype=torch.uint8, device="cpu")  # freed at once, and never written
 

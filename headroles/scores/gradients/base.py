@@ -105,7 +105,7 @@ class GradientScore(Measure):
             batch: the sentences.
 
         Returns:
-            Gradients of all sites side by side, in the order of `headroles.models.heads.head_index`.
+            Gradients of all sites side by side, in the order of `headroles.models.heads.gate_index`.
         """
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
