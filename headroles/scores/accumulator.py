@@ -135,33 +135,36 @@ class Accumulator:
 
     def columns(self, index: pd.MultiIndex, gated: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
         """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
+        rows = _of_sites(index)  # all heads of a layer may have been removed
+        left = {key: gated[places].isin(index) for key, places in _of_sites(gated).items()}
         for score in self.scores:
             self.products.pop(score.label, None)  # the totals alone hold its memory now, and free it
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
-            for kind, layer in self.sums:
-                sums = self.sums[kind, layer].pop(score.label, None)
-                rows = [row for row, head in enumerate(index) if head[:2] == (kind, layer)]
-                left = [head in index for head in gated if head[:2] == (kind, layer)]
-                if sums is None or not rows:  # all heads of a layer may have been removed
-                    continue
-                sums = self.denominators.get(kind, {}).get(score.label, {}) | sums
+            for site in (site for site in self.sums if site in rows and score.label in self.sums[site]):
+                sums = self.denominators.get(site[0], {}).get(score.label, {}) | self.sums[site].pop(score.label)
                 for name, values in score.compute(sums).items():
                     column = score.column(name)
-                    empty = np.full((len(index), 1 + self.n_resamples), np.nan)
-                    columns.setdefault(column, empty)[rows] = _of(left, values)
+                    if column not in columns:
+                        columns[column] = np.full((len(index), 1 + self.n_resamples), np.nan)
+                    columns[column][rows[site]] = _of(left[site], values)
                 for name, values in score.counted(sums).items():
                     column = score.column(name)
-                    totals = _of(left, values)
+                    totals = _of(left[site], values)
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
-                    sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows] = both
+                    sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows[site]] = both
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
 
 
-def _of(left: Sequence[bool], values: Tensor) -> Array:
+def _of_sites(index: pd.MultiIndex) -> dict[tuple[Kind, int], npt.NDArray[np.intp]]:
+    """Return the places of the heads of each (kind, layer)."""
+    return pd.Series(0, index).groupby(level=["kind", "layer"]).indices  # type: ignore[return-value]
+
+
+def _of(left: npt.NDArray[np.bool_], values: Tensor) -> Array:
     """Return the values, [1 + resamples, heads or 1], of the heads that are left: [heads or 1, 1 + resamples]."""
     array: Array = values.T.cpu().numpy()
-    return array if len(array) == 1 else array[np.asarray(left)]
+    return array if len(array) == 1 else array[left]
 
 
 def _without_spread(
