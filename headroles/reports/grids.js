@@ -150,12 +150,16 @@ const TESTED = [ // of the tests of roles, where there are any
   ["open", "not tested, undecided, of too few places, or of a head that does not matter here"],
 ];
 
+const isCrowded = (kind) => isDeep(kind) || own(kind).length > MANY;
+const isQuiet = (kind) => isCrowded(kind) || data.quiet; // where sinks are marks in the corners
+
 function drawRoles() {
   if (!data.roles.length) return;
   const count = (family) => heads.filter((head) => rolesOf(head.row).some((role) => role.family === family)).length;
   const [held, free] = [true, false].map((some) => data.families.filter(({ family }) => count(family) > 0 === some));
+  const corner = (family) => SINKS.includes(family) && kinds.every(isQuiet);
   put("legend", held.map(({ family, about }) => make("li", {},
-    badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}${strongest(family)}`)));
+    corner(family) ? make("span", { class: "corner", text: family }) : badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}${strongest(family)}`)));
   if (free.length) document.getElementById("legend").append(make("li", { text: `no head: ${free.map(({ family }) => family).join(", ")}` }));
   for (const [mark, text] of data.tests.length ? TESTED : []) {
     document.getElementById("legend").append(make("li", {}, make("span", { class: `badge verdict ${mark}`, text: "role" }), ` ${text}`));
@@ -163,10 +167,10 @@ function drawRoles() {
   put("rolemaps", kinds.filter((kind) => data.roles.some((role) => heads.some((head) => head.kind === kind && role.values[head.row] !== null))).map((kind) => {
     const title = make("h3", { text: data.kinds[kind] });
     if (!own(kind).some((head) => rolesOf(head.row).length)) return make("div", {}, title, make("p", { text: `None of the ${own(kind).length} heads has a role.` }));
-    const crowded = isDeep(kind) || own(kind).length > MANY;
+    const crowded = isCrowded(kind);
     const map = grid(kind, "roles", (button, head) => {
       const held = rolesOf(head.row);
-      const quiet = (role) => (crowded || data.quiet) && SINKS.includes(role.family);
+      const quiet = (role) => isQuiet(kind) && SINKS.includes(role.family);
       const shown = new Map(held.filter((role) => !quiet(role)).map((role) => [`${role.family} ${role.short}`, role]));
       button.classList.toggle("corner", held.some(quiet));
       for (const role of shown.values()) {
@@ -186,7 +190,7 @@ function drawRoles() {
 }
 
 function strongest(family) {
-  if (SINKS.includes(family) || !kinds.some((kind) => isDeep(kind) || own(kind).length > MANY)) return "";
+  if (SINKS.includes(family) || !kinds.some(isCrowded)) return "";
   const score = (head) => Math.max(...rolesOf(head.row).filter((role) => role.family === family).map((role) => role.values[head.row]));
   const holders = heads.map((head) => [score(head), head]).filter(([value]) => value > -Infinity).sort(([a], [b]) => b - a);
   const rest = holders.length > 5 ? `, and ${holders.length - 5} more` : "";

@@ -388,6 +388,8 @@ def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right(browser, 
     assert page.locator("#rolemaps .corner").count() == 270
     assert page.locator("#rolemaps .band").all_inner_texts() == ["ind", "ind"]  # sinks have no band
     assert "layer 18 head 6 (0.80); layer 17 head 3 (0.70)" in page.inner_text("#legend")
+    assert page.locator("#legend .corner").all_inner_texts() == ["sink"]  # drawn as on the map
+    assert page.locator("#legend .badge").all_inner_texts() == ["induction"]
     cell_of(page, "roles, decoder self-attention", 17 * 9 + 3).focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.dataset.row") == str(18 * 9 + 3)
