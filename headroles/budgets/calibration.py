@@ -14,16 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles._restoration import Changes, block
 from headroles.analysis.intervals import Array
 from headroles.budgets.attention import streams
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Chat, Corpus, Sentence
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import Head
 from headroles.models.sites import Site
+from headroles.models.tokens.alignment import pieces
 from headroles.patterns import Streaming
 from headroles.pruning.learned_gates import L0, RATE, frozen
 
@@ -169,10 +170,13 @@ def _places(handle: HeadModel, heads: Sequence[Head]) -> list[int]:
 
 def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     """Return the tokens of a text with its answer; ValueError without one, or if the model has too few positions."""
-    answer = getattr(sentence, "answer", 0)
-    ids = [*getattr(sentence, "ids", ())]
-    if not answer and sentence.target is not None:
-        read = model.tokenizer
+    read = model.tokenizer
+    ids, answer = [*getattr(sentence, "ids", ())], 0
+    if isinstance(sentence, Chat):
+        ids, answer = ([], 0) if sentence.answer is None else _in_chat(sentence, read)
+    elif ids:
+        answer = getattr(sentence, "answer", 0)
+    elif sentence.target is not None:
         ids = list(read(sentence.text, verbose=False)["input_ids"])
         if ids and ids[-1] == read.eos_token_id:
             ids.pop()
@@ -186,6 +190,14 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     if len(ids) > model.positions:
         raise ValueError(f"text {number} is too long: got {len(ids)} tokens; expected at most {model.positions}")
     return Question(torch.tensor([ids], device=model.device), answer)
+
+
+def _in_chat(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
+    """Return the tokens of a chat to the end of the assistant's turn, and the place at which that turn begins."""
+    (row,) = pieces(tokenizer, [chat], words=False)
+    backwards = row.in_text[::-1]
+    after = backwards.index(True)
+    return row.ids[: len(row) - after], len(row) - backwards.index(False, after)
 
 
 def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.trainer_callback import ExportableState
 
 from headroles._restoration import Block, Changes, block
@@ -28,7 +29,6 @@ from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import gate_index
 from headroles.models.masking import Head, mask_heads
-from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 from headroles.training.adapters import GATES
@@ -370,7 +370,7 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
 @block
 def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
     changes.enter(exclusive(model))
-    sites, is_causal = heads.attention_sites(model), causal(HeadModel(model))
+    sites, shifts = heads.attention_sites(model), _shifts_labels(model)
     begun: list[None] = []  # a training forward that has not ended
 
     def before(module: nn.Module, _: object) -> None:
@@ -386,7 +386,7 @@ def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
             raise ValueError(
                 "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
             )
-        output.loss = output.loss + gates.penalty() * _share(inputs, causal=is_causal)
+        output.loss = output.loss + gates.penalty() * _share(inputs, shifts=shifts)
         begun.clear()
 
     def undo() -> None:
@@ -402,15 +402,18 @@ def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
     changes.enter(mask_heads(model, gates.now))
 
 
-def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
-    """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them.
+def _shifts_labels(model: PreTrainedModel) -> bool:
+    """Return whether the Trainer leaves out the first label of each text, as it asks itself: not for classifiers."""
+    loss = LOSS_MAPPING.get(str(getattr(model, "loss_type", None)))
+    return loss is ForCausalLMLoss and not model.config.is_encoder_decoder
 
-    A causal model does not predict the first label of a text.
-    """
+
+def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
+    """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them."""
     total, labels = inputs.get("num_items_in_batch"), inputs.get("labels")
     if total is None or labels is None:
         return 1.0
-    return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)
+    return float((labels[..., 1:] if shifts else labels).ne(-100).sum() / total)
 
 
 @block
@@ -447,8 +450,9 @@ class GateRecords(Reporter, ExportableState):
         """Set the length of the schedule, and check that gates can reach zero."""
         self.gates = getattr(kwargs["model"], NAME)
         self.gates.records = self.records
-        batches = math.ceil(args.num_train_epochs * len(kwargs["train_dataloader"]))
-        self.gates.horizon = batches if args.max_steps <= 0 else args.max_steps * args.gradient_accumulation_steps
+        batches, parts = len(kwargs["train_dataloader"]), args.gradient_accumulation_steps
+        epochs, steps = divmod(state.max_steps, math.ceil(batches / parts))  # the last step of an epoch has fewer parts
+        self.gates.horizon = epochs * batches + min(steps * parts, batches)
         if not state.global_step:
             self._check_reach(state.max_steps, kwargs["optimizer"], kwargs["lr_scheduler"])
             self._record(state)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -186,6 +186,14 @@ class Trainer(transformers.Trainer):
         if self.loss_of_batch is not None:
             return self.loss_of_batch(model, inputs)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Make the batches; workers that stay draw no random number of the training, which resumes with the same."""
+        batches = super().get_train_dataloader()
+        if self.args.dataloader_persistent_workers:
+            made: Any = getattr(batches, "base_dataloader", batches)  # within that of accelerate
+            made.generator = torch.Generator().manual_seed(self.args.seed)
+        return batches
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         sampler = super()._get_train_sampler(train_dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from helpers.messages import whole
 
 import headroles as hr
 from headroles.budgets.calibration import Calibration, question
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Chat, Corpus, Sentence
 from headroles.models.head_model import HeadModel
 from headroles.patterns import Streaming
 
@@ -138,6 +139,21 @@ def test_an_answer_is_a_target_or_stands_in_the_tokens():
         question(long, 1, handle)
     with pytest.raises(ValueError, match="corpus 'none' is empty"):
         Calibration(handle, Corpus("none", ()), PATTERN)
+
+
+def test_the_answer_of_a_chat_is_the_turn_of_the_assistant():
+    model, tokenizer, _ = given()
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.chat_template = (
+        "{% for one in messages %}{{ '11 ' if one.role == 'user' else '12 ' }}{{ one.content }}{{ ' 13 ' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '12 ' }}{% endif %}"
+    )
+    handle = HeadModel(model, tokenizer)
+    for answered in (Chat("5 6 7", target=Sentence("8 9")), Chat("5 6 7", second="8 9")):
+        read = question(answered, 1, handle)
+        assert (read.ids.tolist(), read.answer) == ([[11, 5, 6, 7, 13, 12, 8, 9]], 6)
+    with pytest.raises(ValueError, match="text 2 has no answer: got '5 6 7'"):
+        question(Chat("5 6 7"), 2, handle)
 
 
 @pytest.mark.parametrize(

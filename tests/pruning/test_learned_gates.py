@@ -71,6 +71,12 @@ def rows_of(name):
         words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
         rows = [{"input_ids": row, "labels": row} for row in words.tolist()]
         return zoo.tiny("llama"), rows, transformers.default_data_collator
+    if name == "decoder classifier":
+        config = zoo.tiny("llama").config
+        config.num_labels, config.pad_token_id = 2, zoo.PAD
+        words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
+        rows = [{"input_ids": row, "labels": number % 2} for number, row in enumerate(words.tolist())]
+        return transformers.LlamaForSequenceClassification(config).eval(), rows, transformers.default_data_collator
     model, tokens, text = small(name)
     rows = [{"input_ids": tokens(one.text)["input_ids"]} for one in text]
     if name == "classifier":
@@ -287,7 +293,10 @@ def test_the_loss_is_cross_entropy_under_the_drawn_gates_and_the_penalty(name):
     assert found.loss != before  # gates are drawn at each forward
 
 
-@pytest.mark.parametrize(("name", "parts"), [("classifier", 1), ("translator", 3), ("llama", 3)])
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("classifier", 1), ("translator", 3), ("llama", 3), ("decoder classifier", 1), ("decoder classifier", 3)],
+)
 def test_penalties_of_the_parts_of_a_step_sum_to_one_penalty(name, parts, tmp_path):
     """Where no gate is felt a step of plain gradient descent moves gates by the gradient of one penalty."""
     model, rows, collator = rows_of(name)
@@ -536,8 +545,17 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 3])
-def test_what_is_scheduled_is_done_when_training_is(parts):
+@pytest.mark.parametrize(
+    ("parts", "length", "forwards"),
+    [
+        (1, {"epochs": 2}, 8),
+        (3, {"epochs": 2}, 8),
+        (3, {"max_steps": 4}, 8),
+        (3, {"max_steps": 3}, 7),
+        (8, {"max_steps": 2}, 8),
+    ],
+)
+def test_what_is_scheduled_is_done_when_training_is(parts, length, forwards):
     """Four forwards in each epoch: of three parts the second step has but one."""
     made = []
 
@@ -546,8 +564,8 @@ def test_what_is_scheduled_is_done_when_training_is(parts):
             made.append(super().gates(*asked))
             return made[-1]
 
-    pruned(Seen(), keep=3, tune=SHORT | {"batch": 4, "gradient_accumulation_steps": parts})
-    assert float(made[0].step) == made[0].horizon == 8
+    pruned(Seen(), keep=3, tune=SHORT | {"batch": 4, "gradient_accumulation_steps": parts} | length)
+    assert float(made[0].step) == made[0].horizon == forwards
     assert made[0].progress() == 1
 
 

@@ -182,6 +182,23 @@ def test_resumed_training_has_the_numbers_of_one_without_a_break(name, tmp_path)
     same_weights(again, model)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", [{}, {"save_strategy": "steps", "save_steps": 2}])
+def test_training_with_workers_that_stay_resumes_with_the_same_numbers(saved, tmp_path):
+    """They are made once, and once more after a break: if that draws a random number, dropout is another."""
+    options = {"epochs": 3, "batch": 2, "rate": 5e-3, **saved}
+    options |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    model, tokenizer = given("gpt2", dropout=0.1)
+    whole_ = hr.train(model, tokenizer, text_of("gpt2"), tmp_path / "whole", **options)
+    first = min((tmp_path / "whole").glob("checkpoint-*"), key=lambda place: int(place.name[11:]))
+    shutil.copytree(first, tmp_path / "broken" / first.name)
+    shutil.copy(tmp_path / "whole" / "recipe.txt", tmp_path / "broken")
+    again, _ = given("gpt2", dropout=0.1)
+    resumed = hr.train(again, tokenizer, text_of("gpt2"), tmp_path / "broken", **options)
+    pd.testing.assert_frame_equal(resumed, whole_, check_exact=True)
+    same_weights(again, model)
+
+
 # --- the length of examples -----------------------------------------------------------------------------------------
 
 

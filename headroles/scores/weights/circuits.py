@@ -33,7 +33,8 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
     For states x and y of the residual stream, as rows, x QK y^T is the attention logit of a query x on a key y, without
     biases and before it is scaled by the size of heads; x OV is what the head writes of x (Elhage et al. 2021, "A
     mathematical framework for transformer circuits"). Heads that share keys and values each have their circuits.
-    The norm before the layer is in them with its weights, centring, and 1 in the place of what it divides x by.
+    The norm before the layer is in them with its weights, centring, and 1 in the place of what it divides x by. What
+    comes between the head and the residual stream is not: a norm (Gemma 3) or a factor (Granite).
     Embeddings on both sides give the circuits from token to token.
 
     Args:
