@@ -276,31 +276,37 @@ def test_heads_of_an_encoder_of_base_size_together():
                    for line in section.splitlines())  # fmt: skip
 
 
-def test_retraining_keeps_the_order():
+def retrained(model, heads):
+    """The losses of pruned models, of which the page has the table: at each size, before and after retraining."""
     page = " ".join(PAGES["real-models"].split())
-    value = table("real-models/smollm2/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
-    for heads in (202, 135, 68, 34):
+    value = table(f"real-models/{model}/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
+    for size in value.drop("all heads").index.unique("heads"):
         cells = [
-            f"{value[way, heads, False]:.2f}, {value[way, heads, True]:.2f}" for way in ("l0", "importance", "random")
+            f"{value[way, size, False]:.2f}, {value[way, size, True]:.2f}" for way in ("l0", "importance", "random")
         ]
-        assert f"| {heads} | {' | '.join(cells)} |" in page
-        chosen = [value[way, heads, True] for way in ("l0", "importance")]
-        assert max(chosen) < value["random", heads, True]
-        assert heads == 202 or chosen[0] < chosen[1]
-    whole = [value["all heads", 270, tuned] for tuned in (False, True)]
-    assert "goes from {:.2f} to {:.2f} by the same training".format(*whole) in page
+        assert f"| {size} | {' | '.join(cells)} |" in page
+    whole = [value["all heads", heads, tuned] for tuned in (False, True)]
+    assert "The whole model goes from {:.2f} to {:.2f}".format(*whole) in page
+    return value.drop("all heads").unstack("strategy")
+
+
+def test_retraining_keeps_the_order():
+    losses = retrained("smollm2", 270).xs(True, level="tuned")
+    assert {*losses.index} == {202, 135, 68, 34}
+    assert (losses[["l0", "importance"]].max(axis=1) < losses["random"]).all()
+    assert (losses["l0"] < losses["importance"]).drop(202).all()
 
 
 def test_after_retraining_gates_lead_no_more_in_gemma():
-    page = " ".join(PAGES["real-models"].split())
-    value = table("real-models/gemma3/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
-    before, after = ([value[way, 18, tuned] for way in ("l0", "random", "importance")] for tuned in (False, True))
-    words = "is {:.2f} by gates, {:.2f} of one random draw and {:.2f} of the most important; after the same retraining"
-    assert f"{words} {{:.2f}}, {{:.2f}} and {{:.2f}} (".format(*before, *after) in page
-    assert before == sorted(before)
-    assert abs(after[1] - after[0]) < 0.05 < after[2] - after[0]
-    whole = [value["all heads", 72, tuned] for tuned in (False, True)]
-    assert "The whole model goes from {:.2f} to {:.2f}. ".format(*whole) in f"{page} "
+    losses = retrained("gemma3", 72)
+    before, after = (losses.xs(tuned, level="tuned") for tuned in (False, True))
+    assert (before["l0"] < before[["importance", "random"]].min(axis=1)).all()
+    ahead = after[["importance", "random"]].min(axis=1) - after["l0"]
+    assert (ahead.loc[[54, 18]] < 0).all()
+    assert 0 < ahead[36] < after["random"][36] - after["l0"][36] < 0.2
+    assert after["importance"].idxmin() == 54
+    assert after["importance"][54] < after["random"][54]
+    assert after["importance"][18] > after["random"][18]
 
 
 def test_importance_in_gemma():
