@@ -14,7 +14,7 @@ from headroles.plots.axes import FEW, TITLES, finish, font, line, needs, new_axe
 from headroles.plots.labels import RELATIONS, label_of
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
-from headroles.tables.declared import signature_of
+from headroles.tables.declared import metric_of, quality, signature_of
 from headroles.tables.frame import Kind, described
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     if len(chance):
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
-    best_first = table[~is_random].groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
+    better = quality(metric_of(signature) or "value", signature).better
+    means = table[~is_random].groupby("order")["value"].mean()
+    best_first = means.sort_values(ascending=better < 0, kind="stable").index
     named = [*best_first] if len(best_first) <= FEW + 1 else [*best_first[: FEW - 1], best_first[-1]]
     others = [name for name in best_first if name not in named]
     for name in others:

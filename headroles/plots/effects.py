@@ -48,7 +48,7 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     notes = "; ".join([*([known.unit] if known.unit else []), f"red: {'worse' if known.better else 'less'}"])
     texts = texts + marks.map({0: "", 1: "*", 2: "**"})
     ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
-    stars = of_kind(marks.to_frame("marks"), kind)[0]["marks"]
+    stars = of_kind(marks[table[name].notna()].to_frame("marks"), kind)[0]["marks"]
     ax.set_title(
         f"{ax.get_title()}\np < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
     )

@@ -232,14 +232,14 @@ def _forest(
     from matplotlib.ticker import LogLocator
 
     signature = signature_of(table, "p")
-    table = table.assign(row=["\n".join(_lines(name, signature, under or {})) for name in table["row"]])
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
+    lines = [[label_of(name, signature), *filter(None, [(under or {}).get(name)])] for name in rows]
     names = {name: label_of(name, signature) for name in hues}
     test = "holm" if "holm" in table else "p"
     correction = "after Holm's correction" if test == "holm" else "uncorrected"
     sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, {correction}"
     height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
-    longest = max(len(line) for row in rows for line in row.splitlines())
+    longest = max(len(line) for row in lines for line in row)
     width = 0.11 * longest + 0.09 * max(map(len, [*names.values(), sure]))
     ax = ax or new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0]
     shades, markers = _shades(hues, table), _markers(hues, table)
@@ -250,7 +250,7 @@ def _forest(
         face = color if point[test] < SURE else "white"
         ax.plot(point[column], y, markers[point["hue"]], color=color, markerfacecolor=face, markersize=4)
     ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
-    ax.set_yticks(range(len(rows)), rows)
+    ax.set_yticks(range(len(rows)), ["\n".join(row) for row in lines])
     ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
     if log:
         ax.set_xscale("log")
@@ -266,10 +266,6 @@ def _forest(
     legend(ax, [*marks.values()], [*marks])
     sns.despine(ax=ax)
     return ax
-
-
-def _lines(name: str, signature: str, under: Mapping[str, str]) -> list[str]:
-    return [label_of(name, signature), *filter(None, [under.get(name)])]
 
 
 def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:

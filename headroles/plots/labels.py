@@ -125,9 +125,14 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
 def direction(matters: str, outcome: object) -> str:
     """Return which values of an outcome mean that a head matters more, in words; of effects, what is harm."""
     known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
-    if matters in known and Column.parse(outcome).metric is not None:
+    if matters in known and Column.parse(outcome).metric is not None and unit_of(outcome) != "rest":
         return harmful(more=matters == "higher")
     return known.get(matters, "direction not known")
+
+
+def unit_of(effect: object) -> str | None:
+    """Return what an effect of ablation is of, if it is not the head alone: rest, group, layer or kind."""
+    return next((word for word in Column.parse(effect).words if word in UNITS), None)
 
 
 def harmful(*, more: bool) -> str:
@@ -223,11 +228,12 @@ MAKERS: dict[str, Callable[[Column], Words]] = {
 
 
 def _ablation(column: Column, signature: str) -> Words:
-    metric, *unit = column.words or [""]
-    known = quality(metric, signature)
-    change = next((UNITS[word] for word in unit if word in UNITS), "the head is ablated")
+    metric, *rest = column.words or [""]
+    known, unit = quality(metric, signature), unit_of(column)
+    change = "the head is ablated" if unit is None else UNITS[unit]
     needed = "Larger" if harm(column, signature) > 0 else "More negative"
-    matters = "its layer loses more without the others" if "rest" in unit else "matters more"
-    others = "".join(f" ({word})" for word in unit if word not in UNITS)
-    label = f"effect on {known.title}{', kept alone' if 'rest' in unit else ''}{others}"
+    matters = "its layer loses more without the others" if unit == "rest" else "matters more"
+    others = "".join(f" ({word})" for word in rest if word not in UNITS)
+    what = "" if unit is None else ", kept alone" if unit == "rest" else f" of its {unit}"
+    label = f"effect on {known.title}{what}{others}"
     return Words(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")

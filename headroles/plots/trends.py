@@ -111,7 +111,7 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
     epochs = evenly(sorted(curves["epoch"].unique()))
     for epoch, color in zip(epochs, sns.color_palette("flare", len(epochs)), strict=True):
         part = curves[curves["epoch"] == epoch].sort_values("share")
-        line(ax, part["share"], part["kept"], color=color, label=f"{epoch:.0f} ({part['value'].iloc[0]:.1f})")
+        line(ax, part["share"], part["kept"], color=color, label=f"{epoch:.3g} ({part['value'].iloc[0]:.3g})")
     ax.axhline(1, color="0.6", linewidth=0.8)
     ax.set(xlabel="share of heads pruned", ylabel=f"share of the {label} that is kept")
     finish(ax, title=f"epoch (its {label})")

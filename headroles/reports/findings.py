@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headroles.plots.labels import unit_of
+
 SURE = 0.01  # p after correction below which an effect is counted
 MISSING = {  # part of the page -> the sentence around the command that makes it
     "scores": ("There are no scores in these tables", "makes them"),
@@ -37,7 +39,8 @@ def _roles(data: Any) -> list[str]:
 
 
 def _effects(data: Any) -> list[str]:
-    column = next((column for column in data["columns"] if column["harm"]), None)
+    single = (column for column in data["columns"] if column["harm"] and unit_of(column["name"]) is None)
+    column = next(single, None)
     known = [] if column is None else [(value, row) for row, value in enumerate(column["values"]) if value is not None]
     if not known or column is None:
         return []

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from headroles.tables.columns import Column, table_of
 from headroles.tables.columns import Table as TableKind
-from headroles.tables.columns import table_of
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.study import Study
 
@@ -81,13 +81,19 @@ def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str,
     for table in tables:
         names = list(map(str, table.frame))
         parts = {f"{name}.{part}" for name in names for part in PARTS} & set(names)
-        for name in (name for name in names if name not in parts):
+        for name in (name for name in names if name not in parts and not _is_companion(name, names)):
             if name in collected:
                 duplicates.append((name, table))
             elif pd.api.types.is_numeric_dtype(table.frame[name]):
                 companions = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in parts}
                 collected[name] = Measurement(name, table, {"": table.frame[name], **companions})
     return list(collected.values()), duplicates
+
+
+def _is_companion(name: str, names: Iterable[str]) -> bool:
+    """Whether a column goes with another and is not shown: how an effect was estimated, which heads are hard-coded."""
+    column = Column.parse(name)
+    return not column.is_measurement and str(column.base) in names
 
 
 def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:

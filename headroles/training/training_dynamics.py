@@ -130,12 +130,13 @@ def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     row = dict(agreement(both, ["now"], "last").iloc[0])
     if not role_rules.assignable(table):
         return row
-    now, then = _held(table), _held(last)
-    families = [Column.parse(name).name for _, name in now]
-    row |= {f"roles[{name}]": families.count(name) for name in sorted({role.name for role in role_rules.ROLES})}
+    assigned = role_rules.roles(table)
+    now, then, variants = _held(assigned), _held(role_rules.roles(last)), role_rules.families(assigned)
+    for name in sorted({role.name for role in role_rules.ROLES}):
+        row[f"roles[{name}]"] = int(assigned[variants.get(name, [])].any(axis=1).sum())  # a head may hold several
     return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
 
 
-def _held(table: pd.DataFrame) -> set[tuple[Head, str]]:
-    held = role_rules.held(role_rules.roles(table)).itertuples(index=False, name=None)
+def _held(roles: pd.DataFrame) -> set[tuple[Head, str]]:
+    held = role_rules.held(roles).itertuples(index=False, name=None)
     return {((kind, layer, head), role) for kind, layer, head, role, *_ in held}

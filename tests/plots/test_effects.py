@@ -199,6 +199,17 @@ def test_of_twelve_rankings_four_and_the_worst_have_a_colour_and_no_two_look_ali
     assert labels[-1] == "size of relevance (gradient), of the whole"  # the worst
 
 
+@pytest.mark.parametrize(("metric", "sign"), [("bleu", 1), ("loss", -1)])
+def test_of_many_rankings_the_best_by_the_metric_have_a_colour(metric, sign):
+    names = [f"own {place}" for place in range(8)]  # the best first
+    rows = [{"order": name, "share": x, "value": -sign * place * x} for place, name in enumerate(names) for x in (0, 1)]
+    table = pd.DataFrame(rows).assign(low=0.0, high=1.0)
+    table.attrs["signatures"] = {"value": f"metric:{metric}"}
+    ax = plots.curves(table)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["3 other rankings", *names[:4], names[-1]]
+
+
 def test_sizes_of_two_strategies_share_colours_and_differ_in_marks():
     outcomes = [f"survival[l0 {size}{of}]" for of in ("", " enc-self") for size in (36, 24, 12)]
     rows = [{"score": "confidence", "outcome": name, "auc": 0.7, "spearman": 0.5, "p": 0.01} for name in outcomes]

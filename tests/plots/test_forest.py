@@ -82,3 +82,18 @@ def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
     assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05"]
     rows = [label.get_text() for label in ax.get_yticklabels()]
     assert rows == ["effect on loss\nabove 0 is harm", "effect on BLEU\nbelow 0 is harm"]
+
+
+def test_effects_of_a_head_a_group_and_a_layer_are_rows_of_their_own():
+    where = index(layers=3, many=8)
+    columns = {f"ablation[loss{unit}]": range(24) for unit in ("", " group", " layer", " rest")}
+    outcomes = frame.table(columns, where, "model:m|metric:loss")
+    table = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0, 0, 0] * 3), outcomes, n_permutations=99)
+    ax = hr.plots.relation(table)
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "effect on loss\nabove 0 is harm",
+        "effect on loss of its group\nabove 0 is harm",
+        "effect on loss of its layer\nabove 0 is harm",
+        "effect on loss, kept alone\nsmaller values matter more",
+    ]
+    assert len({mark.get_ydata()[0] for mark in ax.lines if mark.get_marker() == "o"}) == 4

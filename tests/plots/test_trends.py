@@ -50,11 +50,17 @@ def test_speeds_are_lines_by_batch_and_way_beside_what_operations_allow():
     assert lines["removed: allowed by operations"] == [(0.0, 1.0), (0.5, 1.5)]
 
 
+def test_checkpoints_within_an_epoch_have_their_part_of_it():
+    table = pd.DataFrame({"epoch": [0.25, 1.5], "share": 0.0, "value": [0.5371, 0.62], "kept": 1.0})
+    ax = plots.dynamics(table, label="accuracy")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0.25 (0.537)", "1.5 (0.62)"]
+
+
 def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
     rows = [(epoch, share, epoch * 10.0 * (1 - share), 1 - share) for epoch in (1.0, 2.0) for share in (0.0, 1.0)]
     ax = plots.dynamics(pd.DataFrame(rows, columns=["epoch", "share", "value", "kept"]), label="BLEU")
     lines = {line.get_label(): marks(line) for line in ax.lines if not line.get_label().startswith("_")}
-    assert lines == {"1 (10.0)": [(0.0, 1.0), (1.0, 0.0)], "2 (20.0)": [(0.0, 1.0), (1.0, 0.0)]}
+    assert lines == {"1 (10)": [(0.0, 1.0), (1.0, 0.0)], "2 (20)": [(0.0, 1.0), (1.0, 0.0)]}
     order = pd.DataFrame({"epoch": [1, 2], "roles[rare]": [0, 3], "roles[sink]": [0, 0]})
     for name, value in (("all", 0.5), ("within", 0.4)):
         order[[name, f"{name}.low", f"{name}.high"]] = [[value, value - 0.1, value + 0.1], [1, 1, 1]]

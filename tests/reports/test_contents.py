@@ -13,7 +13,7 @@ import headroles as hr
 from headroles.analysis import role_rules
 from headroles.analysis.role_rules import VERDICTS
 from headroles.reports import results
-from headroles.reports.contents import fate
+from headroles.reports.contents import fate, measured, prunings
 from headroles.reports.sources import Table
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -125,3 +125,16 @@ def test_tests_of_roles_are_those_of_the_table(study):
         {"row": 1, "role": "sink", "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"}
         | {"from": "mine/role-tests-loss"},
     ]
+
+
+def test_how_an_effect_was_estimated_and_which_heads_are_hard_coded_are_no_measurements():
+    rows = frame.index({("enc-self", 0): 3})
+    effects = {"ablation[loss]": [0.1, 0.2, 0.3], "ablation[loss].slope": 0.4, "ablation[loss].explained": 0.2}
+    survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].hard_coded": [0, 1, 0]}
+    made = [
+        Table("made", name, frame.table(columns, rows, "model:made"))
+        for name, columns in (("ablation-loss-single-zero", effects), ("survival-importance", survival))
+    ]
+    assert [one["name"] for one in measured(made[:1], [*rows])[0]] == ["ablation[loss]"]
+    (pruning,) = prunings(made[1:], [*rows])
+    assert pruning["fate"] == ["kept with 1 heads", "pruned with 1 heads", "pruned with 1 heads"]

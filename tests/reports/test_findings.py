@@ -42,3 +42,14 @@ def test_what_pruning_costs_and_that_no_head_has_a_role():
         "None of the 2 heads has a role.",
         "Pruned to 6 of 24 heads left (l0), BLEU changes by −1.2.",
     ]
+
+
+def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
+    heads = [["dec-self", 0, 0], ["dec-self", 0, 1]]
+    columns = [
+        {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": -1, "values": values, "decimals": 2}
+        for unit, values in ((" rest", [-0.9, -0.1]), (" group", [-0.8, -0.1]), ("", [-0.1, -0.5]))
+    ]
+    data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": []}
+    assert findings.findings(data) == ["Most is lost without layer 0 head 1 (effect −0.50)."]
+    assert findings.findings(data | {"columns": columns[:2]}) == []

@@ -13,7 +13,9 @@ import headroles as hr
 from headroles.ablation.metrics.base import Of
 from headroles.scores import outputs
 from headroles.scores.objectives import Explained, Objective
+from headroles.tables import frame
 from headroles.tables.study import Study
+from headroles.training import training_dynamics
 from headroles.training.trainer import train
 
 
@@ -30,6 +32,15 @@ def own(power):
             return Explained(first, torch.ones_like(first, dtype=torch.bool))
 
     return Of(Mine())
+
+
+def test_a_head_with_several_roles_of_a_family_is_one_head():
+    values = {"importance": [1.0, 2, 3, 4], "sink[special]": [0.9, 0.9, 0.1, 0.1], "sink[first]": [0.9, 0.1, 0.1, 0.1]}
+    for relation, found in (("nsubj dep>head", [0.1, 0.1, 0.9, 0.9]), ("obj head>dep", [0.1, 0.1, 0.1, 0.9])):
+        values |= {f"syntax[{relation}]": found, f"syntax[{relation}].baseline": [0.1] * 4}
+    table = frame.table(values, frame.index({("enc-self", 0): 4}), "model:made")
+    found = training_dynamics._agreement(table, table)
+    assert (found["roles[sink]"], found["roles[syntactic]"], found["roles of the last"]) == (2, 2, 1)
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
     ends = table.iloc[[0, -1]]
     first, last = (Interval.of(row, "kept") for _, row in ends.iterrows())
     holds = provided(every([first.minus(last).below(0), last.above(ENOUGH)]), rises(table, "kept", "epoch"))
-    text = " and ".join(f"{Interval.of(row, 'kept')} at epoch {row['epoch']:.0f}" for _, row in ends.iterrows())
+    text = " and ".join(f"{Interval.of(row, 'kept')} at epoch {row['epoch']:.3g}" for _, row in ends.iterrows())
     return Verdict(holds, f"ablating 40 % keeps {text}{_unpaired(table)}")
 
 

@@ -79,28 +79,33 @@ def _draw_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFram
 
 @claim(
     "The encoder's heads are pruned first, those of cross-attention last.",
-    """Holds if at every size the encoder has the fewest remaining heads, at the smallest size cross-attention has
-    the most, and where at most half of all heads remains the encoder has fewer than a random draw leaves
-    (hypergeometric, p < 0.05), and in most of these sizes cross-attention has the most.""",
+    """Holds if at every size the encoder keeps the smallest share of its heads, at the smallest size cross-attention
+    the largest, and where at most half of all heads remains the encoder has fewer than a random draw leaves
+    (hypergeometric, p < 0.05), and in most of these sizes cross-attention keeps the largest share.""",
     shuffles={"sizes": _draw_kinds},
 )
 def fig9_claim(table: pd.DataFrame) -> Verdict:
     rows = table[(table["heads"] < table["of"]) & table["enc-self"].notna()].sort_values("heads")
-    kinds = rows[["enc-self", "dec-self", "cross"]]
-    first = (kinds["enc-self"] <= kinds.min(axis=1)).all()
-    last = kinds["cross"].iloc[0] > kinds[["enc-self", "dec-self"]].iloc[0].max()
+    kinds, whole = rows[["enc-self", "dec-self", "cross"]], _whole(table)
+    shares = kinds / whole[kinds.columns].astype(float)
+    first = (shares["enc-self"] <= shares.min(axis=1)).all()
+    last = shares["cross"].iloc[0] > shares[["enc-self", "dec-self"]].iloc[0].max()
     counts = ", ".join(f"{kind} {int(count)}" for kind, count in kinds.iloc[0].items())
     text = f"with {rows['heads'].iloc[0]:.0f} of {rows['of'].iloc[0]:.0f} heads left: {counts}"
-    half = rows[rows["heads"] <= rows["of"] / 2]
+    half = shares[rows["heads"] <= rows["of"] / 2]
     most = int((half["cross"] > half[["enc-self", "dec-self"]].max(axis=1)).sum())
-    sure = most > len(half) / 2 and _fewer_than_random(half.iloc[-1], table)
-    text += f"; cross-attention has the most in {most} of {len(half)} sizes with at most half"
+    sure = most > len(half) / 2 and _fewer_than_random(rows.loc[half.index[-1]], whole)
+    text += f"; cross-attention keeps the largest share in {most} of {len(half)} sizes with at most half"
     return Verdict(provided(bool(first and last), sure), f"{text} (one training for each size)")
 
 
-def _fewer_than_random(row: pd.Series, table: pd.DataFrame) -> bool:
+def _whole(table: pd.DataFrame) -> pd.Series:
+    """Return the row of the whole model."""
+    return table[table["heads"] == table["of"]].dropna(subset="enc-self").iloc[0]
+
+
+def _fewer_than_random(row: pd.Series, whole: pd.Series) -> bool:
     """Return whether fewer encoder heads remain than a random draw leaves."""
-    whole = table.loc[table["heads"] == row["of"]].dropna(subset="enc-self").iloc[0]
     return bool(stats.hypergeom.cdf(row["enc-self"], row["of"], whole["enc-self"], row["heads"]) < CLEAR)
 
 
@@ -129,10 +134,10 @@ def _permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
 
 @claim(
     "The decoder's self-attention heads survive in its lower layers, those of cross-attention in the upper ones.",
-    """Holds if, at each size with at most half of all heads, the lower third has more of the decoder's self-
-    attention heads than the upper third, and fewer of cross-attention, and at the largest of these sizes both
-    together are beyond chance (Fisher's exact test, p < 0.05); fails if for one of the two kinds the opposite is
-    true at each size.""",
+    """Holds if, at each size with at most half of all heads, the lower third of the layers keeps a larger share of its
+    decoder's self-attention heads than the upper third, and a smaller one of cross-attention, and at the largest of
+    these sizes both together are beyond chance (Fisher's exact test, p < 0.05); fails if for one of the two kinds the
+    opposite is true at each size.""",
     shuffles={"survival": _permute_heads},
 )
 def fig10_claim(table: pd.DataFrame) -> Verdict:
@@ -141,7 +146,8 @@ def fig10_claim(table: pd.DataFrame) -> Verdict:
         return Verdict(None, "no size has half of the heads or fewer, or there are too few layers for thirds")
     parts = []
     for kind, sign in (("dec-self", 1), ("cross", -1)):
-        more = sign * (rows[f"{kind} lower"] - rows[f"{kind} upper"])
+        lower, upper = (rows[f"{kind} {third}"] / rows[f"{kind} {third}.of"] for third in ("lower", "upper"))
+        more = sign * (lower - upper)
         parts.append(True if (more > 0).all() else False if (more < 0).all() else None)
     row = rows.iloc[rows["heads"].argmax()]
     counts = (

@@ -52,6 +52,25 @@ def test_sizes_of_an_untrained_toy_do_not_satisfy_the_rule_of_fig9():
     verdict = pruning.fig9_claim(frame("heads of enc-self dec-self cross", *rows))
     assert (verdict.holds, verdict.why) == (
         None,
-        "with 7 of 36 heads left: enc-self 1, dec-self 2, cross 4; cross-attention has the most in 1 of 2 sizes with "
-        "at most half (one training for each size)",
+        "with 7 of 36 heads left: enc-self 1, dec-self 2, cross 4; cross-attention keeps the largest share in 1 of "
+        "2 sizes with at most half (one training for each size)",
     )
+
+
+def test_kinds_with_unlike_numbers_of_heads_are_compared_by_the_share_that_is_kept():
+    """The encoder has twice as many heads, and keeps a tenth of them where cross-attention keeps most of its own."""
+    rows = (192, 192, 96, 48, 48), (146, 192, 50, 48, 48), (90, 192, 14, 36, 40), (50, 192, 6, 14, 30)
+    assert pruning.fig9_claim(frame("heads of enc-self dec-self cross", *rows)).answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("kept", "answer"),
+    [((0.5, 0.5, 0.5, 0.5), "cannot be said"), ((1, 0.25, 0.25, 1), "yes"), ((0.25, 1, 1, 0.25), "no")],
+)
+def test_thirds_of_unlike_numbers_of_layers_are_compared_by_the_share_that_is_kept(kept, answer):
+    """Of eight layers the lower third has three and the upper two: 24 and 16 heads of each kind."""
+    names_ = [f"{kind} {third}" for kind in ("dec-self", "cross") for third in ("lower", "middle", "upper")]
+    of = dict(zip(names_, (24, 24, 16) * 2, strict=True))
+    shares = dict(zip(names_, (kept[0], 0.5, kept[1], kept[2], 0.5, kept[3]), strict=True))
+    row = {name: shares[name] * of[name] for name in names_} | {f"{name}.of": of[name] for name in names_}
+    assert pruning.fig10_claim(pd.DataFrame([row | {"heads": 72, "of": 192}])).answer == answer
