@@ -550,6 +550,15 @@ def test_strategies():
         assert "{:.3f} [{:.3f}, {:.3f}]".format(*after.loc[strategy, ["gain", "gain.low", "gain.high"]]) in page
     draws = table("minilm-mrpc/contest/contest-seeds").query("tuned and strategy == 'random'")["value"]
     assert [f"{value:.3f}" for value in sorted(draws)] == ["0.663", "0.765", "0.774"]
+    mpnet = table("mpnet-sst2/contest/contest-seeds").set_index(["strategy", "tuned"])
+    for strategy in ("all heads", "random", "bottom", "middle", "top"):
+        rows = (mpnet.loc[(strategy, tuned), ["value", "low", "high"]] for tuned in (False, True))
+        assert "| {} | {} |".format(*("{:.3f} [{:.3f}, {:.3f}]".format(*row) for row in rows)) in page
+    left = mpnet["value"].xs(True, level="tuned")
+    behind = 100 * (left.pop("all heads") - left)
+    assert left.idxmax() == "top"
+    assert mpnet["value"]["top", False] == pytest.approx(0.530, abs=5e-4)  # one class
+    assert f"stays {behind.min():.1f} to {behind.max():.1f} points behind the whole model" in page
     speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
     says("strategies", f"{speed.iloc[0]:.2f} times as fast in batches of 64")
 
