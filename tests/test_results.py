@@ -297,7 +297,7 @@ def test_retraining_keeps_the_order():
     assert (losses["l0"] < losses["importance"]).drop(202).all()
 
 
-def test_after_retraining_gates_lead_no_more_in_gemma():
+def test_retraining_does_not_keep_the_order_in_gemma():
     losses = retrained("gemma3", 72)
     before, after = (losses.xs(tuned, level="tuned") for tuned in (False, True))
     assert (before["l0"] < before[["importance", "random"]].min(axis=1)).all()

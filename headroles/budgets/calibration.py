@@ -173,7 +173,7 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     read = model.tokenizer
     ids, answer = [*getattr(sentence, "ids", ())], 0
     if isinstance(sentence, Chat):
-        ids, answer = ([], 0) if sentence.answer is None else _in_chat(sentence, read)
+        ids, answer = _in_chat(sentence, read)
     elif ids:
         answer = getattr(sentence, "answer", 0)
     elif sentence.target is not None:
@@ -193,11 +193,10 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
 
 
 def _in_chat(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
-    """Return the tokens of a chat to the end of the assistant's turn, and the place at which that turn begins."""
+    """Return the tokens of a chat to the end of its last turn, and where the assistant's begins; 0 without one."""
     (row,) = pieces(tokenizer, [chat], words=False)
-    backwards = row.in_text[::-1]
-    after = backwards.index(True)
-    return row.ids[: len(row) - after], len(row) - backwards.index(False, after)
+    end = max((number for number, is_in in enumerate(row.in_text, 1) if is_in), default=0)
+    return row.ids[:end], row.answer or 0
 
 
 def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:

@@ -79,8 +79,8 @@ def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str,
     collected: dict[str, Measurement] = {}
     duplicates = []
     for table in tables:
-        names = list(map(str, table.frame))
-        parts = {f"{name}.{part}" for name in names for part in PARTS} & set(names)
+        names = dict.fromkeys(map(str, table.frame))
+        parts = {f"{name}.{part}" for name in names for part in PARTS} & names.keys()
         for name in (name for name in names if name not in parts and not _is_companion(name, names)):
             if name in collected:
                 duplicates.append((name, table))

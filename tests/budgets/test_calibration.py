@@ -152,8 +152,12 @@ def test_the_answer_of_a_chat_is_the_turn_of_the_assistant():
     for answered in (Chat("5 6 7", target=Sentence("8 9")), Chat("5 6 7", second="8 9")):
         read = question(answered, 1, handle)
         assert (read.ids.tolist(), read.answer) == ([[11, 5, 6, 7, 13, 12, 8, 9]], 6)
-    with pytest.raises(ValueError, match="text 2 has no answer: got '5 6 7'"):
-        question(Chat("5 6 7"), 2, handle)
+    for without in (Chat("5 6 7"), Chat("5 6 7", second="")):
+        with pytest.raises(ValueError, match="text 2 has no answer: got '5 6 7'"):
+            question(without, 2, handle)
+    tokenizer.chat_template = "{% for one in messages %}{{ one.content }}{{ ' ' }}{% endfor %}"  # nothing between
+    read = question(Chat("5 6 7", second="8 9"), 1, handle)
+    assert (read.ids.tolist(), read.answer) == ([[5, 6, 7, 8, 9]], 3)
 
 
 @pytest.mark.parametrize(

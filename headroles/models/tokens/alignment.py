@@ -27,6 +27,7 @@ class TokenizedSentence:
     sentence: Sentence
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
+    answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
     read: int | None = None  # number of tokens after which the model has written the rest itself; None: it wrote none
 
     def __len__(self) -> int:
@@ -177,7 +178,9 @@ def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], cou
             (max(span[0] - written.shift, 0), span[1] - written.shift) if turns[0] else None
             for span, turns in zip(offsets, inside, strict=True)
         ]
-        rows.append(TokenizedSentence(list(ids), word_of(sentence, in_sentence), sentence, of_text=[*map(any, inside)]))
+        owners, answers = word_of(sentence, in_sentence), [any(turns[1:]) for turns in inside]
+        answer = answers.index(True) if any(answers) else None
+        rows.append(TokenizedSentence(list(ids), owners, sentence, of_text=[*map(any, inside)], answer=answer))
     return rows
 
 
