@@ -22,6 +22,7 @@ Column = str | int
 Texts = Column | tuple[Column, Column]
 WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
 LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
+QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # with a mark inside, which is doubled
 FIRST = 1000  # rows from which the columns of a table are recognised
 
 log = logging.getLogger(__name__)
@@ -75,8 +76,8 @@ def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) 
 
 
 def rows(path: Path) -> Iterator[list[str]]:
-    """Read the rows of a tab-separated file without quoting: a quotation mark is an ordinary character."""
-    width = 0
+    """Read the rows of a tab-separated file; quotation marks are letters, and cells that pandas quoted are logged."""
+    width, doubled = 0, {True: 0, False: 0}
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             row = line.split("\t")
@@ -85,7 +86,17 @@ def rows(path: Path) -> Iterator[list[str]]:
                 raise ValueError(
                     f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
                 )
+            for cell in row:
+                if '"' in cell:
+                    doubled[QUOTED.fullmatch(cell) is not None] += 1
             yield row
+    if doubled[True] and not doubled[False]:
+        log.warning(
+            '%s: all %d cells with quotation marks are quoted ("He said ""no""."), and are read with them; try '
+            "csv.QUOTE_NONE when the file is written",
+            path,
+            doubled[True],
+        )
 
 
 def text_pair(names: list[str]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def read(
     `answer` is long texts with answers (`hr.cache_budget`). Any other file is one sentence a line, but `.csv`, `.json`,
     `.parquet` and `.arrow` are refused: their folder is read. With a `target`, each file is read by its own suffix.
     Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
+    Quotes in `.tsv` are letters like others, as in GLUE's files: pandas writes them so with `quoting=csv.QUOTE_NONE`.
 
     Args:
         source: The file; `.gz` is unpacked. A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is

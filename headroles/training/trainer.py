@@ -207,7 +207,8 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
     note = folder / PROVENANCE
     if note.is_file() and note.read_text() != provenance:
-        raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")
+        fault = f"{folder} holds training of another model, corpus or options"
+        raise ValueError(f"{fault}; give another folder, or remove it")
     if not note.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():

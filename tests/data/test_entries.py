@@ -136,6 +136,21 @@ def test_the_whole_cola_by_index_is_the_same(shared):
     assert read(path, label=1) == read(path, label=1, text=3) == read(path)
 
 
+@pytest.mark.parametrize(
+    ("written", "warned"),
+    [
+        ('"He said ""no""."', ["1"]),
+        ('He said "no".', []),
+        ('"no"', []),  # GLUE's files have such
+        ('"He said ""no""."\t1\n"no" and "yes"', []),
+    ],
+)
+def test_a_table_that_quotes_its_cells_is_warned_of(file, caplog, written, warned):
+    path = file("x.tsv", f"sentence\tlabel\n{written}\t0\n")
+    assert read(path)[0].text == written.split("\t")[0]
+    assert [message.split()[2] for message in caplog.messages] == warned
+
+
 def test_columns_by_name_and_index(file):
     path = file("x.tsv", 'id\tone\ttwo\tmood\n7\t"a\tb"\tgood\n8\tc\td\tbad\n')
     named = read(path, text=("one", "two"), label="mood")

@@ -141,7 +141,7 @@ def test_an_arm_may_never_have_some_heads(data, tmp_path):
         left = [(site.layer, number) for site in attention_sites(model) for number in site.numbers if site.kind == KIND]
         assert left == [(0, 0), (1, 1)]
         assert model.get_encoder().layers[0].self_attn.q_proj.out_features == TINY.width // TINY.heads
-    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder"):
+    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder, or"):
         specialise(tmp_path, data, "C", recipe=TINY, probed=[data.parsed], without=heads[:1])
 
 

@@ -623,7 +623,7 @@ OTHER = [
 def test_a_folder_is_of_one_pruning(which, other, number, finished):
     folder = finished(which)[0]
     before = contents(folder)
-    message = f"{folder} holds training of another model, corpus or options; give another folder"
+    message = f"{folder} holds training of another model, corpus or options; give another folder, or remove it"
     with pytest.raises(ValueError, match=whole(message)):
         pruned(other, folder, keep=number)
     assert contents(folder) == before
@@ -762,7 +762,7 @@ def test_parameters_have_rates_of_their_own_and_others_the_usual_one(tmp_path):
         name: next((rate for start, rate in rates.items() if name.startswith(start)), 1e-3)
         for name, _ in model.named_parameters()
     }
-    message = f"{tmp_path} holds training of another model, corpus or options; give another folder"
+    message = f"{tmp_path} holds training of another model, corpus or options; give another folder, or remove it"
     with pytest.raises(ValueError, match=whole(message)):
         train(classifier(), tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates | {"classifier": 0.4})
 

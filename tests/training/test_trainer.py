@@ -342,7 +342,7 @@ def taken(tmp_path_factory):
 @pytest.mark.parametrize("what", ELSE)
 def test_a_folder_is_of_one_training(what, taken):
     before = contents(taken)
-    message = f"{taken} holds training of another model, corpus or options; give another folder"
+    message = f"{taken} holds training of another model, corpus or options; give another folder, or remove it"
     with pytest.raises(ValueError, match=whole(message)):
         small(taken, **{"held_out": films(8, 1)} | ELSE[what])
     assert contents(taken) == before
@@ -600,5 +600,5 @@ def test_training_of_other_parameters_is_another_training(tmp_path):
     part.requires_grad_(False)
     part.classifier.requires_grad_(True)
     train(part, tokens, text, tmp_path, **options)
-    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder"):
+    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder, or"):
         train(deepcopy(model), tokens, text, tmp_path, **options)
