@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import headroles
@@ -20,6 +21,7 @@ KEPT = ("testing/architectures.py", "testing/runner.py")  # names on disk: areas
 NAMES = re.compile("`[^`]*`")  # of code, such as a column of role changes
 
 
+@cache
 def sentences() -> list[tuple[str, str]]:
     """Return strings of three or more words, comments, and the lines of the report's page and scripts, with places."""
     found = []
@@ -30,12 +32,13 @@ def sentences() -> list[tuple[str, str]]:
         with tokenize.open(path) as file:
             comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
         found += [(f"{path.relative_to(ROOT)}:{token.start[0]}", token.string) for token in comments]
-    for path in sorted(path for path in ROOT.rglob("report/*") if path.suffix in (".js", ".html", ".css")):
+    for path in sorted(path for path in ROOT.rglob("*") if path.suffix in (".js", ".html", ".css")):
         lines = path.read_text(encoding="utf8").splitlines()
         found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in enumerate(lines, 1)]
     return found
 
 
+@cache
 def names_of_tests() -> list[str]:
     """Return the names of all tests, as words."""
     trees = (ast.parse(path.read_text(encoding="utf8")) for path in sorted(Path(__file__).parent.rglob("test_*.py")))
@@ -45,6 +48,7 @@ def names_of_tests() -> list[str]:
 
 def test_no_sentence_uses_a_word_that_the_field_has_another_for():
     assert len(sentences()) > 1000
+    assert {".py", ".js", ".html", ".css"} <= {Path(place.partition(":")[0]).suffix for place, _ in sentences()}
     assert [
         (place, word[0])
         for place, text in sentences()
