@@ -176,12 +176,12 @@ class Interval(NamedTuple):
 
 def share(count: float, total: float) -> Interval:
     """Return a share of counts with its 95 % interval (Wilson 1927)."""
+    from headroles.analysis.intervals import wilson
+
     if not total:
         return Interval(math.nan)
-    z, value = 1.96, count / total
-    middle = (value + z**2 / (2 * total)) / (1 + z**2 / total)
-    half = z / (1 + z**2 / total) * math.sqrt(value * (1 - value) / total + z**2 / (4 * total**2))
-    return Interval(value, middle - half, middle + half)
+    value = np.array(count / total)
+    return Interval(float(value), *map(float, wilson(value, np.array(total))))
 
 
 def prediction_bound(values: Sequence[float]) -> float:

@@ -33,6 +33,7 @@ SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the
 VALUES = ["value", "low", "high"]
 LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
 TWICE = 2  # trainings with steps that differ by a larger factor are not comparable (our choice)
+NEAR = 0.05  # of all heads: how far a curve's step may be from the share that the paper shows (our choice)
 CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 
@@ -162,7 +163,7 @@ def scale(metric: str, value: float) -> float:
 
 
 def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str, Numbers]:
-    """Return `cost` with its interval, the lost share of the whole model's score; paired where `rows` has changes."""
+    """Return `cost` with its interval: lost shares of the whole score, or nats of a loss; paired with changes."""
     if "change" in rows:
         changes = rows[bounded("change")].to_numpy()
     else:
@@ -171,13 +172,13 @@ def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str,
     return {"cost": value, "cost.low": high, "cost.high": low}
 
 
-def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, float]:
+def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, float | str]:
     """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve.
 
-    The cost is measured by `metric` if there is such a curve, else by the foremost one.
+    The cost is measured by `metric` if there is such a curve, else by the foremost one: `all.metric`.
     """
     name = "importance" if kind is None else f"{kind} by importance"
-    unknown = dict.fromkeys(bounded("all"), math.nan)
+    unknown: dict[str, float | str] = {**dict.fromkeys(bounded("all"), math.nan), "all.metric": metric}
     try:
         tables = bench.tables("curves" if kind is None else "kinds")
     except Missing:
@@ -188,12 +189,27 @@ def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, floa
         return unknown
     last = rows.nlargest(1, "closed")
     cost = costs(last, rows.iloc[rows["closed"].argmin()], metric_of(table))
-    return {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
+    ends = {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
+    return {**ends, "all.metric": metric_of(table)}
 
 
 def at_stake(table: pd.DataFrame) -> Holds:
     """Return whether removing all heads costs more than a little, by the columns `all` of a table."""
     return Interval.of(table.iloc[0], "all").above(LITTLE)
+
+
+def amount(cost: Interval, metric: str) -> str:
+    """Return a cost in words: per cent of the score, or nats of a loss."""
+    if math.isnan(cost.value):
+        return "an unknown amount"
+    return f"{cost:.3f} nats" if metric == "loss" else f"{cost.scaled(100):.1f} %"
+
+
+def nearest(table: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Select the row with the share of ablated heads nearest to one; no row if none is near."""
+    gaps = (table["share"] - share).abs()
+    row: pd.DataFrame = table[(gaps == gaps.min()) & (gaps <= NEAR)].head(1)
+    return row
 
 
 def trained(bench: Bench, model: str, column: str) -> float:

@@ -221,7 +221,10 @@ def _shuffled(artefact: Reproduced, make: Make, bench: Bench) -> Control:
     answers = []
     for seed in range(TRIES):
         shuffled.seed = seed
-        answers.append(make(shuffled).verdict.answer)
+        try:
+            answers.append(make(shuffled).verdict.answer)
+        except Missing as error:  # what would be shuffled, such as random rankings
+            return Control(0, 0, str(error))
     counts = ", ".join(f"{answer} {answers.count(answer)}" for answer in dict.fromkeys(sorted(answers)))
     return Control(answers.count("yes"), TRIES, counts)
 

@@ -122,8 +122,8 @@ def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
 
 
 def _trainings(run: Workflow) -> list[Path]:
-    """Compute the steps and epochs of retraining, and of training from scratch."""
-    rows = []
+    """Compute the steps and epochs of retraining, of training from scratch, and before pruning (NaN: unknown)."""
+    rows: list[dict[str, str | float]] = [{"what": "base", "steps": run.base, "epochs": math.nan}]
     for name, options in {"retrained": run.tune, "finetuned": run.tune, "scratch": run.scratch}.items():
         steps = math.ceil(len(run.material.train) / options.get("batch", 32)) * options["epochs"]
         rows.append({"what": name, "steps": steps, "epochs": float(options["epochs"])})

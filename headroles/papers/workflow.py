@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -27,9 +28,10 @@ from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import Measure, outputs, score
 from headroles.tables.frame import Kind
+from headroles.tables.io import load_table
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainerOptions, TrainOptions
-from headroles.training.trainer import train
+from headroles.training.trainer import HISTORY, train
 
 GATES = 0.1  # learning rate of gates; most of them converge in a few hundred steps
 
@@ -97,6 +99,12 @@ class Workflow:
     def study(self, name: str) -> Study:
         """Return a study of the folder."""
         return Study(self.folder / name, overwrite=self.overwrite)
+
+    @property
+    def base(self) -> float:
+        """Steps of `hr.train` that made the model, by the history in its folder; NaN if unknown."""
+        history = Path(self.model.name_or_path or "") / HISTORY
+        return float(load_table(history)["step"].max()) if history.is_file() else math.nan
 
     @property
     def frequencies(self) -> Corpus:

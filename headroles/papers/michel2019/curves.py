@@ -23,10 +23,12 @@ from headroles.papers.artefact import (
     judged,
     printed,
     provided,
+    some,
 )
-from headroles.papers.bench import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
+from headroles.papers.bench import LITTLE, VALUES, Bench, amount, costs, metric_label, metric_of, nearest, rises
 from headroles.papers.needs import NEEDS, Missing, Need, only_translation
 from headroles.tables import frame
+from headroles.tables.frame import KINDS
 from headroles.tables.io import save_table
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 THIRD = 0.28, 0.38  # "about a third" (our choice)
 ENOUGH = 0.85  # of the score (section 6)
+MOST = 0.5  # of the score, or nats of a loss: what a kind that "keeps most of the score" may lose (our choice)
 
 
 def fig3(bench: Bench) -> Reproduced:
@@ -52,8 +55,8 @@ def _swap_orders(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFra
 
 @claim(
     "Some 20 % (translation) or 40 % (BERT) of the heads can be ablated by importance without a noticeable loss.",
-    """Holds if ablating that share costs less than 3 % of the score, with the interval of the cost, and ablating
-    all heads more than that.""",
+    """Holds if ablating that share, to five points, costs less than 3 % of the score, with the interval of the cost,
+    and ablating all heads more than that.""",
     shuffles={"curves": _swap_orders},
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
@@ -85,8 +88,8 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
     known = printed("michel2019-fig3")
     theirs = known[(known["figure"] == figure) & (known["metric"] == metric)]
     if len(theirs):
-        place = (rows["share"] - theirs["paper"].iloc[0]).abs().where(rows["order"] == "importance").idxmin()
-        rows.loc[place, ["paper", "task"]] = theirs.iloc[0][["paper", "task"]]
+        place = nearest(rows[rows["order"] == "importance"], theirs["paper"].iloc[0]).index
+        rows.loc[place, ["paper", "task"]] = theirs[["paper", "task"]].to_numpy()[: len(place)]
     rows.attrs["source"] = known.attrs["source"]
     return judged(judge, rows, lambda: plots.curves(table[wanted], label=metric_label(table)))
 
@@ -96,7 +99,7 @@ def _harmless(table: pd.DataFrame) -> Verdict:
     curve = table[table["order"] == "importance"]
     rows = curve[curve["paper"].notna()]
     if rows.empty:
-        return Verdict(None, "the paper has no task of this metric")
+        return Verdict(None, "the paper has no task of this metric, or the curve no step within 5 points of its share")
     row = rows.iloc[0]
     cost, most = Interval.of(row, "cost"), Interval.of(curve.iloc[curve["share"].argmax()], "cost")
     if math.isnan(cost.value):
@@ -114,8 +117,9 @@ def fig4(bench: Bench) -> Reproduced:
     table = bench.table("kinds")
     curves = table[table["order"].str.endswith(" by importance")].reset_index(drop=True)
     whole = curves.loc[curves["closed"] == 0, VALUES].iloc[0]
-    rows = curves.assign(kind=curves["order"].str.partition(" ")[0], **costs(curves, whole, metric_of(table)))
-    rows = rows[["kind", "closed", "share", *VALUES, *bounded("cost")]]
+    metric = metric_of(table)
+    rows = curves.assign(kind=curves["order"].str.partition(" ")[0], metric=metric, **costs(curves, whole, metric))
+    rows = rows[["kind", "closed", "share", "metric", *VALUES, *bounded("cost")]]
     return judged(fig4_claim, rows, lambda: plots.curves(curves, label=metric_label(table)))
 
 
@@ -131,18 +135,23 @@ def _permute_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
 
 @claim(
     "Cross-attention breaks first: beyond 60 % it collapses, while the other kinds keep most of the score.",
-    """Holds if 80 % of its heads cost more, with the interval, than 80 % of the heads of either other kind; fails
-    if they cost less than those of one of them.""",
+    """Holds if 80 % of its heads, to five points, cost more than half of the score, with the interval, and more than
+    80 % of the heads of either other kind, which cost less than half of it (of a loss, half a nat); fails if they
+    cost less than those of another kind, and those of that kind more than 3 % of the score (0.03 nats).""",
     shuffles={"kinds": _permute_kinds},
 )
 def fig4_claim(table: pd.DataFrame) -> Verdict:
-    rows = table.loc[(table["share"] - 0.8).abs().groupby(table["kind"]).idxmin()].set_index("kind")
-    lost = {kind: Interval.of(row, "cost") for kind, row in rows.iterrows()}
-    if "cross" not in lost or len(lost) < 2:
-        return Verdict(None, f"cross-attention is compared with other kinds; the curves show {len(lost)} kind of heads")
-    holds = every(lost["cross"].minus(cost).above(0) for kind, cost in lost.items() if kind != "cross")
-    text = ", ".join(f"{kind} {cost.scaled(100):.0f} %" for kind, cost in lost.items())
-    return Verdict(holds, f"lost with 80 % ablated: {text}")
+    rows = pd.concat([nearest(part, 0.8) for _, part in table.groupby("kind", sort=False, observed=True)])
+    lost = {str(row["kind"]): Interval.of(row, "cost") for _, row in rows.iterrows()}
+    if {*lost} != {*KINDS}:
+        return Verdict(None, f"of three kinds, {len(lost)} have a step within 5 points of 80 %")
+    cross, metric = lost.pop("cross"), rows.iloc[0].get("metric", "")
+    firsts = [cross.minus(cost).above(0) for cost in lost.values()]
+    if not some(first is False and cost.above(LITTLE) for first, cost in zip(firsts, lost.values(), strict=True)):
+        firsts = [first or None for first in firsts]
+    collapses = every([cross.above(MOST), *(cost.below(MOST) for cost in lost.values())])
+    text = ", ".join(f"{kind} {amount(cost, metric)}" for kind, cost in (lost | {"cross": cross}).items())
+    return Verdict(provided(every(firsts), collapses), f"lost with 80 % ablated: {text}")
 
 
 def _dynamics(run: Workflow) -> list[Path]:
@@ -173,12 +182,14 @@ def fig5(bench: Bench) -> Reproduced:
     table = bench.table("dynamics")
     parts = []
     for _, part in table.groupby("step"):
-        rows = part.loc[[(part["share"] - 0.4).abs().idxmin()]]
+        rows = nearest(part, 0.4)
         whole = part.loc[part["closed"] == 0, VALUES].iloc[0]
         cost = costs(rows, whole, metric_of(table))
         kept = {"kept": 1 - cost["cost"], "kept.low": 1 - cost["cost.high"], "kept.high": 1 - cost["cost.low"]}
         parts.append(rows[["epoch", "step", "share"]].assign(score=whole["value"], **kept, paired="change" in rows))
-    rows = beside(pd.concat(parts, ignore_index=True), "michel2019-fig5", "epoch")
+    if not sum(map(len, parts)):
+        raise Missing("Fig. 5 shows 40 % of the heads ablated: got no step within 5 points of it")
+    rows = beside(pd.concat(parts, ignore_index=True), "michel2019-fig5", "epoch").assign(metric=metric_of(table))
     return judged(fig5_claim, rows, lambda: plots.dynamics(table, label=metric_label(table)))
 
 
@@ -192,11 +203,13 @@ def _permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
     "Early in training a model needs its heads; later 40 % can be ablated within 85 to 90 % of the score.",
     """Holds if ablating 40 % keeps a smaller share of the score at the first epoch than at the last, and there at
     least 0.85, each with its interval, and this share rises over all epochs (Kendall's tau, p < 0.05); fails if the
-    first keeps more, or the last less than 0.85.""",
+    first keeps more, or the last less than 0.85. Undecided of a loss, of which no share is kept.""",
     shuffles={"dynamics": _permute_steps},
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
     ends = table.iloc[[0, -1]]
+    if ends.iloc[0].get("metric") == "loss":
+        return Verdict(None, f"the rule asks for 0.85 of a score; got a loss, {ends['score'].iloc[-1]:.3f} at the end")
     first, last = (Interval.of(row, "kept") for _, row in ends.iterrows())
     holds = provided(every([first.minus(last).below(0), last.above(ENOUGH)]), rises(table, "kept", "epoch"))
     text = " and ".join(f"{Interval.of(row, 'kept')} at epoch {row['epoch']:.3g}" for _, row in ends.iterrows())
@@ -220,8 +233,10 @@ NEEDS["efficiency"] = Need("speeds with heads removed", "hr.efficiency(model, st
 def table4(bench: Bench) -> Reproduced:
     """Show the speed with half of the heads removed, in batches of several sizes."""
     table = bench.table("efficiency")
-    half = table["share"].iloc[(table["share"] - 0.5).abs().argmin()]
-    rows = table[(table["way"] == "cut") & (table["share"] == half)].reset_index(drop=True)
+    half = nearest(table, 0.5)["share"]
+    rows = table[(table["way"] == "cut") & table["share"].isin(half)].reset_index(drop=True)
+    if rows.empty:
+        raise Missing("Table 4 shows half of the heads removed: got no share within 5 points of it")
     columns = ["batch", "speed", "speed.sd", *bounded("speedup"), "allowed"]
     return judged(table4_claim, beside(rows[columns], "michel2019-table4", "batch"))
 

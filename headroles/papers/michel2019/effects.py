@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from scipy import stats
 
 from headroles import plots
 from headroles.papers.artefact import (
@@ -26,8 +27,10 @@ from headroles.papers.artefact import (
     sourced,
 )
 from headroles.papers.bench import (
+    CLEAR,
     LITTLE,
     Bench,
+    amount,
     at_stake,
     better,
     field,
@@ -56,8 +59,8 @@ def fig1(bench: Bench) -> Reproduced:
     name, intact = effect_of(effects), _intact(effects)
     metric, changes = metric_of(effects), effects[bounded(name)].set_axis(bounded("change"), axis=1)
     relative = (changes / scale(metric, intact)).set_axis(bounded("relative"), axis=1)
-    table = changes.assign(score=intact + effects[name]).join(relative).assign(**stake(bench, metric))
-    return judged(fig1_claim, table.reset_index(), lambda: _histogram(effects, intact))
+    table = changes.assign(score=intact + effects[name], metric=metric).join(relative)
+    return judged(fig1_claim, table.assign(**stake(bench, metric)).reset_index(), lambda: _histogram(effects, intact))
 
 
 @claim(
@@ -69,7 +72,8 @@ def fig1(bench: Bench) -> Reproduced:
 def fig1_claim(table: pd.DataFrame) -> Verdict:
     little = [Interval.of(row, "relative").within(LITTLE) for _, row in table.iterrows()]
     worst = table.iloc[table["relative"].abs().argmax()]
-    text = f"the largest change is {100 * worst['relative']:+.1f} % (layer {worst['layer']} head {worst['head']})"
+    change = amount(Interval(worst["relative"]), worst.get("metric", ""))
+    text = f"the largest change is {change} (layer {worst['layer']} head {worst['head']})"
     return _most(little.count(True), little.count(False), len(table), text, table)
 
 
@@ -88,14 +92,16 @@ def table1(bench: Bench) -> Reproduced:
     theirs = printed("michel2019-table1")
     if len(wide) == 6 and is_translation(table):  # as the paper's model
         counts["paper"] = theirs.groupby("layer").size().reindex(range(6), fill_value=0)
-    return judged(table1_claim, sourced(counts.assign(**stake(bench, metric)).reset_index(), table, theirs))
+    return judged(
+        table1_claim, sourced(counts.assign(metric=metric, **stake(bench, metric)).reset_index(), table, theirs)
+    )
 
 
 @claim(
     "Most heads are redundant at test time: 8 of 96 change BLEU at p < 0.01, half of them for the better.",
     """Holds if the rule of Fig. 1 does, and the share of the heads with p < 0.01 that are for the better lies from a
-    fifth to four fifths with its interval (the paper's 4 of 8 do); fails if that of Fig. 1 does, or if the interval of
-    that share excludes a half.""",
+    fifth to four fifths with its interval (the paper's 4 of 8 do); fails if that of Fig. 1 does, or if that share
+    is not a half (exact binomial test, p < 0.05).""",
 )
 def table1_claim(table: pd.DataFrame) -> Verdict:
     near, far, total, significant, ups = (
@@ -105,7 +111,7 @@ def table1_claim(table: pd.DataFrame) -> Verdict:
     text = f"{significant} have p < 0.01 (uncorrected), {ups} of them for the better"
     verdict = _most(near, far, total, f"{text}, a share of {better_ones}" if significant else text, table)
     half = True if better_ones.low > HALF[0] and better_ones.high < HALF[1] else None
-    if better_ones.above(0.5) is not None:
+    if significant and stats.binomtest(ups, significant).pvalue < CLEAR:
         half = False
     return verdict._replace(holds=every([verdict.holds, half]))
 
@@ -113,7 +119,8 @@ def table1_claim(table: pd.DataFrame) -> Verdict:
 def _most(near: int, far: int, total: int, text: str, table: pd.DataFrame) -> Verdict:
     """Judge whether most heads change the score by little."""
     holds = True if share(near, total).above(0.5) else False if share(far, total).above(0.5) else None
-    text = f"{near} of {total} heads change it by less than 3 % with their intervals, {far} by more; {text}"
+    little = "0.03 nats" if table.iloc[0].get("metric") == "loss" else "3 %"
+    text = f"{near} of {total} heads change it by less than {little} with their intervals, {far} by more; {text}"
     return Verdict(provided(holds, at_stake(table)), f"{text}; {cost_of_all(table)}")
 
 
@@ -211,9 +218,16 @@ def _kept(bench: Bench, need: str, name: str, judge: Claim) -> Reproduced:
     rows = table.rename(columns=lambda column: column.removeprefix("effect.")).reset_index()
     effects = [Interval(*row).scaled(-better(metric)) for row in rows[["effect", "low", "high"]].to_numpy()]
     rows[bounded("cost")] = effects
-    whole = next((_intact(single) for single in bench.tables("single") if metric_of(single) == metric), math.nan)
+    whole = next((_intact(single) for single in bench.tables("single") if _alike(single, table)), math.nan)
     rows = rows.assign(metric=metric, little=LITTLE * scale(metric, whole), **stake(bench, metric))
     return judged(judge, beside(rows, f"michel2019-{name}", ["kind", "layer"]))
+
+
+def _alike(single: pd.DataFrame, table: pd.DataFrame) -> bool:
+    """Return whether effects of single heads are of the same model, text and metric as a table."""
+    return metric_of(single) == metric_of(table) and all(
+        field(single, name, effect_of(single)) == field(table, name) for name in ("weights", "text")
+    )
 
 
 def _near(table: pd.DataFrame) -> list[Holds]:
@@ -260,8 +274,10 @@ def _intact(table: pd.DataFrame) -> float:
 
 def cost_of_all(table: pd.DataFrame) -> str:
     """Describe the cost of removing all heads in words."""
-    cost = Interval.of(table.iloc[0], "all").scaled(100)
-    return UNKNOWN if math.isnan(cost.value) else f"all of them cost {cost:.0f} %"
+    cost, metric = Interval.of(table.iloc[0], "all"), table.iloc[0].get("all.metric", "")
+    if math.isnan(cost.value):
+        return UNKNOWN
+    return f"all of them cost {amount(cost, metric) if metric == 'loss' else f'{cost.scaled(100):.0f} %'}"
 
 
 def _histogram(effects: pd.DataFrame, intact: float) -> Axes:

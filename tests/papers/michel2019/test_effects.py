@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.artefacts import cases, frame, judged, worth
 
+from headroles.papers.bench import Bench
 from headroles.papers.michel2019 import effects
+from headroles.tables import frame as heads
+from headroles.tables.io import save_table
 
 
 def single(*relative: float) -> pd.DataFrame:
@@ -57,6 +62,46 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
 @pytest.mark.parametrize("ends", [(-0.01, 0.01), (0.02, 0.1), (np.nan, np.nan)])
 def test_where_all_heads_are_worth_little_it_shows_nothing_that_one_is(name, ends):
     assert getattr(effects, f"{name}_claim")(worth(RULES[name][0], *ends)).holds is None
+
+
+def test_four_heads_for_the_worse_are_too_few_to_refute_a_half():
+    """0 of 4 has p 0.125 by the exact binomial test, 0 of 6 p 0.031; Wilson's interval of 0 of 4 is [0, 0.49]."""
+    assert effects.table1_claim(redundant(70, 0, 4, 0)).holds is None
+    assert effects.table1_claim(redundant(70, 0, 6, 0)).holds is False
+
+
+def test_changes_of_a_loss_are_nats_and_not_shares():
+    """Those of a loss have the bound 0.03 nats, whatever the loss is."""
+    table = worth(single(*[0.001] * 20, 0.018), 2, 4).assign(metric="loss", **{"all.metric": "loss"})
+    assert effects.fig1_claim(table).why == (
+        "21 of 21 heads change it by less than 0.03 nats with their intervals, 0 by more; the largest change is 0.018 "
+        "nats (layer 0 head 20); all of them cost 3.000 [2.000, 4.000] nats"
+    )
+
+
+def best_of(folder: Path, **of: str) -> Bench:
+    """A study of a classifier that keeps its best heads, and effects of single heads by another model or text."""
+    facts = {"weights": "w", "text": "t"}
+    index = heads.index({("enc-self", 0): 2})
+    for name, columns, signature in (
+        ("best-accuracy-zero", {"head": [0], "effect": [0.0], "low": [-0.01], "high": [0.01], "p": [0.5]}, facts),
+        (
+            "ablation-accuracy-single-zero",
+            {f"ablation[accuracy]{end}": [-0.1, 0.0] for end in ("", ".low", ".high", ".p", ".holm")},
+            facts | of,
+        ),
+    ):
+        rows = index[:1].droplevel("head") if "effect" in columns else index
+        text = "|".join(
+            f"{key}:{value}" for key, value in (signature | {"metric": "Accuracy()", "intact": "0.9"}).items()
+        )
+        save_table(heads.table(columns, rows, text), folder / f"{name}.parquet")
+    return Bench([folder])
+
+
+@pytest.mark.parametrize(("of", "little"), [({}, 0.027), ({"text": "u"}, np.nan), ({"weights": "v"}, np.nan)])
+def test_the_whole_score_is_that_of_the_same_model_and_text(tmp_path, of, little):
+    assert effects.table3(best_of(tmp_path, **of)).table["little"].tolist() == pytest.approx([little], nan_ok=True)
 
 
 def test_half_of_the_significant_heads_must_be_for_the_better():

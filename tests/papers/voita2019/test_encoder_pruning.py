@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
-from helpers.artefacts import cases, frame, judged, worth
+from helpers.artefacts import cases, frame, judged, put, worth
 
 from headroles.papers.bench import Bench
+from headroles.papers.needs import Missing
 from headroles.papers.voita2019 import encoder_pruning
 
 
@@ -30,6 +33,36 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
 @pytest.mark.parametrize(("rule", "table", "answer"), cases(encoder_pruning, RULES))
 def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     judged(rule, table, answer)
+
+
+def test_costs_of_a_loss_are_nats():
+    table = sizes(0.029, 0.037).assign(metric="loss", **{"all.metric": "loss"})
+    assert encoder_pruning.fig7_claim(table).why == (
+        "with 10 of 48 heads left the control's score loses 0.020 [0.029, 0.037] nats, without any and without "
+        "training 0.500 nats"
+    )
+
+
+def swept(folder: Path, name: str, value: float, **more: object) -> Bench:
+    columns = {"enc-self": [48, 10], "value": [36.0, value], "low": [35.9, value - 0.1], "high": [36.1, value + 0.1]}
+    changes = {"change": [0, value - 36], "change.low": [0, value - 36.1], "change.high": [0, value - 35.9]}
+    put(folder / f"{name}.parquet", columns | changes | more, "model:m|metric:BLEU(beams=1)")
+    return Bench([folder])
+
+
+@pytest.mark.parametrize(
+    "other", ["sizes-l0-dec-self-enc-self", "sizes-l0-cross-enc-self", "sizes-importance-enc-self"]
+)
+def test_only_gates_of_the_encoder_are_shown(tmp_path, other):
+    """Tables of other kinds and strategies come earlier by the alphabet."""
+    swept(tmp_path, other, 10.0)
+    bench = swept(tmp_path, "sizes-l0-enc-self", 35.9)
+    assert encoder_pruning.fig7(bench).table.set_index("heads")["value"].loc[10].max() == 35.9
+
+
+def test_hard_coded_heads_are_not_removed(tmp_path):
+    with pytest.raises(Missing, match="some are hard-coded$"):
+        encoder_pruning.fig7(swept(tmp_path, "sizes-l0-enc-self", 35.9, hard_coded=[0, 38]))
 
 
 def test_formulas_are_the_papers():

@@ -16,7 +16,9 @@ def functions(*counts: tuple[float, float]) -> pd.DataFrame:
 
 
 def commonest(low: float, high: float) -> pd.DataFrame:
-    return frame("relation share low high paper", ("nsubj", 0.4, low, high, 0.35))
+    return frame(
+        "relation share low high paper", *((one, 0.4, low, high, 0.35) for one in ("nsubj", "obj", "amod", "advmod"))
+    )
 
 
 def dependencies(low: float, high: float) -> pd.DataFrame:
@@ -39,3 +41,18 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
 @pytest.mark.parametrize(("rule", "table", "answer"), cases(heads, RULES))
 def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     judged(rule, table, answer)
+
+
+def test_relations_that_are_missing_are_not_found():
+    """Trees with the relation dobj have no obj: subjects alone are not both."""
+    table = dependencies(0.5, 0.7)
+    assert heads.table1_claim(table.query("relation != 'obj'")).holds is None
+    assert heads.table1_claim(table.assign(ours=table["ours"].where(table["relation"] != "obj"))).holds is None
+    assert heads.fig3_claim(commonest(0.36, 0.5).query("relation == 'amod'")).holds is None
+
+
+def test_the_best_of_many_heads_must_be_better_than_the_best_of_many_by_chance():
+    """48 heads whose interval is a tenth wide to each side: the best is 0.2 above 0.4 now and then."""
+    table = dependencies(0.51, 0.71)
+    assert heads.fig4_claim(table).holds is True
+    assert heads.fig4_claim(table.assign(of=48)).holds is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.artefacts import cases, frame, judged
+from helpers.artefacts import cases, frame, judged, put
 
+from headroles.papers.bench import Bench
 from headroles.papers.voita2019 import pruning
 
 
@@ -44,6 +45,22 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
 def test_what_was_not_trained_alike_is_not_compared(table):
     verdict = pruning.table2_claim(table)
     assert (verdict.holds, verdict.comparable, verdict.answer) == (None, False, "not comparable")
+
+
+@pytest.mark.parametrize(("base", "steps"), [([("base", 9000)], 9454), ([], np.nan)])
+def test_the_steps_before_pruning_count(tmp_path, base, steps):
+    """A model that was trained for 9,000 steps and pruned in 454 is no fair comparison for one of 900."""
+    lengths = [*base, ("finetuned", 454), ("scratch", 900)]
+    what, counts = zip(*lengths, strict=True)
+    put(tmp_path / "trainings.parquet", {"what": what, "steps": counts, "epochs": np.nan})
+    ends = {
+        f"{name}{end}": [value] for name, value in (("finetuned", 30), ("scratch", 20)) for end in ("", ".low", ".high")
+    }
+    put(tmp_path / "scratch.parquet", {"heads": [72], "e": [8], "d": [32], "c": [32], **ends}, "metric:BLEU(beams=1)")
+    put(tmp_path / "sizes-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
+    artefact = pruning.table2(Bench([tmp_path]))
+    assert artefact.table["steps.finetuned"].max() == pytest.approx(steps, nan_ok=True)
+    assert artefact.verdict.answer == "not comparable"
 
 
 def test_sizes_of_an_untrained_toy_do_not_satisfy_the_rule_of_fig9():
