@@ -74,6 +74,13 @@ def test_sizes_of_an_untrained_toy_do_not_satisfy_the_rule_of_fig9():
     )
 
 
+def test_a_difference_of_one_head_refutes_nothing():
+    yes = kinds(3, 14, 19)
+    assert pruning.fig9_claim(yes).holds is True
+    more = pd.concat([yes, frame("heads of enc-self dec-self cross", (135, 144, 45, 44, 46))], ignore_index=True)
+    assert pruning.fig9_claim(more).holds is None
+
+
 def test_kinds_with_unlike_numbers_of_heads_are_compared_by_the_share_that_is_kept():
     """The encoder has twice as many heads, and keeps a tenth of them where cross-attention keeps most of its own."""
     rows = (192, 192, 96, 48, 48), (146, 192, 50, 48, 48), (90, 192, 14, 36, 40), (50, 192, 6, 14, 30)
