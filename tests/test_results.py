@@ -7,8 +7,10 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import headroles as hr
 
@@ -552,15 +554,24 @@ def test_strategies():
         assert "{:.3f} [{:.3f}, {:.3f}]".format(*after.loc[strategy, ["gain", "gain.low", "gain.high"]]) in page
     draws = table("minilm-mrpc/contest/contest-seeds").query("tuned and strategy == 'random'")["value"]
     assert [f"{value:.3f}" for value in sorted(draws)] == ["0.663", "0.765", "0.774"]
-    mpnet = table("mpnet-sst2/contest/contest-seeds").set_index(["strategy", "tuned"])
+    mpnet = table("mpnet-sst2/contest/contest").set_index(["strategy", "tuned"])
     for strategy in ("all heads", "random", "bottom", "middle", "top"):
-        rows = (mpnet.loc[(strategy, tuned), ["value", "low", "high"]] for tuned in (False, True))
-        assert "| {} | {} |".format(*("{:.3f} [{:.3f}, {:.3f}]".format(*row) for row in rows)) in page
-    left = mpnet["value"].xs(True, level="tuned")
-    behind = 100 * (left.pop("all heads") - left)
-    assert left.idxmax() == "top"
+        both = [mpnet.loc[(strategy, tuned), list(mpnet.filter(regex="^value"))] for tuned in (False, True)]
+        assert "| {} | {} |".format(*("{:.3f} [{:.3f}, {:.3f}]".format(*row) for row in both)) in page
+    places = mpnet.xs(True, level="tuned").loc[["bottom", "middle", "top"]]
+    for row in places[["gain", "gain.low", "gain.high"]].to_numpy():
+        assert "{:.3f} [{:.3f}, {:.3f}]".format(*row) in page
+    assert (places["gain.high"] < 0).to_dict() == {"bottom": True, "middle": False, "top": False}
     assert mpnet["value"]["top", False] == pytest.approx(0.530, abs=5e-4)  # one class
-    assert f"stays {behind.min():.1f} to {behind.max():.1f} points behind the whole model" in page
+    seeds = table("mpnet-sst2/contest/contest-seeds").query("tuned").set_index(["strategy", "seed"])["value"]
+    costs = 100 * (seeds["all heads"] - seeds["random"])
+    assert costs.index.tolist() == [0, 1, 2]
+    half = stats.t.isf(0.025, 2) * costs.std() / np.sqrt(3)
+    assert costs.mean() - half < 0 < costs.mean() + half
+    said = (
+        "Chance costs {:.1f} points of the whole model that was trained alike ({:.1f}, {:.1f} and {:.1f} in the three"
+    )
+    assert said.format(costs.mean(), *costs) in page
     speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
     says("strategies", f"{speed.iloc[0]:.2f} times as fast in batches of 64")
 
