@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def weight_change(
     table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
     if study is not None:
         kept.save(f"compensation-{seed}", table)
-        seeds = [kept.load(name) for name in kept.names() if name.startswith("compensation-")]
+        seeds = [kept.load(name) for name in kept.names() if re.fullmatch(r"compensation--?\d+", name)]
         if len(seeds) >= 3 and all(seed.index.equals(index) for seed in seeds):
             kept.save("uniformity", alike(seeds))
     return table

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.artefacts import cases, frame, gained, judged, tuned
+from helpers.artefacts import cases, frame, gained, judged, put, tuned
+from helpers.prunings import learnt
+from helpers.trainings import films, tokenizer
 
 from headroles.papers import budhraja2020
+from headroles.papers.artefact import bounded
+from headroles.papers.bench import Bench
+from headroles.papers.preparation import Material
+from headroles.papers.workflow import Workflow
+from headroles.pruning.weight_changes import alike
+from headroles.tables import frame as heads
+from headroles.tables.io import load_table, save_table
 
 
 def chance(low: float, high: float) -> pd.DataFrame:
@@ -24,9 +35,9 @@ def places(middle: tuple[float, float], consecutive: tuple[float, float]) -> pd.
     return tuned(frame("question taken heads gain low high", *rows))
 
 
-def moved(p: float, cv: float, whole: float = 0.01) -> pd.DataFrame:
+def moved(p: float, cv: float, more: tuple[float, float] = (0.01, 0.02)) -> pd.DataFrame:
     row = {"of": "moved[all] of heads", "cv": cv, "largest over mean": 1 + cv, "w": 0.5, "p": p}
-    return tuned(pd.DataFrame([row | {"moved": 0.02, "moved.whole": whole}]))
+    return tuned(pd.DataFrame([row | dict(zip(bounded("more"), (sum(more) / 2, *more), strict=True))]))
 
 
 RULES = {  # tables with which a claim holds, does not hold, and cannot be decided
@@ -35,7 +46,7 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
     "claim3": (
         places((0.1, 0.2), (0.1, 0.2)), places((-0.2, -0.1), (0.1, 0.2)), places((-0.1, 0.2), (0.1, 0.2))
     ),
-    "claim4": (moved(0.5, 0.05), moved(0.001, 0.3), moved(0.5, 0.3)),
+    "claim4": (moved(0.5, 0.05), moved(0.001, 0.3), moved(0.5, 0.05, (-0.01, 0.02))),
 }  # fmt: skip
 
 
@@ -56,3 +67,190 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
 def test_what_was_not_trained_alike_is_not_compared(rule, table):
     verdict = rule(table)
     assert (verdict.holds, verdict.comparable, verdict.answer) == (None, False, "not comparable")
+
+
+# --- what the tables of the claims hold ------------------------------------------------------------------------------
+
+
+def contest(*rows: tuple[object, ...]) -> dict[str, list[object]]:
+    """A comparison by rows of strategy, heads, tuned, value, half width and gain."""
+    columns = ["strategy", "heads", "tuned", *bounded("value"), *bounded("gain")]
+    full = [
+        (*row[:3], value := row[3], value - row[4], value + row[4], gain := row[5], gain - row[4], gain + row[4])
+        for row in rows
+    ]
+    return frame(" ".join(columns), *full).to_dict("list")
+
+
+def lengths(folder: Path, epochs: float = 3.0) -> Path:
+    return put(folder / "trainings.parquet", {"what": ["retrained"], "steps": [1000], "epochs": [epochs]})
+
+
+def fought(folder: Path, whole: float, step: float, metric: str = "Loss()", half: float = 0.006) -> Bench:
+    """A study of pruning at random, which changes the metric by `step`, and by importance, by half of it.
+
+    Without training nine times as much.
+    """
+    parts = ("all heads", 72, 0, np.nan), ("random", 36, 1, np.nan), ("importance", 36, 0.5, -0.5)
+    rows = [
+        (name, heads, tuned, whole + share * times * step, half, gain * times * step)
+        for tuned, times in ((False, 9), (True, 1))
+        for name, heads, share, gain in parts
+    ]
+    put(folder / "contest.parquet", contest(*rows), f"model:m|metric:{metric}")
+    lengths(folder)
+    return Bench([folder])
+
+
+def test_the_first_claims_table_has_one_unit_a_metric_and_no_training_that_is_not_ours(tmp_path):
+    table = budhraja2020.claim1(fought(tmp_path, 0.8, -0.01, "Accuracy()")).table
+    theirs, ours = table[table["of"] != "here"], table[table["of"] == "here"]
+    assert ours["metric"].tolist() == ["accuracy"] * 2
+    assert theirs["metric"].tolist() == ["accuracy"] * 4 + ["matthews"]
+    assert theirs["value"].tolist() == pytest.approx([0.828, 0.898, 0.900, 0.901, 0.548])
+    assert theirs["whole"].tolist() == pytest.approx([0.845, 0.915, 0.909, 0.926, 0.560])
+    assert theirs["cost"].tolist() == pytest.approx([1 - 82.8 / 84.5, 1.7 / 91.5, 0.9 / 90.9, 2.5 / 92.6, 1.2 / 56])
+    assert theirs[["steps", "epochs"]].isna().all(axis=None)
+    assert ours["epochs"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("whole", [0.5, 3.5, 8.0])
+@pytest.mark.parametrize(("step", "first", "second"), [(0.01, True, True), (0.08, False, False)])
+def test_a_little_of_a_loss_is_in_nats_whatever_the_loss(tmp_path, whole, step, first, second):
+    bench = fought(tmp_path, whole, step)
+    verdict = budhraja2020.claim1(bench).verdict
+    assert verdict.holds is first
+    assert f"random pruning, after training, loses {step:.3f} [" in verdict.why
+    assert "] nats with 36 heads left; trained" in verdict.why
+    assert "%" not in verdict.why
+    assert budhraja2020.claim2(bench).verdict.holds is second
+
+
+def test_a_little_of_a_score_is_a_share(tmp_path):
+    bench = fought(tmp_path, 40.0, -0.5, "BLEU(beams=1)", half=0.3)
+    verdict = budhraja2020.claim1(bench).verdict
+    assert verdict.holds is True
+    assert "random pruning, after training, loses of the score: 1.2 [0.2, 2.3] % with 36 heads left" in verdict.why
+    assert budhraja2020.claim2(bench).verdict.holds is True
+
+
+def test_few_seeds_widen_for_many_comparisons_by_t(tmp_path):
+    bench = fought(tmp_path, 3.5, 0.08, half=0.02)  # a gain of 0.04 [0.02, 0.06] nats
+    assert budhraja2020.claim2(bench).table["seeds"].isna().all()
+    put(tmp_path / "contest-seeds.parquet", {"seed": [0, 1, 2] * 2})
+    single = budhraja2020.claim2(bench)
+    assert single.table["seeds"].tolist() == [3]
+    assert "0.040 [0.020, 0.060] (1 comparisons)" in single.verdict.why
+    eight = pd.concat([single.table] * 8, ignore_index=True)
+    answers = {seeds: budhraja2020.claim2_claim(eight.assign(seeds=seeds)) for seeds in (3, 10_000, np.nan, 1)}
+    assert [verdict.holds for verdict in answers.values()] == [None, False, False, None]
+    assert "0.040 [-0.019, 0.099] (8 comparisons)" in answers[3].why
+    assert "0.040 [0.012, 0.068] (8 comparisons)" in answers[10_000].why
+    assert budhraja2020.claim2_claim(eight.drop(columns="seeds")) == answers[np.nan]
+
+
+def placed(folder: Path, *, middle: float) -> Bench:
+    """A study of places; the bottom's alternating layers keep 0.9, the middle's `middle`."""
+    after = {"bottom": 0.7, "middle": 0.6, "top": 0.5, "bottom alternating": 0.9, "top alternating": 0.8}
+    values = after | {"ends": 0.8, "middle alternating": middle, "random": 0.7}
+    rows = [
+        (name, 36, tuned, value - 0.1 * (not tuned), 0.01, np.nan) for name, value in values.items()
+        for tuned in (False, True)
+    ]  # fmt: skip
+    put(folder / "contest.parquet", contest(*rows), "model:m|metric:Accuracy()")
+    lengths(folder)
+    return Bench([folder])
+
+
+@pytest.mark.parametrize("repeated", [0.9, 0.8])
+def test_layers_pruned_twice_are_compared_once(tmp_path, repeated):
+    consecutive = [
+        budhraja2020.claim3(placed(tmp_path / str(middle), middle=middle)).table.query("question == 'consecutive'")
+        for middle in (repeated, 0.85)
+    ]
+    pairs = [f"{place} alternating rather than {place}" for place in ("bottom", "middle", "top")]
+    assert consecutive[0]["taken"].tolist() == pairs[::2]
+    assert consecutive[1]["taken"].tolist() == pairs
+
+
+def compensated(folder: Path, *more: float) -> Bench:
+    """A study whose heads move alike, with a seed for each `more` in which they move so much more than unpruned."""
+    index = heads.index({("enc-self", 0): 8})
+    rng = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    tables = []
+    for seed, surplus in enumerate(more):
+        whole = 0.02 + 0.01 * seed + 0.0005 * rng.standard_normal(8)
+        whole[:2] += 0.1  # heads that were pruned
+        tables.append(heads.table({"moved[all]": whole[2:] + surplus}, index[2:], "model:m|before:w|after:x"))
+        save_table(tables[-1], folder / f"compensation-{seed}.parquet")
+        if not np.isnan(surplus):
+            full = heads.table({"moved[all]": whole}, index, "model:m|before:w|after:y")
+            save_table(full, folder / f"compensation-whole-{seed}.parquet")
+        else:
+            tables[-1]["moved[all]"] = whole[2:]
+    save_table(alike(tables), folder / "uniformity.parquet")
+    lengths(folder)
+    return Bench([folder])
+
+
+def test_heads_that_move_more_without_the_others_make_up_for_them(tmp_path):
+    """Seed by seed and of the same heads: seeds differ by more than what pruning adds."""
+    made = budhraja2020.claim4(compensated(tmp_path / "more", 0.003, 0.004, 0.005))
+    assert made.verdict.holds is True
+    assert "they move 0.004 [0.0015, 0.0065] more than without pruning" in made.verdict.why
+    row = made.table.set_index("of").loc["moved[all] of heads"]
+    assert row["moved"] - row["moved.whole"] == pytest.approx(row["more"]) == pytest.approx(0.004)
+    assert budhraja2020.claim4(compensated(tmp_path / "unsure", 0.0, 0.004, 0.008)).verdict.holds is None
+    assert budhraja2020.claim4(compensated(tmp_path / "less", -0.003, -0.004, -0.005)).verdict.holds is None
+
+
+def test_movement_without_its_counterpart_is_undecided(tmp_path):
+    bench = compensated(tmp_path, 0.003, 0.004, 0.005)
+    for path in tmp_path.glob("compensation-whole-*"):
+        path.unlink()
+    verdict = budhraja2020.claim4(bench).verdict
+    assert verdict.holds is None
+    assert "how much they move without pruning is unknown" in verdict.why
+
+
+def test_a_workflow_trains_with_and_without_pruning(tmp_path):
+    material = Material(films(16), films(8, 1), films(8, 2))
+    run = Workflow(tmp_path, learnt(), tokenizer(), material, seeds=1, tune={"rate": 1e-3, "batch": 8})
+    made = budhraja2020.claim4(Bench([tmp_path], run))
+    folder = tmp_path / "compensation"
+    names = {f"compensation-{arm}{seed}" for arm in ("", "whole-") for seed in range(3)}
+    assert {path.stem for path in folder.glob("*.parquet")} == names | {"uniformity"}
+    pruned, whole = (load_table(folder / f"compensation-{name}1.parquet") for name in ("", "whole-"))
+    assert (len(pruned), len(whole)) == (4, 8)
+    assert (whole["moved[all]"] > 0).all()
+    assert made.table[bounded("more")].notna().all(axis=None)
+    assert "more than without pruning" in made.verdict.why
+
+
+def test_only_the_length_of_the_same_study_counts(tmp_path):
+    """Another study's training was long: it says nothing of this one."""
+    study, other = tmp_path / "study", tmp_path / "other"
+    fought(other, 3.5, 0.01)
+    fought(study / "contest", 3.5, 0.01)
+    (study / "contest" / "trainings.parquet").unlink()
+    (other / "contest.parquet").unlink()
+    bench = Bench([other, study])
+    verdict = budhraja2020.claim1(bench).verdict
+    assert (verdict.answer, "the length of training is unknown" in verdict.why) == ("not comparable", True)
+    assert [path for path in bench.used if path.name == "trainings.parquet"] == []
+    lengths(study / "pruning", epochs=2)  # as a workflow keeps it
+    assert budhraja2020.claim1(Bench([study, other])).table["epochs"][0] == 2
+    lengths(study, epochs=4)
+    assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 4
+    lengths(study / "contest", epochs=5)
+    assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 5
+
+
+def test_an_untrained_model_has_the_length_of_the_study_beside_it(tmp_path):
+    study = tmp_path / "study"
+    fought(study / "untrained", 3.5, 0.01)
+    (study / "untrained" / "trainings.parquet").unlink()
+    lengths(study / "pruning", epochs=2)
+    untrained = Bench([study / "untrained"], shared=Bench([study]))
+    assert budhraja2020.claim1(untrained).table["epochs"][0] == 2

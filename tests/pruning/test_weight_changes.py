@@ -15,6 +15,7 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
+from headroles.tables.io import save_table
 
 
 def test_what_did_not_move_did_not_move():
@@ -83,6 +84,15 @@ def test_uniform_movement_differs_from_heads_that_always_move_most():
         ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
     ):
         uniformity([moved(base)] * 2)
+
+
+def test_fine_tunings_of_the_whole_model_are_no_seeds_of_the_pruned_ones(tmp_path):
+    before = zoo.tiny("bert")
+    save_table(weight_change(before, zoo.tiny("bert")), tmp_path / "compensation-whole-0.parquet")
+    for seed in range(3):
+        after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
+        weight_change(before, after, seed=seed, study=tmp_path)
+    assert (tmp_path / "uniformity.parquet").is_file()
 
 
 @pytest.mark.parametrize(
