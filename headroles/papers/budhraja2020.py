@@ -26,7 +26,7 @@ from headroles.papers.artefact import (
     provided,
     some,
 )
-from headroles.papers.bench import LITTLE, Bench, gains, metric_label, metric_of, scale
+from headroles.papers.bench import LITTLE, Bench, amount, gains, metric_label, metric_of, scale
 from headroles.papers.needs import NEEDS, Missing, Need, functions
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -116,12 +116,9 @@ def claim1_claim(table: pd.DataFrame) -> Verdict:
         for flags in (here["tuned"], ~here["tuned"])
     )
     needed = some(cost.above(LITTLE) for _, cost in untuned)
-    if "metric" in table and table["metric"].iloc[0] == "loss":
-        text = "loses " + ", ".join(f"{cost:.3f} nats with {heads:.0f}" for heads, cost in tuned)
-    else:
-        text = ", ".join(f"{cost.scaled(100):.1f} % with {heads:.0f}" for heads, cost in tuned)
-        text = f"loses of the score: {text}"
-    text = f"random pruning, after training, {text} heads left"
+    metric = here.iloc[0].get("metric", "") if len(here) else ""
+    text = ", ".join(f"{amount(cost, metric)} with {heads:.0f}" for heads, cost in tuned)
+    text = f"random pruning, after training, loses of the score: {text} heads left"
     return _after_training(provided(some(cost.below(LITTLE) for _, cost in tuned), needed), text, table)
 
 
