@@ -110,6 +110,7 @@ def _set_up() -> None:
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("headroles: %(message)s"))
+    handler.addFilter(_Once())
     logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
     logging.getLogger("transformers.modeling_utils").addFilter(_no_report)
@@ -122,6 +123,20 @@ def _set_up() -> None:
 def _no_report(record: logging.LogRecord) -> bool:
     """Leave out transformers' reports of missing weights, of which there is a sentence of ours."""
     return not any(words in record.getMessage() for words in ("LOAD REPORT", "both are absent from the checkpoint"))
+
+
+class _Once(logging.Filter):
+    """Shows a message once: commands of many steps warn of the same thing in many of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record has a new message."""
+        new = (message := record.getMessage()) not in self.shown
+        self.shown.add(message)
+        return new
 
 
 class _Formatter(logging.Formatter):

@@ -53,7 +53,7 @@ def summarised(command: Command) -> Callable[..., None]:
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command.run(given)
-            record.warnings = [advice(warning, command.name) for warning in record.warnings]
+            record.warnings = list(dict.fromkeys(advice(warning, command.name) for warning in record.warnings))
             record.left_out = {name: advice(reason, command.name) for name, reason in record.left_out.items()}
             following = record.following + list(_following(command.name, {**given, **record.words}))
             if as_json:

@@ -645,3 +645,10 @@ def test_a_fifo_is_no_output(models):
         f"headroles: {models / 'fifo'} is a device or FIFO; expected the name of a file\n",
     )
     assert (models / "fifo").is_fifo()
+
+
+def test_a_warning_of_many_steps_is_shown_once():
+    code = "import logging; from headroles.cli import main; main._set_up(); log = logging.getLogger('headroles.a')\n"
+    code += "for number in (1, 2, 1, 1): log.warning('%d texts', number)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["headroles: 1 texts", "headroles: 2 texts"]

@@ -105,6 +105,16 @@ def test_on_a_terminal_a_warning_is_shown_as_it_comes_and_not_again(capsys, monk
         assert capsys.readouterr().out.splitlines() == shown
 
 
+def test_what_is_warned_of_in_many_steps_is_one_note(capsys):
+    class Warned(Command):
+        def run(self, _):
+            for _ in range(3):
+                logging.getLogger("headroles.scores").warning("few texts")
+
+    summarised(Warned("demo"))(as_json=False, study="x")
+    assert capsys.readouterr().out.splitlines() == ["note: few texts"]
+
+
 def test_figures_are_asked_for_after_the_command_too(capsys):
     class Drawn(Command):
         def run(self, _):

@@ -120,7 +120,7 @@ def test_a_little_of_a_loss_is_in_nats_whatever_the_loss(tmp_path, whole, step, 
     bench = fought(tmp_path, whole, step)
     verdict = budhraja2020.claim1(bench).verdict
     assert verdict.holds is first
-    assert f"random pruning, after training, loses {step:.3f} [" in verdict.why
+    assert f"random pruning, after training, loses of the score: {step:.3f} [" in verdict.why
     assert "] nats with 36 heads left; trained" in verdict.why
     assert "%" not in verdict.why
     assert budhraja2020.claim2(bench).verdict.holds is second
