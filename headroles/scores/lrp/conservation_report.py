@@ -159,11 +159,20 @@ def totals(report: pd.DataFrame) -> dict[str, float]:
 
 
 def worst(report: pd.DataFrame) -> tuple[str, float]:
-    """Return the module of the row of a report of `balance` with the largest residue, and the residue."""
-    row = int(report["residue"].abs().to_numpy().argmax())
-    place, residue = report.index[row], float(report["residue"].iloc[row])
-    ends = {OUTPUT: "what follows the last layers", INPUT: "what precedes the first layer"}
-    return {**ends, **report.attrs["modules"]}[place], residue
+    """Return the module of the row of a report of `balance` with the largest residue, and the residue.
+
+    In some families (XLM) a layer is its attention alone, and the stream passes outside: the rows "output" and "input"
+    and what is lost between layers are then a single residue.
+    """
+    residues = report["residue"]
+    between = totals(report)["residue"] - float(residues.sum())
+    names = {OUTPUT: "what follows the last layers", INPUT: "what precedes the first layer", **report.attrs["modules"]}
+    if abs(between) > 1e-4:
+        outside = residues[OUTPUT] + residues[INPUT] + between
+        residues = residues.drop(INPUT)
+        residues[OUTPUT], names[OUTPUT] = outside, "what is outside the layers"
+    row = int(residues.abs().to_numpy().argmax())
+    return names[residues.index[row]], float(residues.iloc[row])
 
 
 class _Entry(NamedTuple):
