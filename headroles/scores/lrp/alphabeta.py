@@ -102,7 +102,7 @@ class ExactLinear(Function):
     @staticmethod
     def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y, bias = ctx.saved_tensors
-        return _exact(c * y, x, x[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
+        return _exact(c * y, x, _value(x)[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
 
 
 class ExactNorm(Function):
@@ -122,7 +122,7 @@ class ExactNorm(Function):
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
         jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
-        z = weight[:, None] * rstd[..., None] * jacobian * x[..., None, :] + bias[:, None] / n
+        z = weight[:, None] * rstd[..., None] * jacobian * _value(x)[..., None, :] + bias[:, None] / n
         return _exact(c * y, x, z), None, None, None, None
 
 
@@ -178,13 +178,24 @@ def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object
 
 
 def kept(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """Pass all R of an activation, also where it is 0: its value is then replaced by a tiny number."""
+    """Pass all R of an activation, also its part of a bias where it is 0: its value is then replaced by `_stand_in`."""
 
     def f(x: Tensor) -> Tensor:
         y = func(x, *args, **kwargs)
-        return y.masked_fill(y == 0, torch.finfo(y.dtype).tiny ** 0.5)
+        return y.masked_fill(y == 0, _stand_in(y))
 
     return whole(f, x)
+
+
+def _stand_in(x: Tensor) -> float:
+    """Return the tiny number that stands for 0, since R = x c is 0 there whatever the cotangent."""
+    return float(torch.finfo(x.dtype).tiny ** 0.5)
+
+
+def _value(x: Tensor) -> Tensor:
+    """Return x with 0 where a number stands for it, also times a gate: as the only contribution it would take half."""
+    gated = 1 if x.dtype == torch.float16 else 1e4  # in float16 that would be a number like others
+    return torch.where(x.abs() <= _stand_in(x) * gated, 0.0, x)
 
 
 def attend(call: Call) -> Tensor:
