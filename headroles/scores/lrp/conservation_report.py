@@ -64,6 +64,9 @@ def conservation(
 
     Corpus, tokenizer and model are checked as by `headroles.score`.
 
+    All steps of a batch are sent back at once. By the rules of Voita, which are not linear in what is sent back, the
+    numbers are therefore those of the sum of the steps, not the mean of the numbers of each step.
+
     Args:
         model: the model.
         tokenizer: tokenizer of the model.
