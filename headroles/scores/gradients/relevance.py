@@ -22,6 +22,7 @@ from headroles.scores.objectives import Targets
 CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
 LEAK = 0.02  # residue above which a conserving rule set lacks a rule for some operation of the model
 LEAK_IN_HALF = 0.1  # in float16 and bfloat16: tiny models reach 0.07 by rounding
+NEGATIVE, NEGATIVE_IN_HALF = 1e-5, 1e-2  # relevance below 0 that is taken for rounding, by the rules of Voita
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +35,10 @@ class Relevance(GradientScore):
     `relevance[rules logit]`.
 
     The rules "cp", "cp-gate" and those of Voita conserve relevance: that of the inputs and of the biases add up to the
-    target. Where more than `max_residue` of it is missing in the first batch, ValueError is raised: the rules lack one
-    for an operation of the model, or relevance has both signs, which the rules of Voita do not conserve (experts,
-    convolutions). "attn", "gradient" and rules with `epsilon` promise nothing and are not checked.
+    target. Where more than `max_residue` of it is lost or invented in the first batch, in the whole model or in a
+    layer, ValueError is raised: the rules lack one for an operation of the model, or relevance has both signs, which
+    the rules of Voita do not conserve (experts, convolutions). By these, a head with relevance below 0 raises it, too,
+    in any batch. "attn", "gradient" and rules with `epsilon` promise nothing and are not checked.
 
     Args:
         rules: LRP rule set (`headroles.scores.lrp.composites.table`); "gradient" for gradient x input.
@@ -48,8 +50,9 @@ class Relevance(GradientScore):
         chunk: number of steps in one backward pass, which bounds memory.
         objective: name or instance of the target; default: the largest logit of each step, for a classifier its class,
             for an encoder a similarity.
-        max_residue: largest share of the target, by size, that a conserving rule set may lose; default 0.02, and 0.1
-            for models in half precision. Numbers do not depend on it.
+        max_residue: largest share of the target, by size, that a conserving rule set may lose or invent; default 0.02,
+            and 0.1 for models in half precision. If given, relevance below 0 is accepted, too. Numbers do not depend
+            on it.
 
     Raises:
         ValueError: if an option is unknown or out of range.
@@ -90,22 +93,36 @@ class Relevance(GradientScore):
         return super().notes(model, target, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
 
     def _check_conserved(self, model: HeadModel, balance: pd.DataFrame) -> None:
-        half = torch.finfo(model.model.dtype).bits < 32
-        most = (LEAK_IN_HALF if half else LEAK) if self.max_residue is None else self.max_residue
-        size = balance.attrs["size"]  # of targets of both signs, which may cancel out
-        lost = abs(totals(balance)["residue"] * balance.attrs["explained"]) / size if size else 0.0
-        if lost > most:
-            place, share = worst(balance)
+        most = self.max_residue
+        if most is None:
+            most = LEAK_IN_HALF if _is_half(model) else LEAK
+        place, residue = worst(balance)  # what layers lose and others invent may cancel out in the whole
+        size = balance.attrs["size"]  # of targets of both signs, which may cancel out, too
+        scale = balance.attrs["explained"] / size if size else 0.0
+        whole, here = totals(balance)["residue"] * scale, residue * scale
+        if (lost := max(abs(whole), abs(here))) > most:
             raise ValueError(
-                f"{self.label} does not add up in {model.name}: got {100 * lost:.3g} % of the target that neither "
-                f"inputs nor biases account for, most of it in {place} ({100 * share:.3g} %); expected at most "
-                f"{100 * most:.3g} %; try rules='gradient' or the score 'importance', or accept the numbers by "
-                f"max_residue={lost * 1.01:.2g}"
+                f"{self.label} does not add up in {model.name}: got {100 * whole:.3g} % of the target that neither "
+                f"inputs nor biases account for, and {100 * here:.3g} % in {place}; expected at most {100 * most:.3g} "
+                f"%, lost or invented; try rules='gradient' or the score 'importance', or accept the numbers by "
+                f"max_residue={lost * 1.1:.2g}"
             )
+
+    def _check_positive(self, model: HeadModel, target: Targets, batch: Batch, lowest: float) -> None:
+        rounding = NEGATIVE_IN_HALF if _is_half(model) else NEGATIVE
+        if self.max_residue is not None or not lowest < -rounding:  # what is not finite is refused elsewhere
+            return
+        if not model.axis.even:  # whose processes all take the same passes
+            self._check_conserved(model, report(model, target, batch, self.rules))  # which names the layer
+        raise ValueError(
+            f"{self.label} is below 0 in {model.name}: got {100 * lowest:.3g} % of the target at a head; expected 0 or "
+            f"more, as the rules of Voita promise; try rules='cp' or the score 'importance', or accept the numbers by "
+            f"max_residue={LEAK}"
+        )
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the relevance of every head at every step."""
-        return head_gradients(
+        gradients = head_gradients(
             model,
             target,
             batch,
@@ -115,6 +132,9 @@ class Relevance(GradientScore):
             chunk=self.chunk,
             by_token=self.chosen(model).by_token,
         )
+        if self.rules.startswith("voita"):
+            self._check_positive(model, target, batch, float(gradients.gradients.min()))
+        return gradients
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the shares, or R itself, over steps: each [batch, heads]."""
@@ -133,3 +153,7 @@ class Relevance(GradientScore):
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `relevance[rules]` and `relevance[rules].size`."""
         return {self.label: sums["signed"] / sums["whole"], f"{self.label}.size": sums["size"] / sums["whole"].abs()}
+
+
+def _is_half(model: HeadModel) -> bool:
+    return torch.finfo(model.model.dtype).bits < 32

@@ -8,6 +8,7 @@ cotangents c = R / value, so that constants, views and sums need no rules.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -63,24 +64,30 @@ class AttentionContext(Context, Protocol):
     """What attention hands on to its `backward`."""
 
     scaling: float
+    cap: float
 
 
 class Attend(Function):
-    """Attention o = softmax(scaling q k') v: contributions are the Jacobian times q, k and v jointly."""
+    """Attention o = softmax(scaling q k') v: contributions are the Jacobian times q, k and v jointly.
+
+    With a soft cap, the softmax is of cap tanh(scaling q k' / cap).
+    """
 
     @staticmethod
-    def forward(ctx: AttentionContext, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: AttentionContext, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float, cap: float
+    ) -> Tensor:
         ctx.save_for_backward(q, k, v, o, a)
-        ctx.scaling = scaling
+        ctx.scaling, ctx.cap = scaling, cap
         return o.view_as(o)
 
     @staticmethod
-    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:  # noqa: D102
+    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:  # noqa: D102
         q, k, v, o, a = ctx.saved_tensors
-        cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a)
+        cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a, ctx.cap)
         by_q, by_k, by_v = ((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))
         scale = _ratio((c * o).abs().sum((-1, -2)), by_q + by_k + by_v)[..., None, None]
-        return cq * scale * ctx.scaling, ck * scale, cv * scale, None, None, None
+        return cq * scale * ctx.scaling, ck * scale, cv * scale, None, None, None, None
 
 
 class ExactLinear(Function):
@@ -95,7 +102,7 @@ class ExactLinear(Function):
     @staticmethod
     def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y, bias = ctx.saved_tensors
-        return _exact(c * y, x, x[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
+        return _exact(c * y, x, _value(x)[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
 
 
 class ExactNorm(Function):
@@ -115,7 +122,7 @@ class ExactNorm(Function):
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
         jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
-        z = weight[:, None] * rstd[..., None] * jacobian * x[..., None, :] + bias[:, None] / n
+        z = weight[:, None] * rstd[..., None] * jacobian * _value(x)[..., None, :] + bias[:, None] / n
         return _exact(c * y, x, z), None, None, None, None
 
 
@@ -171,13 +178,24 @@ def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object
 
 
 def kept(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """Pass all R of an activation, also where it is 0: its value is then replaced by a tiny number."""
+    """Pass all R of an activation, also its part of a bias where it is 0: its value is then replaced by `_stand_in`."""
 
     def f(x: Tensor) -> Tensor:
         y = func(x, *args, **kwargs)
-        return y.masked_fill(y == 0, torch.finfo(y.dtype).tiny ** 0.5)
+        return y.masked_fill(y == 0, _stand_in(y))
 
     return whole(f, x)
+
+
+def _stand_in(x: Tensor) -> float:
+    """Return the tiny number that stands for 0, since R = x c is 0 there whatever the cotangent."""
+    return float(torch.finfo(x.dtype).tiny ** 0.5)
+
+
+def _value(x: Tensor) -> Tensor:
+    """Return x with 0 where a number stands for it, also times a gate: as the only contribution it would take half."""
+    gated = 1 if x.dtype == torch.float16 else 1e4  # in float16 that would be a number like others
+    return torch.where(x.abs() <= _stand_in(x) * gated, 0.0, x)
 
 
 def attend(call: Call) -> Tensor:
@@ -186,25 +204,43 @@ def attend(call: Call) -> Tensor:
     k, v = (x.repeat_interleave(groups, 1) for x in (call.key, call.value))
     out = call.out.detach().transpose(1, 2)
     weights = call.weights.detach()
-    attended: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling)
+    if weights.shape[-1] != v.shape[-2] or _differ(weights @ v.detach(), out):
+        raise ValueError(
+            f"rules 'voita' need attention of which the output is its weights times the values: got another in "
+            f"{type(call.module).__name__}, as with a scale after the softmax; try rules='cp' or 'attn'"
+        )
+    cap = call.options.get("softcap")
+    attended: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling, math.inf if cap is None else cap)
     return attended.transpose(1, 2)
 
 
-def _attend(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _differ(a: Tensor, b: Tensor) -> bool:
+    """Return whether tensors differ beyond rounding, at least that of float32, in which some models attend."""
+    precision = max(torch.finfo(x.dtype).eps for x in (a, b, torch.empty(0))) ** 0.5
+    return bool((a - b).abs().max() > precision * b.abs().max())
+
+
+def _attend(
+    r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
     step = max(1, BLOCK // (k.numel() * k.shape[-1]))
     rows, ck, cv = [], torch.zeros_like(k[..., :1, :]), torch.zeros_like(r[..., :1, :])
     for block_r, block_q, block_o, block_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
-        cq, block_ck, block_cv = _block(block_r, block_q, k, v, block_o, block_a)
+        cq, block_ck, block_cv = _block(block_r, block_q, k, v, block_o, block_a, cap)
         rows.append(cq)
         ck, cv = ck + block_ck, cv + block_cv
     return torch.cat(rows, -2), ck, cv
 
 
-def _block(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    g = a[..., None] * (v[..., None, :, :] - o[..., :, None, :])  # d o_id / d score_ij: [batch, heads, i, j, d]
+def _block(
+    r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
     m = q[..., :, None, :] * k[..., None, :, :]  # contribution of k_je to score_ij: [batch, heads, i, j, e]
     above, below = m.clamp(min=0).sum(-1), m.clamp(max=0).sum(-1)
+    slope = 1 - ((above + below) / cap).tanh() ** 2  # of capped scores
+    # d o_id / d score_ij: [batch, heads, i, j, d]
+    g = (a * slope)[..., None] * (v[..., None, :, :] - o[..., :, None, :])
     rise, fall = g.clamp(min=0), g.clamp(max=0)
     e = g.transpose(-1, -2) @ k[..., None, :, :]  # d o_id / d q_ie
     d = q[..., None, :] * e

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.alphabeta import alphabeta
+from headroles.scores.lrp.linear_maps import damped, products
 from headroles.scores.lrp.rules import Operation, Rule
 
 Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
@@ -53,7 +54,8 @@ def table(rules: Rules, epsilon: float = 0.0) -> Table:
         return _common() | alphabeta(exact=rules == "voita-exact")
     composite = _common()
     if epsilon:
-        composite |= dict.fromkeys(lrp.LINEAR, partial(lrp.damped, epsilon))
+        composite |= dict.fromkeys(lrp.LINEAR, partial(damped, epsilon))
+        composite["every"] = partial(products, epsilon)
     if rules != "attn":
         composite |= dict.fromkeys(lrp.SOFTMAX, lrp.constant)
     if rules == "cp-gate":

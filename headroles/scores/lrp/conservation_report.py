@@ -24,7 +24,18 @@ from headroles.models.head_model import HeadModel, Model
 from headroles.scores import objectives
 from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
 from headroles.scores.lrp.context import applied, inside
-from headroles.scores.lrp.rules import ADD, GROUP_NORM, INSTANCE_NORM, LINEAR, NORM, SUBTRACT, Operand, Operation, Rule
+from headroles.scores.lrp.rules import (
+    ADD,
+    GROUP_NORM,
+    INSTANCE_NORM,
+    LINEAR,
+    NORM,
+    SUBTRACT,
+    Operand,
+    Operation,
+    Rule,
+    plain,
+)
 from headroles.scores.objectives import Name, Objective, Targets
 from headroles.scores.outputs import Output
 
@@ -52,6 +63,9 @@ def conservation(
     """Compute the conservation report of a rule set on a corpus.
 
     Corpus, tokenizer and model are checked as by `headroles.score`.
+
+    All steps of a batch are sent back at once. By the rules of Voita, which are not linear in what is sent back, the
+    numbers are therefore those of the sum of the steps, not the mean of the numbers of each step.
 
     Args:
         model: the model.
@@ -148,11 +162,20 @@ def totals(report: pd.DataFrame) -> dict[str, float]:
 
 
 def worst(report: pd.DataFrame) -> tuple[str, float]:
-    """Return the module of the row of a report of `balance` with the largest residue, and the residue."""
-    row = int(report["residue"].abs().to_numpy().argmax())
-    place, residue = report.index[row], float(report["residue"].iloc[row])
-    ends = {OUTPUT: "what follows the last layers", INPUT: "what precedes the first layer"}
-    return {**ends, **report.attrs["modules"]}[place], residue
+    """Return the module of the row of a report of `balance` with the largest residue, and the residue.
+
+    In some families (XLM) a layer is its attention alone, and the stream passes outside: the rows "output" and "input"
+    and what is lost between layers are then a single residue.
+    """
+    residues = report["residue"]
+    between = totals(report)["residue"] - float(residues.sum())
+    names = {OUTPUT: "what follows the last layers", INPUT: "what precedes the first layer", **report.attrs["modules"]}
+    if abs(between) > 1e-4:
+        outside = residues[OUTPUT] + residues[INPUT] + between
+        residues = residues.drop(INPUT)
+        residues[OUTPUT], names[OUTPUT] = outside, "what is outside the layers"
+    row = int(residues.abs().to_numpy().argmax())
+    return names[residues.index[row]], float(residues.iloc[row])
 
 
 class _Entry(NamedTuple):
@@ -217,11 +240,11 @@ class _Recorder:
             return self.entry(INPUT, "leaves", func(*args, **kwargs))
 
         def added(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
-            rule = base.get(func, _plain)
-            if rule is _plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
+            rule = base.get(func, plain)
+            if rule is plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
                 b = torch.full_like(a, b)  # a constant of the code, such as the 1 in (1 + up) gate
             if isinstance(a, Tensor) and isinstance(b, Tensor):
-                biases = rule is _plain  # a rule for sums gives them none
+                biases = rule is plain  # a rule for sums gives them none
                 a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
             return rule(func, a, b, *args, **kwargs)
 
@@ -231,7 +254,7 @@ class _Recorder:
             return func(tensors, *args, **kwargs)
 
         def normalised(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-            y = base.get(func, _plain)(func, x, *args, **kwargs)
+            y = base.get(func, plain)(func, x, *args, **kwargs)
             if not x.requires_grad:
                 return y
             shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
@@ -240,10 +263,10 @@ class _Recorder:
         rules: dict[Operation, Rule] = {F.embedding: embedded, torch.cat: joined}
         rules |= dict.fromkeys((*ADD, *SUBTRACT), added)
         rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
-        rules |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
-        rules |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
-        rules |= {func: self._with_bias(base.get(func, _plain), 4) for func in INSTANCE_NORM}
-        rules |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
+        rules |= {func: self._with_bias(base.get(func, plain), 2) for func in LINEAR}
+        rules |= {func: self._with_bias(base.get(func, plain), 3) for func in (*NORM, *GROUP_NORM)}
+        rules |= {func: self._with_bias(base.get(func, plain), 4) for func in INSTANCE_NORM}
+        rules |= {func: self._with_bias(base.get(func, plain), 0) for func in (torch.addmm, Tensor.addmm)}
         return rules
 
     def report(self, total: Tensor) -> pd.DataFrame:
@@ -304,7 +327,3 @@ class _Recorder:
             return base(func, *positional, **kwargs)
 
         return rule
-
-
-def _plain(func: Rule, *args: object, **kwargs: object) -> Tensor:
-    return func(*args, **kwargs)

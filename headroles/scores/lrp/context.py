@@ -15,7 +15,7 @@ from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import composites
 from headroles.scores.lrp.composites import Rules, Table
-from headroles.scores.lrp.rules import Rule
+from headroles.scores.lrp.rules import Rule, plain
 
 # parts of class names of activation modules outside torch and transformers.activations, written in several operations
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
@@ -113,8 +113,9 @@ class _Mode(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        rule = self.table.get(func)
-        return func(*args, **(kwargs or {})) if rule is None else rule(func, *args, **(kwargs or {}))
+        rule, every = self.table.get(func, plain), self.table.get("every")
+        call = rule if every is None else partial(every, rule)
+        return call(func, *args, **(kwargs or {}))
 
 
 def _remove_ended() -> None:

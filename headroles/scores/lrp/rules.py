@@ -17,7 +17,8 @@ from torch.autograd import Function
 
 from headroles.models.masking import Context
 
-Operation = Callable[..., object] | Literal["activation", "attention"]  # a torch function, or a part of the model
+# a torch function, a part of the model, or what is called with the rule of every function
+Operation = Callable[..., object] | Literal["activation", "attention", "every"]
 
 _CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
 LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
@@ -95,6 +96,11 @@ class FrozenNorm(Function):
         cx = (c if weight is None else c * weight) * rstd
         bias = c if ctx.needs_input_grad[3] else None  # autograd sums it to the shape of the bias
         return cx - cx.mean(ctx.dims, keepdim=True), None, None, bias, None
+
+
+def plain(func: Rule, *args: object, **kwargs: object) -> Tensor:
+    """Call an operation that has no rule."""
+    return func(*args, **kwargs)
 
 
 def constant(func: Rule, *args: object, **kwargs: object) -> Tensor:
@@ -208,16 +214,6 @@ def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:
     """Treat the sigmoid of F.glu as a constant gate."""
     a, b = x.chunk(2, dim)
     return a * b.detach().sigmoid() if x.requires_grad else func(x, dim)
-
-
-def damped(epsilon: float, func: Rule, *args: object, **kwargs: object) -> Tensor:
-    """Damp the cotangent of a linear map where its output is small: the epsilon rule (Bach et al. 2015, eq. 58)."""
-    y = func(*args, **kwargs)
-    if y.requires_grad:
-        size = y.detach().abs()
-        damping = size / (size + epsilon)
-        y.register_hook(lambda c: c * damping)
-    return y
 
 
 def fused(func: Rule, *_: object, **__: object) -> Tensor:

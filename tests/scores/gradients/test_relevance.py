@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,15 @@ from helpers import zoo
 from helpers.close import MANY, bound, close
 from helpers.explaining import measured, scored
 from helpers.letters import corpus, tokens_of
+from helpers.messages import whole
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.base import HeadGradients, shares
 from headroles.tables import frame
+from headroles.testing.case import Case
 
 NAMES = ["marian", "bert", "gpt2"]
 
@@ -127,6 +131,72 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_refused(caplog):
         score(hr.Relevance(rules=rules, max_residue=1e9))
     score(hr.Relevance(epsilon=0.1))
     score(hr.Relevance(rules="attn"))
+
+
+class Scaled(torch.autograd.Function):
+    """Relevance that comes back, times a factor."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, c):
+        return c * ctx.factor, None
+
+
+def test_what_a_layer_invents_and_another_loses_does_not_cancel_out():
+    model = zoo.tiny("gpt2")
+    for layer, factor in ((1, 1.25), (0, 0.8)):
+        model.transformer.h[layer].register_forward_hook(lambda *given, factor=factor: Scaled.apply(given[-1], factor))
+    message = (
+        r"relevance\[voita\] does not add up in GPT2LMHeadModel: got (\S+) % of the target that neither inputs nor "
+        r"biases account for, and (\S+) % in transformer.h.[01]; expected at most 2 %, lost or invented; try "
+        r"rules='gradient' or the score 'importance', or accept the numbers by max_residue=(\S+)"
+    )
+
+    def score(relevance):
+        hr.score(model, tokens_of("gpt2"), corpus(3), relevance, n_resamples=0)
+
+    with pytest.raises(ValueError, match=message) as error:
+        score(hr.Relevance("voita"))
+    in_all, in_layer, accepted = map(float, re.fullmatch(message, str(error.value)).groups())
+    assert in_all == pytest.approx(0, abs=1e-3)
+    assert abs(in_layer) == pytest.approx(25, abs=0.1)
+    score(hr.Relevance("voita", max_residue=accepted))
+    with pytest.raises(ValueError, match="does not add up"):
+        score(hr.Relevance("cp"))
+
+
+@pytest.mark.parametrize(
+    ("lowest", "dtype", "is_refused"),
+    [
+        (-1e-7, torch.float32, False), (-1e-3, torch.float32, True), (float("nan"), torch.float32, False),
+        (-1e-3, torch.bfloat16, False), (-0.1, torch.bfloat16, True),
+    ],
+)  # fmt: skip
+def test_relevance_below_0_is_refused_by_voita_in_any_batch(monkeypatch, lowest, dtype, is_refused):
+    model = HeadModel.of(zoo.tiny("gpt2").to(dtype), tokens_of("gpt2"))
+    (batch,) = model.batches(model.tokenised(corpus(2)), max_tokens=4096)
+    target = hr.Relevance("voita").fit(model, [batch])
+    negative = HeadGradients("dec-self", torch.tensor([[[1.0, lowest]]]), torch.ones(1, 1), torch.ones(1, 1) > 0)
+    monkeypatch.setattr("headroles.scores.gradients.relevance.head_gradients", lambda *_, **__: negative)
+    message = (
+        f"relevance[voita] is below 0 in GPT2LMHeadModel: got {100 * lowest:.3g} % of the target at a head; expected 0 "
+        f"or more, as the rules of Voita promise; try rules='cp' or the score 'importance', or accept the numbers by "
+        f"max_residue=0.02"
+    )
+    for relevance in (hr.Relevance("cp"), hr.Relevance("voita", max_residue=0.02)):
+        assert relevance.head_gradients(model, target, batch) is negative
+    with pytest.raises(ValueError, match=whole(message)) if is_refused else nullcontext():
+        hr.Relevance("voita").head_gradients(model, target, batch)
+
+
+def test_a_model_of_which_layers_are_attention_alone_is_accepted():
+    """XLM: the stream passes outside, with the biases between layers."""
+    case = Case(hr.tiny_model("xlm"))
+    assert hr.score(case.model, case.tokenizer, case.corpus, hr.Relevance(), n_resamples=0).notna().all(axis=None)
 
 
 # --- what cannot be measured ----------------------------------------------------------------------------------------

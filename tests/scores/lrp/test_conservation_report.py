@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import zoo
@@ -12,7 +13,7 @@ from torch import nn
 
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import RULES
-from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals
+from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals, worst
 
 # Norms of these compute in float32 whatever the model's precision ...
 FLOAT32_NORMS = {
@@ -92,6 +93,25 @@ def test_positions_of_two_tokens_are_inputs():
     found = balance(HeadModel(model), inputs, lambda output: explained(output, step=1), "cp")
     assert found.loc[("input", 0), "biases"] == 0
     assert found.loc[("input", 0), "leaves"] == pytest.approx(found.loc[("input", 0), "arrives"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("residues", "between", "expected"),
+    [
+        ((0, 0.2, -0.3, 0), 0, ("layers.0", -0.3)),
+        ((0, 0.2, 0, -0.3), 0, ("what precedes the first layer", -0.3)),
+        ((0.3, 0.2, 0, -0.3), 0, ("what follows the last layers", 0.3)),
+        ((-0.3, 0.01, 0, 0.1), 0.2, ("layers.1", 0.01)),  # the stream passes outside the layers
+        ((0.3, 0.01, 0, 0.1), 0.2, ("what is outside the layers", 0.6)),
+    ],
+)
+def test_the_worst_row_is_a_layer_or_what_is_outside(residues, between, expected):
+    rows = [("output", 0), ("decoder", 1), ("decoder", 0), ("input", 0)]
+    found = pd.DataFrame({"residue": residues, "biases": 0.0}, pd.MultiIndex.from_tuples(rows))
+    found["leaves"] = 1 - sum(residues) - between
+    found.attrs["modules"] = {("decoder", i): f"layers.{i}" for i in range(2)}
+    place, residue = worst(found)
+    assert (place, residue) == (expected[0], pytest.approx(expected[1]))
 
 
 @pytest.mark.slow
