@@ -22,7 +22,6 @@ Column = str | int
 Texts = Column | tuple[Column, Column]
 WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
 LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
-QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # with a mark inside, which is doubled
 FIRST = 1000  # rows from which the columns of a table are recognised
 
 log = logging.getLogger(__name__)
@@ -77,26 +76,33 @@ def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) 
 
 def rows(path: Path) -> Iterator[list[str]]:
     """Read the rows of a tab-separated file; quotation marks are letters, and cells that pandas quoted are logged."""
-    width, doubled = 0, {True: 0, False: 0}
-    for number, line in enumerate(lines(path), 1):
-        if line.strip():
-            row = line.split("\t")
-            width = width or len(row)
-            if len(row) != width:
-                raise ValueError(
-                    f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
-                )
-            for cell in row:
-                if '"' in cell:
-                    doubled[QUOTED.fullmatch(cell) is not None] += 1
-            yield row
-    if doubled[True] and not doubled[False]:
-        log.warning(
-            '%s: all %d cells with quotation marks are quoted ("He said ""no""."), and are read with them; try '
-            "csv.QUOTE_NONE when the file is written",
-            path,
-            doubled[True],
-        )
+    width, quoted, marks = 0, 0, 0
+    try:
+        for number, line in enumerate(lines(path), 1):
+            if line.strip():
+                row = line.split("\t")
+                width = width or len(row)
+                if len(row) != width:
+                    raise ValueError(
+                        f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
+                    )
+                marked = [cell for cell in row if '"' in cell]
+                quoted, marks = quoted + sum(map(_is_quoted, marked)), marks + len(marked)
+                yield row
+    finally:  # also where a limit ends it
+        if quoted and quoted == marks:
+            log.warning(
+                '%s: all %d cells with quotation marks are quoted ("He said ""no""."), and are read with them; try '
+                "csv.QUOTE_NONE when the file is written",
+                path,
+                quoted,
+            )
+
+
+def _is_quoted(cell: str) -> bool:
+    """Return whether a cell stands in quotation marks and has others, all of which are doubled."""
+    inside = cell[1:-1]
+    return cell[0] == cell[-1] == '"' and '""' in inside and '"' not in inside.replace('""', "")
 
 
 def text_pair(names: list[str]) -> tuple[str, ...]:

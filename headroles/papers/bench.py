@@ -66,9 +66,9 @@ class Bench:
         """Load the foremost table for a need; raise Missing without any."""
         return self._loaded(self._found(name)[:1])[0]
 
-    def beside(self, table: pd.DataFrame, name: str) -> pd.DataFrame | None:
-        """Load the table of a name in the folder of another table; None without one."""
-        path = Path(str(table.attrs["file"])).with_name(f"{name}.parquet")
+    def beside(self, table: pd.DataFrame, name: str, *, above: int = 0) -> pd.DataFrame | None:
+        """Load the table of a name in the folder of another table, or so many folders above; None without one."""
+        path = Path(str(table.attrs["file"])).parents[above] / f"{name}.parquet"
         return self._loaded([path])[0] if path.is_file() else None
 
     def _found(self, name: str) -> list[Path]:
@@ -172,18 +172,23 @@ def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str,
     return {"cost": value, "cost.low": high, "cost.high": low}
 
 
-def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, float | str]:
+def stake(bench: Bench, of: pd.DataFrame, kind: Kind | None = None) -> dict[str, float | str]:
     """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve.
 
-    The cost is measured by `metric` if there is such a curve, else by the foremost one: `all.metric`.
+    The curve is of the model of a table. The cost is measured by the table's metric if there is such a curve, else by
+    the foremost one: `all.metric`.
     """
-    name = "importance" if kind is None else f"{kind} by importance"
+    name, metric, used = "importance" if kind is None else f"{kind} by importance", metric_of(of), [*bench.used]
     unknown: dict[str, float | str] = {**dict.fromkeys(bounded("all"), math.nan), "all.metric": metric}
     try:
-        tables = bench.tables("curves" if kind is None else "kinds")
+        tables = [curves for curves in bench.tables("curves" if kind is None else "kinds") if _same_model(curves, of)]
     except Missing:
         return unknown
+    if not tables:
+        bench.used = used
+        return unknown
     table = next((curves for curves in tables if metric_of(curves) == metric), tables[0])
+    bench.used = list(dict.fromkeys([*used, Path(str(table.attrs["file"]))]))
     rows = table[table["order"] == name]
     if rows.empty:
         return unknown
@@ -191,6 +196,12 @@ def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, floa
     cost = costs(last, rows.iloc[rows["closed"].argmin()], metric_of(table))
     ends = {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
     return {**ends, "all.metric": metric_of(table)}
+
+
+def _same_model(curves: pd.DataFrame, table: pd.DataFrame) -> bool:
+    """Return whether the provenance of a table names the weights of curves, which are then of its whole model."""
+    weights, signatures = field(curves, "weights"), table.attrs.get("signatures", {})
+    return not weights or f"weights:{weights}" in next(iter(signatures.values()), "")
 
 
 def at_stake(table: pd.DataFrame) -> Holds:
@@ -212,13 +223,27 @@ def nearest(table: pd.DataFrame, share: float) -> pd.DataFrame:
     return row
 
 
-def trained(bench: Bench, model: str, column: str) -> float:
-    """Return how long a model was trained, in `steps` or in `epochs` of all data of its task; NaN if unknown."""
+def trained(bench: Bench, table: pd.DataFrame, model: str) -> dict[str, float]:
+    """Return for how many `steps`, and `epochs` of its task's data, a model of a table's study was trained, or NaN."""
+    lengths = _lengths(bench, table)
+    known = None if lengths is None else lengths.set_index("what").reindex([model])
+    return {name: math.nan if known is None else float(known[name].iloc[0]) for name in ("steps", "epochs")}
+
+
+def _lengths(bench: Bench, table: pd.DataFrame) -> pd.DataFrame | None:
+    """Load the lengths of training beside a table, else in the folder above, else from the same folder of the bench."""
+    for above in (0, 1):
+        if (lengths := bench.beside(table, "trainings", above=above)) is not None:
+            return lengths
+    file, folders, used = Path(str(table.attrs["file"])), (bench.shared or bench).folders, [*bench.used]
     try:
-        table = bench.table("trainings").set_index("what")
+        lengths = bench.table("trainings")
     except Missing:
-        return math.nan
-    return float(table[column][model]) if model in table.index else math.nan
+        return None
+    if any(file.is_relative_to(folder) and Path(lengths.attrs["file"]).is_relative_to(folder) for folder in folders):
+        return lengths
+    bench.used = used
+    return None
 
 
 def within_layers(pair: pd.DataFrame) -> pd.Series[float]:

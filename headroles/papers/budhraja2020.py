@@ -26,8 +26,8 @@ from headroles.papers.artefact import (
     provided,
     some,
 )
-from headroles.papers.bench import LITTLE, Bench, amount, gains, metric_label, metric_of, scale
-from headroles.papers.needs import NEEDS, Missing, Need, functions
+from headroles.papers.bench import LITTLE, Bench, amount, gains, metric_label, metric_of, scale, trained
+from headroles.papers.needs import NEEDS, Need, functions
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -328,27 +328,7 @@ def _after_training(holds: Holds, text: str, table: pd.DataFrame) -> Verdict:
 
 def _with_training(bench: Bench, table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Add how long models were fine-tuned after pruning in the study of a table; NaN if unknown."""
-    lengths = _lengths(bench, Path(table.attrs["file"]))
-    known = None if lengths is None else lengths.set_index("what").reindex(["retrained"])
-    return rows.assign(**{name: math.nan if known is None else known[name].iloc[0] for name in ("steps", "epochs")})
-
-
-def _lengths(bench: Bench, file: Path) -> pd.DataFrame | None:
-    """Load the lengths of training beside a table, else in the folder above, else from the same folder of the bench."""
-    for place in (file, file.parent):
-        near = pd.DataFrame()
-        near.attrs["file"] = place
-        if (lengths := bench.beside(near, "trainings")) is not None:
-            return lengths
-    folders, used = (bench.shared or bench).folders, [*bench.used]
-    try:
-        lengths = bench.table("trainings")
-    except Missing:
-        return None
-    if any(file.is_relative_to(folder) and Path(lengths.attrs["file"]).is_relative_to(folder) for folder in folders):
-        return lengths
-    bench.used = used
-    return None
+    return rows.assign(**trained(bench, table, "retrained"))
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:

@@ -103,8 +103,9 @@ class Workflow:
     @property
     def base(self) -> float:
         """Steps of `hr.train` that made the model, by the history in its folder; NaN if unknown."""
-        history = Path(self.model.name_or_path or "") / HISTORY
-        return float(load_table(history)["step"].max()) if history.is_file() else math.nan
+        if (name := self.model.name_or_path) and (history := Path(name) / HISTORY).is_file():
+            return float(load_table(history)["step"].max())
+        return math.nan
 
     @property
     def frequencies(self) -> Corpus:

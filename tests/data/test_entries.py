@@ -151,6 +151,18 @@ def test_a_table_that_quotes_its_cells_is_warned_of(file, caplog, written, warne
     assert [message.split()[2] for message in caplog.messages] == warned
 
 
+def test_quoted_cells_are_warned_of_where_a_limit_ends_the_reading(file, caplog):
+    read(file("x.tsv", "sentence\tlabel\n" + '"He said ""no""."\t0\n' * 3000), limit=1)
+    assert len(caplog.messages) == 1
+
+
+def test_a_cell_of_many_quotation_marks_is_read_in_linear_time(file, caplog):
+    """A pattern with two repeated parts would take hours."""
+    path = file("x.tsv", "sentence\tlabel\n" + '"' * 200_001 + "a\t0\n")
+    assert len(read(path)[0].text) == 200_002
+    assert caplog.messages == []
+
+
 def test_columns_by_name_and_index(file):
     path = file("x.tsv", 'id\tone\ttwo\tmood\n7\t"a\tb"\tgood\n8\tc\td\tbad\n')
     named = read(path, text=("one", "two"), label="mood")

@@ -336,4 +336,21 @@ def test_what_all_heads_are_worth_is_measured_as_their_effects_are(tmp_path):
         columns = {"order": "importance", "closed": [0, 4], "share": [0, 1], "value": [20.0, last], "change": [0, -9]}
         columns |= {"low": 0, "high": 0, "change.low": [0, -9], "change.high": [0, -9]}
         put(tmp_path / f"curves-{metric}.parquet", columns)
-    assert [stake(Bench([tmp_path]), metric)["all"] for metric in ("loss", "bleu", "chrf")] == [-9, 0.45, 0.45]
+    tables = [pd.DataFrame() for _ in range(3)]
+    for table, metric in zip(tables, ("loss", "bleu", "chrf"), strict=True):
+        table.attrs["file"] = f"ablation-{metric}-single-zero.parquet"
+    assert [stake(Bench([tmp_path]), table)["all"] for table in tables] == [-9, 0.45, 0.45]
+
+
+@pytest.mark.parametrize("weights", ["a", "b", "c"])
+def test_what_all_heads_are_worth_is_that_of_the_same_model(tmp_path, weights):
+    """Curves of another model say nothing of this one, and are not among its sources."""
+    for name, cost in (("a", -3), ("b", -9)):
+        columns = {"order": "importance", "closed": [0, 4], "share": [0, 1], "value": [20.0, 10], "change": [0, cost]}
+        columns |= {"low": 0, "high": 0, "change.low": [0, cost], "change.high": [0, cost]}
+        put(tmp_path / name / "curves-bleu.parquet", columns, f"model:m|weights:{name}|metric:BLEU(beams=1)")
+    table = pd.DataFrame()
+    table.attrs |= {"signatures": {"x": f"model:m|weights:{weights}|metric:BLEU(beams=1)"}}
+    bench = Bench([tmp_path])
+    assert stake(bench, table)["all"] == pytest.approx({"a": 0.15, "b": 0.45, "c": np.nan}[weights], nan_ok=True)
+    assert [path.parent.name for path in bench.used] == [weights] * (weights != "c")

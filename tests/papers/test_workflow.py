@@ -13,6 +13,7 @@ from helpers.letters import corpus, tokens_of
 import headroles as hr
 from headroles.papers.preparation import Material
 from headroles.papers.workflow import Workflow, batch_tokens, pace
+from headroles.tables import frame
 from headroles.tables.io import load_table
 
 
@@ -32,6 +33,16 @@ def test_its_tables_are_those_of_the_functions(flow):
     orders = {"all": flow.random_ranking()}
     found = load_table(flow.curves(orders))
     pd.testing.assert_frame_equal(found, hr.ablation_curve(*parts, orders, metric="loss", n_resamples=5))
+
+
+def test_the_steps_of_the_model_are_those_of_the_history_in_its_folder(flow, tmp_path, monkeypatch):
+    """A model that was never loaded has no folder: a history in the working directory is not its."""
+    hr.save_table(frame.signed(pd.DataFrame({"step": [3, 6]}), "s"), tmp_path / "history.parquet")
+    monkeypatch.chdir(tmp_path)
+    flow.model.config.name_or_path = flow.model.name_or_path = ""
+    assert pd.isna(flow.base)
+    flow.model.name_or_path = str(tmp_path)
+    assert flow.base == 6
 
 
 def test_the_metric_is_what_the_model_is_made_for(flow):

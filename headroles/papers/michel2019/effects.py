@@ -60,7 +60,7 @@ def fig1(bench: Bench) -> Reproduced:
     metric, changes = metric_of(effects), effects[bounded(name)].set_axis(bounded("change"), axis=1)
     relative = (changes / scale(metric, intact)).set_axis(bounded("relative"), axis=1)
     table = changes.assign(score=intact + effects[name], metric=metric).join(relative)
-    return judged(fig1_claim, table.assign(**stake(bench, metric)).reset_index(), lambda: _histogram(effects, intact))
+    return judged(fig1_claim, table.assign(**stake(bench, effects)).reset_index(), lambda: _histogram(effects, intact))
 
 
 @claim(
@@ -93,7 +93,7 @@ def table1(bench: Bench) -> Reproduced:
     if len(wide) == 6 and is_translation(table):  # as the paper's model
         counts["paper"] = theirs.groupby("layer").size().reindex(range(6), fill_value=0)
     return judged(
-        table1_claim, sourced(counts.assign(metric=metric, **stake(bench, metric)).reset_index(), table, theirs)
+        table1_claim, sourced(counts.assign(metric=metric, **stake(bench, table)).reset_index(), table, theirs)
     )
 
 
@@ -219,7 +219,7 @@ def _kept(bench: Bench, need: str, name: str, judge: Claim) -> Reproduced:
     effects = [Interval(*row).scaled(-better(metric)) for row in rows[["effect", "low", "high"]].to_numpy()]
     rows[bounded("cost")] = effects
     whole = next((_intact(single) for single in bench.tables("single") if _alike(single, table)), math.nan)
-    rows = rows.assign(metric=metric, little=LITTLE * scale(metric, whole), **stake(bench, metric))
+    rows = rows.assign(metric=metric, little=LITTLE * scale(metric, whole), **stake(bench, table))
     return judged(judge, beside(rows, f"michel2019-{name}", ["kind", "layer"]))
 
 

@@ -21,7 +21,7 @@ from headroles.papers.artefact import (
     provided,
     sourced,
 )
-from headroles.papers.bench import Bench, at_stake, field, metric_of, reached, stake
+from headroles.papers.bench import Bench, at_stake, field, reached, stake
 from headroles.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.papers.needs import Missing
 from headroles.plots.axes import new_axes
@@ -41,7 +41,7 @@ def fig2(bench: Bench) -> Reproduced:
     rows["untrained"] = _of_untrained(bench)
     rows["paper"] = float(paper)
     rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
-    rows = sourced(rows.assign(**stake(bench, metric_of(first))), rows, theirs)
+    rows = sourced(rows.assign(**stake(bench, first)), rows, theirs)
     return judged(fig2_claim, rows, lambda: _agreements(first, others, names))
 
 

@@ -90,7 +90,7 @@ def fig7(bench: Bench) -> Reproduced:
     sizes, metric = table.assign(heads=table["enc-self"], of=table["enc-self"].iloc[0]), metric_of(table)
     ours = sizes[["heads", "of", *VALUES, *bounded("change")]]
     ours = ours.assign(**costs(sizes, sizes.iloc[0], metric))
-    rows = aligned(ours, printed("voita2019-fig7")).assign(metric=metric, **stake(bench, metric, "enc-self"))
+    rows = aligned(ours, printed("voita2019-fig7")).assign(metric=metric, **stake(bench, table, "enc-self"))
     return judged(fig7_claim, rows, lambda: plots.survival(sizes, label=metric_label(table)))
 
 

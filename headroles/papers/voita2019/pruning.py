@@ -212,7 +212,7 @@ def table2(bench: Bench) -> Reproduced:
     ours = ours.assign(of=int(bench.table("sizes")["of"].iloc[0]), heads=ours[[*KINDS]].sum(axis=1))
     gaps = [Interval.of(row, pair[0]).minus(Interval.of(row, pair[1])) for _, row in ours.iterrows()]
     ours[bounded("gap")] = gains(np.array(gaps), metric_of(table))
-    steps = {name: trained(bench, name, "steps") for name in ("base", *pair)}
+    steps = {name: trained(bench, table, name)["steps"] for name in ("base", *pair)}
     ours = ours.assign(**{"steps.finetuned": steps["base"] + steps["finetuned"], "steps.scratch": steps["scratch"]})
     theirs = of_wmt("voita2019-table2").rename(columns={name: f"paper.{name}" for name in pair})
     return judged(table2_claim, aligned(ours, theirs, [*KINDS, "heads", "of"]))

@@ -63,6 +63,17 @@ def test_the_steps_before_pruning_count(tmp_path, base, steps):
     assert artefact.verdict.answer == "not comparable"
 
 
+def test_steps_of_another_study_do_not_count(tmp_path):
+    other, study = tmp_path / "other", tmp_path / "study"
+    put(other / "trainings.parquet", {"what": ["base", "finetuned", "scratch"], "steps": 100, "epochs": 1.0})
+    ends = {f"{name}{end}": [30.0] for name in ("finetuned", "scratch") for end in ("", ".low", ".high")}
+    put(study / "scratch.parquet", {"heads": [72], "e": [8], "d": [32], "c": [32], **ends}, "metric:BLEU(beams=1)")
+    put(study / "sizes-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
+    assert pruning.table2(Bench([study, other])).verdict.answer == "not comparable"
+    put(study / "trainings.parquet", {"what": ["base", "finetuned", "scratch"], "steps": 100, "epochs": 1.0})
+    assert pruning.table2(Bench([other, study])).verdict.answer == "cannot be said"
+
+
 def test_sizes_of_an_untrained_toy_do_not_satisfy_the_rule_of_fig9():
     """Its gates keep 1, 9 and 8, then 1, 2 and 4 heads of the kinds: the encoder goes first, cross is not the last."""
     rows = (36, 36, 12, 12, 12), (18, 36, 1, 9, 8), (7, 36, 1, 2, 4)
