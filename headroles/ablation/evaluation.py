@@ -20,7 +20,7 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity.of_code import code_of
 from headroles.tables import frame
-from headroles.tables.names import several
+from headroles.tables.arguments import several
 from headroles.tables.study import Study, study_at
 
 

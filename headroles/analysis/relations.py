@@ -13,9 +13,9 @@ from headroles.analysis.changes import role_changes
 from headroles.analysis.logistic import survival_odds
 from headroles.analysis.prediction import predict_outcome, predicts
 from headroles.analysis.resampling import PERMUTATIONS
+from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
-from headroles.tables.names import unknown
 from headroles.tables.places import Place, table_at, tables_at
 from headroles.tables.study import Study, study_at
 

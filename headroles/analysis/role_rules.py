@@ -14,9 +14,9 @@ import pandas as pd
 
 from headroles.analysis.intervals import COARSE, Array
 from headroles.tables import frame
+from headroles.tables.arguments import unknown
 from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
-from headroles.tables.names import unknown
 from headroles.tables.places import table_at
 from headroles.tables.study import Study, study_at
 

@@ -58,9 +58,9 @@ def names(text: str) -> list[str]:
 def chosen_roles(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
     """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
     from headroles.analysis.role_rules import families, held
+    from headroles.tables.arguments import unknown
     from headroles.tables.columns import Column
     from headroles.tables.frame import only
-    from headroles.tables.names import unknown
 
     known = {name: {name} for role in families(table).values() for name in role}
     known |= {family: {*variants} for family, variants in families(table).items()} | {"all": {*known}}

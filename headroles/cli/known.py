@@ -14,7 +14,7 @@ from typer.models import ArgumentInfo
 
 from headroles.cli.arguments import names
 from headroles.cli.signatures import PACKAGE, signature
-from headroles.tables.names import unknown
+from headroles.tables.arguments import unknown
 
 GATES = ("l0", "exactly")
 STRATEGIES = (

@@ -18,8 +18,8 @@ from headroles.papers.artefact import Reproduced, Shuffle, Verdict
 from headroles.papers.bench import Bench
 from headroles.papers.needs import Missing
 from headroles.plots import gallery
+from headroles.tables.arguments import unknown
 from headroles.tables.io import load_table, replacing, save_table
-from headroles.tables.names import unknown
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)

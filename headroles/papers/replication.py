@@ -24,9 +24,9 @@ from headroles.plots.gallery import plot
 from headroles.scores import Measure, Relevance
 from headroles.scores.registry import DEFAULT
 from headroles.tables import frame
+from headroles.tables.arguments import unknown
 from headroles.tables.columns import table_of
 from headroles.tables.io import save_table
-from headroles.tables.names import unknown
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.marian import marian

@@ -28,8 +28,8 @@ from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
+from headroles.tables.arguments import several
 from headroles.tables.frame import Kind, signed
-from headroles.tables.names import several
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
 

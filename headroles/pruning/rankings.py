@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.masking import Head
+from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column, ranked_by
-from headroles.tables.names import unknown
 
 if TYPE_CHECKING:
     from headroles.ablation.metrics import Metric

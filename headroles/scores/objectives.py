@@ -16,7 +16,7 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.outputs import Output
-from headroles.tables.names import unknown
+from headroles.tables.arguments import unknown
 
 SIMILARITY = "the objective 'similarity' (objective=)"  # which every model without a head has
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]

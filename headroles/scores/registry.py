@@ -18,9 +18,9 @@ from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientScore
 from headroles.scores.measured import Measured
 from headroles.scores.patterns.resting import Resting
+from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
-from headroles.tables.names import unknown
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 LINKED = ("links",)  # beside these, where words of a corpus are linked

@@ -331,6 +331,29 @@ class Study:
         return outdated
 
 
+def kept(
+    study: Study | str | Path | None,
+    name: str,
+    key: Callable[[], str],
+    compute: Callable[[], pd.DataFrame],
+    *,
+    joined: Collection[str] = (),
+) -> pd.DataFrame:
+    """Return the table `name` of a study, computed if needed; without a study compute it.
+
+    Args:
+        study: The study or its folder; None to keep nothing.
+        name: Name of the table, without suffix.
+        key: Makes the cache key; not called without a study.
+        compute: Makes the table.
+        joined: Fields of the cache key that say which columns the table has (`Study.keep`).
+
+    Returns:
+        The table.
+    """
+    return compute() if study is None else study_at(study).keep(name, key(), compute, joined=joined)
+
+
 def study_at(place: Study | str | Path | None) -> Study:
     """Return a study, that of a folder, or of a temporary folder that is removed with it."""
     if isinstance(place, Study):

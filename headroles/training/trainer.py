@@ -22,9 +22,9 @@ from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import PLACES, frozen
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
+from headroles.tables.arguments import several
 from headroles.tables.frame import is_whole
 from headroles.tables.io import load_table, replacing, save_table
-from headroles.tables.names import several
 from headroles.training import adapters
 from headroles.training.checkpoints import check_digests, last_checkpoint, load_weights, write_digests
 from headroles.training.examples import MASKED, Row, examples, is_language_model

@@ -5,7 +5,7 @@ from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
 from headroles.scores import objectives
-from headroles.tables.names import unknown
+from headroles.tables.arguments import unknown
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
