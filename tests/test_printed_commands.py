@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 import typer
 
-from headroles.cli.main import FORMER, USAGE_ERROR
+from headroles.cli.main import USAGE_ERROR
 
 ROOT = Path(__file__).resolve().parents[1]
 DATED = re.compile(
@@ -124,7 +124,7 @@ def _program(words: list[str], earlier: bool) -> tuple[Any, list[str]]:
             return _ours(), words[number + 1 :]
         if re.fullmatch(r"figures/[a-z0-9/_-]+\.py", word) and before in ([], ["python"]):
             return _script(word), words[number + 1 :]
-    bare = words[0] in {*_ours().commands, *FORMER} and any(word.startswith("--") for word in words)
+    bare = words[0] in _ours().commands and any(word.startswith("--") for word in words)
     return (_ours(), words) if bare and not earlier else (None, [])
 
 

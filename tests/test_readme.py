@@ -176,10 +176,6 @@ def test_every_command_in_a_message_of_the_code_exists_with_its_options():
     for where, (name, *rest) in named:
         known = {option for parameter in _commands()[name].params for option in parameter.opts} | {"--help"}
         assert [word for word in rest if word.startswith("--") and word.strip('".,') not in known] == [], (where, rest)
-    from headroles.cli.main import FORMER
-
-    gone = [(where, text) for where, text in written if text.split()[0] in FORMER and where != "main.py"]
-    assert gone == []
 
 
 def test_ci_calls_the_very_test_command():

@@ -32,30 +32,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Analyse, ablate and prune the attention heads of Hugging Face models.",
 )
-FORMER = {  # commands of earlier versions, and what to type instead
-    "agreement": "headroles.agreement in Python",
-    "architectures": "figures/families/make.py",
-    "attention": "headroles.attention_examples or headroles.plots.attention in Python",
-    "attention-examples": "headroles.attention_examples in Python",
-    "causal-gating": "headroles.causal_gating in Python",
-    "circuits": "headroles.copying, succession and composition in Python",
-    "compare": "headroles.ablation.compare in Python",
-    "compensation": "headroles.weight_change in Python",
-    "conform": "headroles check-model",
-    "contest": "headroles compare-pruning",
-    "correlate": "headroles.score_correlations in Python",
-    "curve": "headroles ablation-curve",
-    "dynamics": "headroles.dynamics in Python",
-    "efficiency": "headroles.efficiency in Python",
-    "families": "figures/families/make.py",
-    "odds": "headroles relate",
-    "pool-models": "figures/specialists/make.py",
-    "prepare": "headroles replicate, which prepares pairs",
-    "shrink": "headroles remove-heads",
-    "specialise": "figures/specialists/make.py",
-    "stability": "headroles.stability in Python",
-    "weight-change": "headroles.weight_change in Python",
-}
 USAGE_ERROR: Any = typer.BadParameter.__base__  # of words that are no command, argument or option
 for heading, commands in COMMANDS.items():
     for command in commands:
@@ -79,8 +55,6 @@ def start(
 def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
     _set_up()
-    if (name := _name()) in FORMER:
-        sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try {FORMER[name]}", 2))
     try:
         _check_working_directory()
         code = _command()(prog_name="headroles", standalone_mode=len(sys.argv) == 1)  # without words it shows the help
@@ -95,7 +69,7 @@ def main() -> None:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
         message = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-        sys.exit(_fail(advice(message, name), 2))
+        sys.exit(_fail(advice(message, _name()), 2))
 
 
 def _name() -> str:

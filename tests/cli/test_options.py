@@ -19,11 +19,6 @@ UNKNOWN = (
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("shrink model", "no command 'shrink': got a name of an earlier version; try headroles remove-heads"),
-        ("circuits", "no command 'circuits': got a name of an earlier version; try headroles.copying, succession and "
-         "composition in Python"),
-        ("contest", "no command 'contest': got a name of an earlier version; try headroles compare-pruning"),
-        ("odds study", "no command 'odds': got a name of an earlier version; try headroles relate"),
         ("remove-heads none L0 --output new", f"head 'L0' is {FORM}"),
         ("report study --output folder", "folder is a folder; name a file in it"),
         ("train none labels.tsv --output study",

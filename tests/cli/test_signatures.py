@@ -74,17 +74,3 @@ def test_a_literal_alias_is_followed_to_where_it_stands():
     assert read["relate"]["kinds"].types == ("Sequence[Literal('enc-self', 'dec-self', 'cross')]", "None")
     with pytest.raises(LookupError, match=r"^no 'nothing' in headroles$"):
         signature("nothing")
-
-
-@pytest.mark.parametrize("former", main.FORMER)
-def test_a_former_command_says_what_to_type_instead(former):
-    done = run(former)
-    assert done.code == 2
-    assert (
-        done.err == f"headroles: no command {former!r}: got a name of an earlier version; try {main.FORMER[former]}\n"
-    )
-    what = main.FORMER[former].partition(",")[0].partition(" ")
-    if what[0] == "headroles":
-        assert what[2] in PARSED
-    elif what[0].startswith("headroles."):
-        assert operator.attrgetter(what[0].removeprefix("headroles."))(hr)
