@@ -14,7 +14,7 @@ from headroles.cli import arguments
 from headroles.cli.known import Need, check_read, check_typed
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-PYTHON = ("command", "note", "side", "gpu", "cache", "schedule", "copy")  # parameters for Python alone
+PYTHON = ("command", "note", "side", "gpu", "cache", "copy")  # parameters for Python alone
 SAMPLING = "shuffled_groups"  # the default of `hr.train`
 RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning

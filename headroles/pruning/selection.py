@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -50,13 +49,6 @@ from headroles.training.adapters import GATES
 from headroles.training.hf_trainer import TrainOptions
 
 Training = Literal["before", "after", "both"]
-Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
-SCHEDULES: dict[Schedule, tuple[Training | None, bool]] = {  # what `train` and `remove` say since 0.2
-    "prune": (None, False),
-    "prune-tune": ("after", True),
-    "tune-prune": ("before", False),
-    "tune-prune-tune": ("both", True),
-}
 Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
 DECIDED = 0.9
@@ -80,7 +72,6 @@ def prune(
     folder: str | Path | None = None,
     seed: int = 0,
     study: Study | str | Path | None = None,
-    schedule: Schedule | None = None,
 ) -> pd.DataFrame:
     """Remove heads, by a ranking or by learned gates.
 
@@ -116,8 +107,6 @@ def prune(
         seed: Seed of rankings and training.
         study: Study or folder that keeps the table, as `survival-STRATEGY[-KINDS]` with a column for each number of
             heads, before heads are removed. Rankings that it has are not computed again.
-        schedule: Deprecated: "prune" (neither training nor removal), "prune-tune", "tune-prune" (no removal) or
-            "tune-prune-tune". Give `train` and `remove`.
 
     Returns:
         A table with a row per head.
@@ -138,7 +127,6 @@ def prune(
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
         >>> hr.save(model, tokenizer, "smaller")
     """  # noqa: DOC502
-    train, remove = _scheduled(schedule, train, remove=remove)
     chosen, options = strategy_of(strategy), tune or {}
     _check(chosen, train, at_least, unit, remove=remove)
     handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
@@ -203,18 +191,6 @@ def _foreign(chosen: Strategy) -> dict[str, str]:
     """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
     is_ours = type(chosen).__module__.startswith("headroles.") and not any(True for _ in of_user(chosen))
     return {} if is_ours else {"code": code_of(chosen)}
-
-
-def _scheduled(schedule: Schedule | None, train: Training | None, *, remove: bool) -> tuple[Training | None, bool]:
-    """Return `train` and `remove`, or those of a schedule."""
-    if schedule is None:
-        return train, remove
-    if schedule not in SCHEDULES:
-        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
-    train, remove = SCHEDULES[schedule]
-    text = f"schedule={schedule!r} of prune is deprecated; give train={train!r}, remove={remove}"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return train, remove
 
 
 def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Which heads go and what is left: orders, schedules, sizes, the contest, movement, costs, the course of training."""
+"""Which heads go and what is left: orders, trainings, sizes, the contest, movement, costs, the course of training."""
 
 from __future__ import annotations
 
@@ -54,10 +54,6 @@ WRONG = {
         {"strategy": "nonsense", "keep": 2},
         f"unknown ranking 'nonsense'; known: {', '.join(NAMED)}, reversed by a minus before it; gates: l0, exactly",
     ),
-    "schedule": (
-        {"schedule": "tune", "keep": 2},
-        "unknown schedule 'tune'; known: prune, prune-tune, tune-prune, tune-prune-tune",
-    ),
     "training": ({"train": "prune", "keep": 2}, "unknown train 'prune'; known: before, after, both, None"),
     "training of masked heads": (
         {"train": "after", "remove": False, "keep": 2},
@@ -111,23 +107,6 @@ def test_a_model_that_is_not_to_lose_heads_keeps_all(strategy):
     assert prune(smaller, tokenizer(), films(48), strategy, keep=3, tune=TUNE).equals(table)
     assert len(families.head_index(kept)) == 8
     same_weights(hr.remove_heads(kept, table.iloc[:, 0]), smaller)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "now"),
-    {
-        "prune": {"remove": False},
-        "prune-tune": {"train": "after"},
-        "tune-prune": {"train": "before", "remove": False},
-        "tune-prune-tune": {"train": "both"},
-    }.items(),
-)
-def test_a_schedule_still_means_what_it_did(schedule, now):
-    then, model = deepcopy(learnt()), deepcopy(learnt())
-    with pytest.deprecated_call(match=f"^schedule='{schedule}' of prune is deprecated; give train="):
-        expected = prune(then, tokenizer(), films(16), keep=3, schedule=schedule, tune=TUNE)
-    assert prune(model, tokenizer(), films(16), keep=3, **now, tune=TUNE).equals(expected)
-    same_weights(model, then)
 
 
 def test_where_all_heads_stay_none_is_removed():
