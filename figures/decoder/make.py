@@ -36,9 +36,7 @@ SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 STEPS, BATCH, RATE, WORDS = 6000, 32, 2e-3, 200
 ALONE = 3000  # steps at first, of repeated tokens alone
 PARTS = {"grammar": 0.25, "repeated": 0.35, "needles": 0.1, "objects": 0.1, "ordered": 0.1, "pairs": 0.1}
-UNSEEN = re.compile(
-    r"syntax|position(-norm)?\[(-2|0|\+1|\+2|offset)\]|gating\[(gate|irrelevant|interfering)|.*\.(words|p|bh)$"
-)
+UNSEEN = re.compile(r"syntax|position(-norm)?\[(-2|0|\+1|\+2|offset)\]|.*\.(words|p|bh)$")
 PAIRS = ("agreement", "reflexive")
 
 
@@ -182,12 +180,9 @@ def effects(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
 
 
 def games(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
-    """Causal gating and Shapley values on the grammar."""
+    """Shapley values on the grammar."""
     text, given = grammar(tokenizer), (model, tokenizer)
-    return [
-        hr.causal_gating(*given, text, n_updates=50, seeds=3, max_tokens=1024),
-        hr.shapley_values(*given, text.sample(50), n_permutations=10, n_resamples=100),
-    ]
+    return [hr.shapley_values(*given, text.sample(50), n_permutations=10, n_resamples=100)]
 
 
 MEASURED = (patterns, gradients, effects, games)

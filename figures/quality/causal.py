@@ -1,4 +1,4 @@
-"""Do causal measures of a head say the same? Gating, Shapley values, AtP* and ablation on a toy translator."""
+"""Do causal measures of a head say the same? Shapley values, AtP* and ablation on a toy translator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headroles.training import toy_translator
 SETTINGS = toy_translator.Settings(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
 
 
-def measured(folder: Path, sentences: int, n_permutations: int, n_updates: int) -> pd.DataFrame:
+def measured(folder: Path, sentences: int, n_permutations: int) -> pd.DataFrame:
     """All measures of all heads, each with the sign by which a head that helps has a large value."""
     if not folder.is_dir():
         toy_translator._train(SETTINGS, folder)
@@ -26,30 +26,26 @@ def measured(folder: Path, sentences: int, n_permutations: int, n_updates: int) 
     given = *hr.load(folder), Corpus("toy pairs", tuple(short))
     print(hr.evaluate(*given, ["loss"]).round(3).to_string())
     shapley = hr.shapley_values(*given, n_permutations=n_permutations, truncation=0.05, n_resamples=200)
-    gating = hr.causal_gating(*given, n_updates=n_updates)
     patching = [hr.AttributionPatching(drop=drop, objective="loss") for drop in (False, True)]
     scores = hr.score(*given, ["importance", "sink", *patching], n_resamples=0)
     table = pd.DataFrame(
         {
             "ablation": hr.ablate(*given, n_resamples=0)["ablation[loss]"],
             "Shapley": -shapley["shapley[loss]"],
-            "facilitating": gating["gating[facilitating]"],
-            "not interfering": -gating["gating[interfering]"],
             "AtP": -scores["attribution[AtP]"],
             "AtP* size": scores["attribution[AtP*].size"],
             "importance": scores["importance"],
             "no sink": -scores["sink[first]"],
         }
     )
-    low, high = gating["gating[facilitating].low"], gating["gating[facilitating].high"]
-    print(table.assign(low=low, high=high).round(3).to_string())
+    print(table.round(3).to_string())
     return table
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
     """Spearman's correlation of each two measures over heads, with its 95 % interval."""
     rows = []
-    varied = [name for name in table if table[name].nunique() > 1]  # no head may interfere
+    varied = [name for name in table if table[name].nunique() > 1]
     for first, second in combinations(varied, 2):
         value = float(table[first].corr(table[second], method="spearman"))
         low, high = rank_correlation(value, len(table))
@@ -62,8 +58,7 @@ def main(
     output: Annotated[Path, typer.Option()],
     sentences: int = 100,
     permutations: int = 20,
-    updates: int = 60,
 ) -> None:
-    table = compared(measured(folder, sentences, permutations, updates))
+    table = compared(measured(folder, sentences, permutations))
     print(table.round(2).to_string())
     table.to_csv(output, index=False, float_format="%.4f")

@@ -216,14 +216,9 @@ def _shapley(column: Column) -> Words:
     return Words(MATTERS, label, f"Mean change of {quality(metric)} when the head joins random others.")
 
 
-def _gating(column: Column) -> Words:
-    about = f"Gates fitted with pressure up and down: {column.detail}, 0 to 1."
-    return Words(MATTERS, f"{column.detail} (gates)", about)
-
-
 MAKERS: dict[str, Callable[[Column], Words]] = {
     **{"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution},
-    **{"importance": _importance, "direct": _direct, "shapley": _shapley, "gating": _gating},
+    **{"importance": _importance, "direct": _direct, "shapley": _shapley},
 }
 
 

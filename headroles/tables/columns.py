@@ -166,7 +166,6 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("attention-", "hr.attention_examples"),
         Table("circuits", "hr.copying", one_model=True, part="circuits", per_head=True),
         Table("composition", "hr.composition", one_model=True),
-        Table("gating", "hr.causal_gating", one_model=True),
         Table("offsets", "hr.data.offsets", "score", derived=True),
         Table("conservation-", "hr.score", "score", one_model=True, derived=True),
         Table("roles", "hr.roles", "roles", one_model=True, derived=True, part="roles"),

@@ -73,7 +73,6 @@ TABLES = {
     "captum": lambda given: hr.attribute(*given, method="InputXGradient", n_resamples=0),
     "patching": lambda given: hr.attribute(*given, method="AtP", n_resamples=0),
     "shapley": lambda given: hr.shapley_values(*given, n_permutations=2, n_resamples=0),
-    "gating": lambda given: hr.causal_gating(*given, n_updates=2, seeds=1),
 }
 
 

@@ -90,11 +90,3 @@ def test_training_pads_as_the_model_recognises_it(tmp_path, own):
     expected = losses(model)  # transformers' Trainer gives the model the padding id of the tokenizer
     history = hr.train(model, tokenizer("<eos>"), CORPUS, tmp_path, epochs=1, rate=0.0)
     close(history["loss"].iloc[-1], expected)
-
-
-def test_without_a_padding_id_gates_are_fitted_one_text_at_a_time():
-    tables = [
-        hr.causal_gating(classifier("gpt2", own), tokenizer("<pad>"), CORPUS, n_updates=3, seeds=2, max_tokens=1)
-        for own in (0, None)
-    ]
-    close(tables[1], tables[0], operations=1024)
