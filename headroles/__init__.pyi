@@ -60,7 +60,6 @@ from .plots.gallery import plot as plot
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
-from .pruning.hard_coding import hard_code as hard_code
 from .pruning.learned_gates import L0 as L0
 from .pruning.learned_gates import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates

@@ -329,9 +329,6 @@ def show_pruned(call: Call) -> None:
     kept = call.result.iloc[:, 0]
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
     _show_heads("pruned", kept.index[kept == 0], len(kept))
-    if call.given["substitute"]:
-        _show_heads("hard-coded", kept.index[call.result.iloc[:, -1] == 1], len(kept))
-        say("hard-coded heads stay in the weights; in Python they attend by their patterns in headroles.hard_code")
     if call.given["output"] is not None:
         _save(call, call.arguments["model"])
 

@@ -1,7 +1,6 @@
 from . import rankings as rankings
 from .comparison import compare_pruning as compare_pruning
 from .costs import efficiency as efficiency
-from .hard_coding import hard_code as hard_code
 from .learned_gates import L0 as L0
 from .learned_gates import SubsetSelection as SubsetSelection
 from .learned_gates import train_gates as train_gates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import Replacement
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
 from headroles.models.identity.of_model import frozen
-from headroles.models.imposing import ByHead, Zero
 from headroles.models.masking import Head
-from headroles.patterns.base import Pattern
-from headroles.pruning import hard_coding
-from headroles.pruning.hard_coding import Roles
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
@@ -47,7 +42,6 @@ class Trials:
         *,
         kinds: Sequence[Kind] | None,
         tune: TrainOptions,
-        substitute: bool | Roles = False,
         max_tokens: int = 4096,
         **rest: Any,
     ) -> None:
@@ -55,9 +49,6 @@ class Trials:
         self.handle, self.corpus, self.kinds = handle, corpus, kinds
         self.held_out, self.metric, self.max_tokens = held_out, metric, max_tokens
         self.study, self.folder, self.signature = study, study.work / ".trials", ""
-        self.patterns = hard_coding.substitutes(handle, substitute, study)
-        if self.patterns:
-            rest["hard_coded"] = hard_coding.digest(self.patterns)
         self.key = handle.provenance(
             trained_on=corpus.hash,
             **rest,
@@ -66,7 +57,7 @@ class Trials:
             tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
         )
         measured = frame.sign(held_out=held_out.hash, metric=metric, code=code_of(metric))
-        self._measured = f"{measured}|{frame.holding(work=self.key)}"
+        self._recipe = f"{measured}|{frame.holding(work=self.key)}"
 
     def claim(self, name: str) -> dict[str, str]:
         """Check that the study may have the table `name`, and return outdated tables to remove (`Study.claim`)."""
@@ -78,60 +69,37 @@ class Trials:
 
     def place(self, *what: object) -> Path:
         """Return the folder of a trial, for its training."""
-        return self.folder / hashlib.sha256(repr((self._measured, what)).encode()).hexdigest()[:12]
+        return self.folder / hashlib.sha256(repr((self._recipe, what)).encode()).hexdigest()[:12]
 
-    def hard_coded(self, pruned: Iterable[Head]) -> dict[Head, Pattern]:
-        """Return those of the pruned heads that have a pattern, and it."""
-        return {head: self.patterns[head] for head in pruned if head in self.patterns}
-
-    def run(
-        self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel], pruned: Iterable[Head] = ()
-    ) -> Array:
-        """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones.
-
-        Those of the pruned heads that have a pattern attend by it.
-        """
-        patterns = self.hard_coded(pruned)
-        variants = [frozenset(patterns)] if patterns else []
+    def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
+        """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones."""
 
         def measure() -> ExampleStats:
-            return self._sweep(HeadModel(compute(), self.handle.tokenizer), self.held_out, patterns).run(variants)
+            return self._measured(HeadModel(compute(), self.handle.tokenizer), self.held_out)
 
-        stats = self._kept(what, measure)
-        return stats.masked[variants[0]] if variants else stats.intact
+        return self._kept(what, measure).intact
 
     def check(self, handle: HeadModel) -> None:
-        """Measure two examples with all patterns: what cannot be measured fails now rather than after training."""
-        self._sweep(handle, self.held_out[:2], self.patterns).run([frozenset(self.patterns)] if self.patterns else [])
+        """Measure two examples: what cannot be measured fails now rather than after training."""
+        self._measured(handle, self.held_out[:2])
 
-    def _sweep(self, handle: HeadModel, held_out: Corpus, patterns: Mapping[Head, Pattern]) -> Sweep:
-        return Sweep(
-            *(handle, held_out, self.metric),
-            replacement=patterns or "zero",
-            max_tokens=self.max_tokens,
-            heads_per_batch=1,
-        )
+    def _measured(self, handle: HeadModel, held_out: Corpus) -> ExampleStats:
+        return Sweep(handle, held_out, self.metric, max_tokens=self.max_tokens, heads_per_batch=1).run([])
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
-        """Return the statistics of every example, [example, statistic], with each of these sets of heads masked.
-
-        Those that have a pattern attend by it.
-        """
+        """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
-        replacement: Replacement = "zero"
-        if self.patterns:
-            replacement = ByHead({head: self.patterns.get(head, Zero()) for head in self.handle.heads})
 
         def measure() -> ExampleStats:
             what = self.handle, self.held_out, self.metric
-            return Sweep(*what, replacement=replacement, max_tokens=self.max_tokens).run(variants)
+            return Sweep(*what, max_tokens=self.max_tokens).run(variants)
 
         stats = self._kept((*what, [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]
 
     def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
-        key = f"{frame.holding(recipe=self._measured)}|{frame.sign(what=what)}"
+        key = f"{frame.holding(recipe=self._recipe)}|{frame.sign(what=what)}"
         table = Study(self.folder).keep(self.place(*what).name, key, lambda: compute().table())
         stats = ExampleStats.of(table, self.metric)
         self.signature = stats.signature

@@ -21,9 +21,7 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
 from headroles.models.masking import Head
-from headroles.pruning import hard_coding
 from headroles.pruning.cached_evaluation import Trials, values
-from headroles.pruning.hard_coding import Roles
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
@@ -32,6 +30,7 @@ from headroles.tables.arguments import several
 from headroles.tables.frame import Kind, signed
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
+from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
 WHOLE = "all heads"
@@ -49,7 +48,6 @@ def compare_pruning(
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: int = 1000,
-    substitute: bool | Roles = False,
     tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
@@ -73,8 +71,6 @@ def compare_pruning(
         kinds: Kinds of the heads that are pruned, by default all.
         metric: Name of a metric or objective. Or a metric.
         scored: Number of examples in the sample on which heads are ranked.
-        substitute: Whether pruned heads with a role in the study are hard-coded instead of removed, as in `prune`. Or
-            the roles.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         n_resamples: Bootstrap resamples of the examples.
         study: Study or folder that keeps the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which
@@ -103,7 +99,6 @@ def compare_pruning(
         *(handle, corpus, held_out, the_metric(metric), kept),
         kinds=kinds,
         tune=tune or {},
-        substitute=substitute,
         scored=scored,
     )
     trials.check(handle)
@@ -199,15 +194,14 @@ class _Work:
 
         def compute() -> PreTrainedModel:
             model, tokenizer, corpus = self.trials.copy()
-            patterns = self.trials.hard_coded(pruned)
-            if removed := {*pruned} - {*patterns}:
-                remove_heads(model, removed)
+            if pruned:
+                remove_heads(model, pruned)
             options: TrainOptions = {**self.tune, "seed": seed}
             if self.tune.get("rate") != 0:  # an untrained control keeps its weights
-                hard_coding.train(model, tokenizer, corpus, patterns, place, options)
+                train(model, tokenizer, corpus, place, **options)
             return model
 
-        statistics = self.trials.run(what, compute, pruned)
+        statistics = self.trials.run(what, compute)
         shutil.rmtree(place, ignore_errors=True)
         return statistics
 

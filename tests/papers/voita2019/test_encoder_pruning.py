@@ -9,7 +9,6 @@ import pytest
 from helpers.artefacts import cases, frame, judged, put, worth
 
 from headroles.papers.bench import Bench
-from headroles.papers.needs import Missing
 from headroles.papers.voita2019 import encoder_pruning
 
 
@@ -58,11 +57,6 @@ def test_only_gates_of_the_encoder_are_shown(tmp_path, other):
     swept(tmp_path, other, 10.0)
     bench = swept(tmp_path, "sizes-l0-enc-self", 35.9)
     assert encoder_pruning.fig7(bench).table.set_index("heads")["value"].loc[10].max() == 35.9
-
-
-def test_hard_coded_heads_are_not_removed(tmp_path):
-    with pytest.raises(Missing, match="some are hard-coded$"):
-        encoder_pruning.fig7(swept(tmp_path, "sizes-l0-enc-self", 35.9, hard_coded=[0, 38]))
 
 
 def test_formulas_are_the_papers():
