@@ -152,21 +152,6 @@ def _trainer(call: Call) -> None:
     call.arguments |= trainer(call.given)
 
 
-def _prepared_pairs(call: Call) -> None:
-    """Prepare the pairs in a folder beside the study; a folder is prepared already."""
-    given = call.given
-    place, *others = map(Path, given["data"])
-    changed = [part.name for part in PREPARES if given[part.name] != part.default]
-    if others or not place.is_dir():
-        place = given["study"].with_name(f"{given['study'].name}-data")
-        preparation = Call(Options("papers.prepare", ("pairs",)), {**given, "pairs": given["data"], "folder": place})
-        show_table(hr.papers.prepare(**preparation.arguments), "sentence pairs")
-        say(f"pairs are in {place}")
-    elif changed:
-        raise ValueError(f"{changed[0]}= is of pairs: got {place}, a folder of prepared ones; expected files of pairs")
-    call.arguments["data"] = hr.papers.prepared(place)
-
-
 def _with_index(call: Call) -> None:
     call.load()
     call.heads = hr.models.head_index(call.arguments["model"])
@@ -230,8 +215,6 @@ HAYSTACK = option("haystack", Path | None, None, "Sentences that hide the facts;
 FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
 EXPORT = option("export", FORMS | None, None, "Files in the study for DuoAttention, kvpress, vLLM-Hook; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
-DATA = argument("data", list[str], REQUIRED, "Pairs: tables of two columns, or SOURCE,TARGET; or prepared ones.")
-PREPARES = [part for part in Options("papers.prepare").parameters() if part.name not in ("folder", "pairs", "seed")]
 CONFIG = option("config", Path | None, None, "Instead of a model: a config.json, for a tiny model with random weights.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 BUDGETS = signature("cache_budget").parameters["by"].choices
@@ -312,12 +295,6 @@ COMMANDS = {  # by headings of the help, which is a screen
             ("paper", "artefact"),
             show=results.show_reproductions,
             flags={"folders": "from"},
-        ),
-        Command(
-            "papers.replicate",
-            show=results.show_replicated,
-            before=(_prepared_pairs, lambda call: call.arguments.update(report=say)),
-            extra=(DATA, *PREPARES),
         ),
         Command("demo", show=results.show_demo),
         Command("parse", ("source",), show=results.show_parsed),

@@ -16,7 +16,6 @@ from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
 PYTHON = ("command", "note", "side", "gpu", "cache", "copy")  # parameters for Python alone
 SAMPLING = "shuffled_groups"  # the default of `hr.train`
-RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`
 REPEATED = "repeated-tokens"  # the word for texts that `hr.repeated_tokens` draws
@@ -75,9 +74,6 @@ class Options:
             yield from self._study(parameter)
         elif "TrainOptions" in parameter.types:
             yield from self._training()
-        elif parameter.name == "recipe":
-            for part in signature(RECIPE).parameters.values():
-                yield from self._plain(part)
         elif "PreTrainedTokenizerBase" not in parameter.types:
             yield from self._plain(parameter)
         if parameter.name in ("strategy", "strategies"):
@@ -227,11 +223,6 @@ class Call:
         elif "TrainOptions" in parameter.types:
             value = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
             value |= {} if given["length"] is None else {"length": given["length"]}
-        elif name == "recipe":
-            from headroles.papers.replication import Recipe
-
-            fields = signature(RECIPE).parameters.values()
-            value = Recipe(**{part.name: _converted(part, given[part.name]) for part in fields})
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
             value = _converted(parameter, given.get(name))
         if name in ("strategy", "strategies") and value is not None:

@@ -16,7 +16,6 @@ from headroles.cli.arguments import typed
 from headroles.cli.console import (
     grid,
     height,
-    list_figures,
     say,
     show,
     show_grid,
@@ -426,11 +425,6 @@ def _show_verdict(facts: dict[str, Any]) -> None:
             f"an untrained model is measured by headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL "
             f"--data FOLDER"
         )
-
-
-def show_replicated(call: Call) -> None:
-    """Print the figures of a replication."""
-    list_figures(sorted(call.given["study"].glob("*.png")), call.given["study"])
 
 
 def show_demo(call: Call) -> None:

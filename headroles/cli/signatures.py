@@ -45,7 +45,7 @@ class Signature:
 
 @cache
 def signature(name: str) -> Signature:
-    """Read the signature of a public function or the fields of a dataclass, such as `score` or `papers.replicate`."""
+    """Read the signature of a public function or the fields of a dataclass, such as `score` or `papers.reproduce`."""
     module, _, last = f"headroles.{name}".rpartition(".")
     module, node = _find(module, last)
     document = ast.get_docstring(node) or ""  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ NEXT = {  # function of a command -> the next commands to try, if all their word
     "check_model": ["headroles score {model} CORPUS --study study"],
     "demo": ["headroles score minilm CORPUS --study mine"],
     "roles": ["headroles test-roles MODEL CORPUS --study {table}", "headroles report {table}"],
-    **dict.fromkeys(("plot", "test_roles", "ablation_curve", "relate", "replicate", "cache_budget"), [REPORT]),
+    **dict.fromkeys(("plot", "test_roles", "ablation_curve", "relate", "cache_budget"), [REPORT]),
     **dict.fromkeys(("sparsity_sweep", "compare_pruning"), [REPORT]),
 }
 

@@ -1,4 +1,4 @@
-"""The three papers: their figures, tables and claims on a study, and whole replications from a corpus."""
+"""The three papers: their figures, tables and claims on a study, and corpora prepared from sentence pairs."""
 
 import lazy_loader
 

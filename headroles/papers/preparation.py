@@ -75,7 +75,7 @@ def prepare(
     download: Download | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Clean, split and parse sentence pairs, for `replicate`.
+    """Clean, split and parse sentence pairs, for a replication.
 
     A tokenizer is trained on them. Left out, and counted, are: pairs of which a side is not mostly letters, or longer
     than `longest` words; repeated pairs; and training pairs of which a side is also in a held-out part (compared

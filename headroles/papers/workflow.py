@@ -1,4 +1,4 @@
-"""The engine of `reproduce` and `replicate`: scores, ablates and prunes one model, the tables kept in studies."""
+"""The engine of `reproduce`: scores, ablates and prunes one model, the tables kept in studies."""
 
 from __future__ import annotations
 

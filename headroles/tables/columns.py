@@ -178,7 +178,7 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("areas-", "hr.ablation_curve", "ablation-curve", one_model=True, derived=True),
         Table("budget-", "hr.cache_budget", "cache-budget", one_model=True, part="budgets"),
         Table("evaluation", "hr.evaluate", one_model=True),
-        Table("evaluation-", "hr.papers.replicate"),
+        Table("evaluation-", "hr.evaluate"),
         Table("role-", "hr.test_roles", "test-roles", one_model=True, part="tests"),
         Table("shapley-", "hr.shapley_values", one_model=True, per_head=True),
         Table("interactions-", "hr.shapley_interactions", one_model=True),

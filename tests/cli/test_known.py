@@ -87,7 +87,6 @@ def test_heads_that_a_config_does_not_exclude_are_left_to_the_model(config, tmp_
         (tmp_path / "config.json").write_text(config)
     for model in (str(tmp_path), "no/such/model", "no-such-model", None):
         check_typed({"heads": "enc-self:5:11,L0H3", "alone": None, "model": model})
-    check_typed({"heads": 8, "model": None})  # of `replicate`: their number
 
 
 def test_a_file_in_place_of_a_model_is_refused(tmp_path):

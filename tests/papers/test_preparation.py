@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import matplotlib
 import pytest
-from helpers.commands import run
-from helpers.messages import line, whole
+from helpers.messages import whole
 from helpers.replicating import HALVES, pairs
 
 from headroles.data.corpus import Corpus, Sentence
@@ -94,20 +93,9 @@ def test_sentences_without_trees_are_parsed(shared, tmp_path):
 
 
 def test_pairs_that_cannot_be_prepared(tmp_path, folder):
-    source, target, out = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "out"
-    study = ["--study", out]
-    source.write_text("One.\nTwo.\n")
-    target.write_text("Eins.\n")
-    short = (
-        f"{source} has 2 sentences, {target} has 1; parallel files need the same number, the n-th of one translating "
-        "the n-th of the other"
-    )
-    assert run("replicate", f"{source},{target}", *study) == line(short)
-    alone = "'One.' has no translation; give pairs: a table of two columns, or SOURCE,TARGET"
-    assert run("replicate", source, *study) == line(alone)
-    target.write_text("Eins.\nZwei.\n")
-    few = "2 different source sentences are too few to hold out 3000; hold out at most half"
-    assert run("replicate", f"{source},{target}", *study) == line(few)
+    few = "1 different source sentences are too few to hold out 3000; hold out at most half"
+    with pytest.raises(ValueError, match=whole(few)):
+        prepare(tmp_path / "out", [given("One. = Eins.")])
     there = f"{folder} exists and is not empty; name another folder, or remove it"
     with pytest.raises(FileExistsError, match=whole(there)):
         prepare(folder, [pairs()], **HALVES, seed=1)
