@@ -11,13 +11,12 @@ import beginnings
 import pandas as pd
 from masked_lm import Checkpoints, train_masked
 from probes import Probes
+from replication import Prepared, pace
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
 from headroles.models.masking import Head
-from headroles.papers.preparation import Prepared
-from headroles.papers.workflow import pace
 from headroles.pruning.removal import remove_heads
 from headroles.training.hf_trainer import ORDER, TrainerOptions
 from headroles.training.trainer import train

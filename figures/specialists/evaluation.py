@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from replication import prepared
 from transformers import PreTrainedModel
 
 import headroles as hr
@@ -13,7 +14,6 @@ from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import metric
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
-from headroles.papers import prepared
 from headroles.pruning.cached_evaluation import values
 
 PAIRS = [("pruned", "scratch"), ("pruned", "all heads"), ("scratch", "all heads")]

@@ -16,10 +16,10 @@ import typer
 from arms import ArmName, Recipe, specialise
 from matplotlib.axes import Axes
 from pruning import KEEP, prune_arm
+from replication import prepared
 from several_models import TESTED, again, pool_models
 
 import headroles as hr
-from headroles.papers import prepared
 from headroles.papers.bench import metric_label
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -29,7 +29,7 @@ SIZES = ", ".join(field.name for field in fields(Recipe))
 
 @app.command()
 def train(
-    data: Annotated[Path, typer.Argument(help="Folder of hr.papers.prepare.")],
+    data: Annotated[Path, typer.Argument(help="Folder that figures/papers/replicate prepares.")],
     output: Annotated[Path, typer.Option(help="Folder for the models and for unfinished training.")],
     arm: Annotated[
         ArmName,
@@ -64,7 +64,7 @@ def train(
 def prune(
     study: Path,
     model: Path,
-    data: Annotated[Path, typer.Argument(help="Folder of hr.papers.prepare.")],
+    data: Annotated[Path, typer.Argument(help="Folder that figures/papers/replicate prepares.")],
     keep: Annotated[list[int], typer.Option(help="Encoder heads left.")] = list(KEEP),
     controls: Annotated[list[int], typer.Option(help="Heads left of controls of equal size.")] = [],
     gate_seeds: int = 3,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 from pooling import graded_roles
+from replication import Prepared
 
 from headroles.models import identity, loading
-from headroles.papers.preparation import Prepared
 from headroles.papers.workflow import GATES
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.learned_gates import L0

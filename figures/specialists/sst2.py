@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from pruning import ENCODER, prune_arm
+from replication import Prepared
 
 import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.papers.preparation import Prepared
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.rankings import ByRoles, Reverse
 from headroles.training.hf_trainer import TrainOptions

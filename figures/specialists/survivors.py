@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import typer
 from pooling import fisher_z, graded_roles, residual_ranks
+from replication import prepared
 from scipy import stats
 
 import headroles as hr
@@ -17,7 +18,6 @@ from headroles.analysis.intervals import p_value
 from headroles.analysis.resampling import permuted_values, strata
 from headroles.analysis.role_rules import held
 from headroles.models import loading
-from headroles.papers import prepared
 from headroles.plots.matrix import short
 from headroles.tables import frame, io
 
@@ -34,7 +34,7 @@ def survivors(
     output: Annotated[Path, typer.Option()],
     drawn: Annotated[int, typer.Option(help="Heads left in the maps.")] = 12,
     model: Annotated[Path | None, typer.Option(help="Trained model, whose shape untrained ones have.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of hr.papers.prepare.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder that figures/papers/replicate prepares.")] = None,
 ) -> None:
     """Do the heads with a role survive in pruned models?
 

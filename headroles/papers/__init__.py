@@ -1,4 +1,4 @@
-"""The three papers: their figures, tables and claims on a study, and corpora prepared from sentence pairs."""
+"""The three papers: their figures, tables and claims on a study."""
 
 import lazy_loader
 

@@ -148,8 +148,7 @@ def workflow_of(
 ) -> Workflow:
     """Load a model, as a classifier if the data have labels, into the workflow that computes its tables."""
     from headroles.models.loading import load, place
-    from headroles.papers.preparation import material
-    from headroles.papers.workflow import Workflow
+    from headroles.papers.workflow import Workflow, material
     from headroles.training.trainer import load_classifier
 
     corpora = material(data, limit=limit)

@@ -11,8 +11,7 @@ import transformers
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
-from headroles.papers.preparation import Material
-from headroles.papers.workflow import Timing, Workflow
+from headroles.papers.workflow import Material, Timing, Workflow
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.toy_translator import translator
 from headroles.training.trainer import train

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self, TypedDict
+from typing import Literal, NamedTuple, Self, TypedDict
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.cumulative.curves import ablation_curve
 from headroles.ablation.effects import ablate
 from headroles.ablation.units import Unit
 from headroles.data.corpus import Corpus
+from headroles.data.readers import read
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import heads_of_kinds
 from headroles.models.masking import Head
-from headroles.papers.preparation import Material
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import Random, RankingContext
@@ -30,10 +28,22 @@ from headroles.scores import Measure, outputs, score
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
-from headroles.training.hf_trainer import TrainerOptions, TrainOptions
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import HISTORY, train
 
 GATES = 0.1  # learning rate of gates; most of them converge in a few hundred steps
+
+
+class Material(NamedTuple):
+    """Train, dev and test corpora, and more; None if the file is missing."""
+
+    train: Corpus
+    dev: Corpus
+    test: Corpus
+    other: Corpus | None = None  # another domain
+    trees: Corpus | None = None
+    other_trees: Corpus | None = None
+    sentences: Corpus | None = None  # a few, for drawing attention; by default some with trees
 
 
 class Sampling(TypedDict):
@@ -184,18 +194,24 @@ class Workflow:
         return Random("layer").order(context)
 
 
-def pace() -> TrainerOptions:
-    """Return options of the Trainer that keep a GPU busy: bfloat16 and workers for batches; none on a CPU."""
-    if not torch.cuda.is_available():
-        return {}
-    return {
-        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
-        "dataloader_num_workers": max(1, min(4, (os.cpu_count() or 1) - 1)),
-        "dataloader_prefetch_factor": 4,
-        "dataloader_persistent_workers": True,
-    }
+def material(folder: Path, *, limit: int | None = None) -> Material:
+    """Read the corpora of a folder, by name; for a classifier train.tsv, or train.source.txt and train.target.txt."""
+    parts = {name: part for name in Material._fields if (part := _part(folder, name, limit)) is not None}
+    if lacking := [name for name in ("train", "dev", "test") if name not in parts]:
+        raise FileNotFoundError(
+            f"no {lacking[0]} in {folder}; a folder of data has train, dev and test: .tsv with labels, "
+            f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu), sentences"
+        )
+    return Material(**parts)
 
 
-def batch_tokens() -> int:
-    """Return the largest number of tokens in a batch of measuring: as many as keep a GPU busy."""
-    return 32768 if torch.cuda.is_available() else 4096
+def _part(folder: Path, name: str, limit: int | None) -> Corpus | None:
+    files = sorted(folder.glob(f"{name}.*"))
+    if len(files) == 1:
+        return read(files[0], limit=limit)
+    sides = [file.name.split(".")[1] for file in files]
+    if files and sides != ["source", "target"]:
+        raise ValueError(
+            f"expected {name}.source.* and {name}.target.* in {folder}; got {', '.join(f.name for f in files)}"
+        )
+    return read(*files, limit=limit) if files else None

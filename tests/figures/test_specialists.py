@@ -19,6 +19,7 @@ import torch
 import transformers
 from arms import ARMS, Recipe, longer_twice, masked_texts, specialise
 from make import app, recipe_of
+from preparation import prepare, prepared
 from probes import COLUMNS
 from pruning import prune_arm
 from typer.testing import CliRunner
@@ -29,7 +30,6 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
 from headroles.models.heads import attention_sites
 from headroles.models.tokens import bilingual
-from headroles.papers.preparation import prepare, prepared
 from headroles.tables.io import load_table
 
 TINY = Recipe(

@@ -14,8 +14,7 @@ from helpers.trainings import films, tokenizer
 from headroles.papers import budhraja2020
 from headroles.papers.artefact import bounded
 from headroles.papers.bench import Bench
-from headroles.papers.preparation import Material
-from headroles.papers.workflow import Workflow
+from headroles.papers.workflow import Material, Workflow
 from headroles.pruning.weight_changes import alike
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table, save_table

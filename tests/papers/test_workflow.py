@@ -11,8 +11,7 @@ from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.papers.preparation import Material
-from headroles.papers.workflow import Workflow, batch_tokens, pace
+from headroles.papers.workflow import Material, Workflow, material
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -66,6 +65,16 @@ def test_the_control_has_other_weights_in_a_folder_of_its_own_and_does_not_learn
     assert not any(torch.equal(ours[name], theirs[name]) for name in ours if ours[name].ndim > 1)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="of a processor alone")
-def test_without_a_gpu_nothing_is_sped_up():
-    assert (pace(), batch_tokens()) == ({}, 4096)
+def test_material_is_read_from_one_folder(tmp_path):
+    for name in ("train", "dev", "test", "other"):
+        for side in ("source", "target"):
+            (tmp_path / f"{name}.{side}.txt").write_text(f"{name} {side}\n" * 3)
+    found = material(tmp_path, limit=2)
+    assert [len(found.train), found.other[0].text, found.other[0].target.text] == [2, "other source", "other target"]
+    assert found.trees is None
+    (tmp_path / "trees.text.conllu").write_text("")
+    (tmp_path / "trees.more.conllu").write_text("")
+    with pytest.raises(ValueError, match=r"trees\.source.* got trees\.more\.conllu, trees\.text\.conllu"):
+        material(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"^no train in {tmp_path / 'x'};"):
+        material(tmp_path / "x")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from preparation import Prepared
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import headroles as hr
-from headroles.papers.preparation import Prepared
 from headroles.scores.registry import DEFAULT
 from headroles.training.marian import marian
 
