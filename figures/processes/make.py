@@ -24,7 +24,7 @@ from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.patterns import Offset
-from headroles.scores.patterns.rarity import Rarity
+from headroles.scores.content_scores import Rarity
 from headroles.testing.case import TEXTS, Case
 from headroles.testing.parallel import check_options
 

@@ -11,7 +11,7 @@ from headroles.data.corpus import Linked
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import Observation
-from headroles.patterns.sink import shared
+from headroles.patterns.simple import shared
 
 
 @dataclass(frozen=True)

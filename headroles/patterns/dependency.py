@@ -14,7 +14,7 @@ from headroles.models.batching import TokenView
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
-from headroles.patterns.sink import shared
+from headroles.patterns.simple import shared
 
 Way = Literal["dep>head", "head>dep"]
 WAYS: tuple[Way, ...] = ("dep>head", "head>dep")

@@ -35,7 +35,7 @@ class Observation:
         counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
         ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
         first: position of the first query; 0 unless the observation is a later block of queries.
-        value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.value_norms`).
+        value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.attention`).
         of: what `weights` are.
         layer: layer of the site; -1 where it is unknown.
         counted: which queries count for which head, bool [batch, heads, query]; None: all for all heads.

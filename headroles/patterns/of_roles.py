@@ -7,10 +7,7 @@ from collections.abc import Callable
 from headroles.patterns.alignment import Alignment, Diagonal
 from headroles.patterns.base import Pattern
 from headroles.patterns.dependency import WAYS, Dependency
-from headroles.patterns.induction import Duplicate, Induction
-from headroles.patterns.offset import Offset
-from headroles.patterns.rarity import Rarest
-from headroles.patterns.sink import First, Special
+from headroles.patterns.simple import Duplicate, First, Induction, Offset, Rarest, Special
 from headroles.tables.columns import Column
 
 

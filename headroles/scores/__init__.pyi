@@ -1,3 +1,5 @@
+from . import weights as weights
+from .attention_scores import Measured as Measured
 from .attributions import attribute as attribute
 from .base import Measure as Measure
 from .base import Observation as Observation
@@ -11,13 +13,12 @@ from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
-from .measured import Measured as Measured
 from .registry import left_out as left_out
 from .registry import list_scores as list_scores
 from .registry import named as named
 from .runner import score as score
-from .weights.circuits import circuit_matrix as circuit_matrix
-from .weights.circuits import copying as copying
-from .weights.circuits import succession as succession
-from .weights.pairs import composition as composition
-from .weights.pairs import induction_strength as induction_strength
+from .weights import circuit_matrix as circuit_matrix
+from .weights import composition as composition
+from .weights import copying as copying
+from .weights import induction_strength as induction_strength
+from .weights import succession as succession

@@ -14,10 +14,9 @@ from headroles.models.batching import Encoded, Pages
 from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
+from headroles.scores.attention_scores import Measured, Resting
 from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientScore
-from headroles.scores.measured import Measured
-from headroles.scores.patterns.resting import Resting
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind

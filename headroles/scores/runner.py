@@ -24,13 +24,12 @@ from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.weights.sharded import check_whole
 from headroles.scores.accumulator import Accumulator, check_missing
-from headroles.scores.attention import AttentionPass, frequencies, uncounted, unsettled
+from headroles.scores.attention import AttentionPass, frequencies, uncounted, unreadable, unsettled
 from headroles.scores.base import Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
 from headroles.scores.registry import DEFAULT, REPEATED, available, named
-from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
 from headroles.tables.study import Study, study_at
 

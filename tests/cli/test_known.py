@@ -25,7 +25,7 @@ from headroles.cli.known import (
     scores,
 )
 from headroles.pruning.rankings import NAMED
-from headroles.scores.lrp.composites import RULES
+from headroles.scores.lrp.context import RULES
 from headroles.scores.objectives import OBJECTIVES
 from headroles.tables.frame import KINDS
 

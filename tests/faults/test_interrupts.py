@@ -28,7 +28,7 @@ from helpers.interrupts import other_thread as run_elsewhere
 import headroles as hr
 from headroles import _restoration
 from headroles.scores.lrp import context
-from headroles.scores.lrp.composites import table
+from headroles.scores.lrp.context import table
 
 MASK = torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 0])
 

@@ -1,28 +1,36 @@
-"""The attention pass: texts in parts, the last layer, counts, and what is not finite."""
+"""Attention pass: what scores are shown, norms of values, and counts of tokens."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import zoo
+from helpers import planted, zoo
 from helpers.attending import noticing
-from helpers.close import bound
-from helpers.letters import STEP, corpus, tokenizer, tokens_of
+from helpers.close import bound, close
+from helpers.letters import STEP, corpus, scores_for, tokenizer, tokens_of
+from helpers.messages import whole
+from helpers.planted import CLASSES, HIDDEN, NAMES, PLANTED
 from helpers.traces import _traces
+from reference import attention as slow
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching
+from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.scores.patterns.confidence import Confidence
-from headroles.scores.registry import list_scores
-from headroles.tables import frame
+from headroles.scores.attention import AttentionPass
+from headroles.scores.attention_scores import Confidence, Position
+from headroles.scores.base import Score
+from headroles.scores.registry import list_scores, named
+from headroles.tables import columns, frame
 
 IN_PARTS = [name for name, score in list_scores().items() if getattr(score, "in_parts", False)]
 
@@ -106,3 +114,247 @@ def test_attention_of_one_token_that_is_not_finite_is_an_error():
     given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c a d", "b a c"))))  # what is before it is whole
     with pytest.raises(ValueError, match=r"^the attention of dec-self layer 0 is not finite on sentence 3 of the"):
         hr.score(model, letters, given, "confidence")
+
+
+SCORES = ["confidence", "position", "syntax", "rarity", "sink"]
+NEEDS = "norms need the values and the output projection of every head"
+
+
+def mute_specials():
+    """The planted model, but every head moves one short vector from content tokens, and none from special tokens."""
+    model = copy.deepcopy(planted.model())
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            for row in range(0, HIDDEN, planted.SIZE):
+                for feature in (*CLASSES, "function"):
+                    layer.attention.self.value.weight[row, NAMES.index(feature)] = 1.0
+                layer.attention.output.dense.weight[100, row] = 1e-3  # features that no token has; their mean stays 0
+                layer.attention.output.dense.weight[HIDDEN // 2 + 100, row] = -1e-3
+    return model
+
+
+def test_planted_roles_are_held_by_norm_except_on_tokens_that_move_nothing():
+    sentences = planted.corpus()[:150]
+    table = hr.score(mute_specials(), planted.tokenizer(), sentences, SCORES, weights="norm", n_resamples=20)
+    roles = hr.roles(table)
+    names = [name for name in roles if roles[name].dtype == bool]
+    held = {head: {name.replace("-norm", "") for name in names if roles.loc[head, name]} for head in roles.index}
+    assert all("-norm" in name for name in names)
+    sinks = {head for head, roles in PLANTED.items() if "sink[special]" in roles}
+    assert held == {head: roles - {"sink[special]"} for head, roles in PLANTED.items()}
+    # all their weight is there and moves nothing but the rounding of one 0, e^10 times as strongly as the rest
+    close(table.loc[sorted(sinks), "sink-norm[special]"], 0, size=math.exp(10), operations=1)
+    assert table.loc[sorted(sinks), "position-norm[0]"].min() > 0.99  # what is left of their weight is on themselves
+
+
+def test_a_head_that_moves_nothing_has_its_largest_weight_nowhere():
+    given = planted.model(), planted.tokenizer(), planted.corpus()[:40], SCORES
+    table = hr.score(*given, weights="norm", n_resamples=0, reference=planted.corpus())
+    shares = table.filter(regex=r"^(confidence|sink|rarity|position)-norm(\[(special|first|[-+]?\d)\])?$")
+    assert shares.shape[1] == 9
+    assert (shares == 0).all(axis=None)
+    assert not table.filter(regex=r"syntax-norm\[[^\]]*\]$").any(axis=None)
+
+
+# --- slow loops ------------------------------------------------------------------------------------------------------
+
+
+def norms_of_bert(model, encoded):
+    """For each sentence, layer and head the shares of ||alpha (x W_V + b_V) W_O||, from the model's own weights."""
+    for sentence, layers in zip(encoded, slow.attentions(model, encoded), strict=True):
+        with torch.no_grad():
+            states = model(input_ids=torch.tensor([sentence.ids]), output_hidden_states=True).hidden_states
+        found = []
+        for layer, (x, heads) in enumerate(zip(states, layers, strict=False)):
+            attention = model.encoder.layer[layer].attention
+            values = attention.self.value(x[0]).detach()  # [key, heads x size]
+            size = values.shape[1] // len(heads)
+            found.append([])
+            for head, weights in enumerate(heads):
+                part = slice(head * size, (head + 1) * size)
+                moved = [float((attention.output.dense.weight[:, part] @ v[part]).norm().detach()) for v in values]
+                rows = [[w * length for w, length in zip(row, moved, strict=True)] for row in weights]
+                found[-1].append([[value / (sum(row) or 1) for value in row] for row in rows])
+        yield found
+
+
+def test_every_number_by_norm_is_that_of_the_slow_loops(monkeypatch):
+    model, tokenizer, sentences = zoo.tiny("bert").bert, tokens_of("bert"), corpus(12)
+    found = hr.score(model, tokenizer, sentences, SCORES, weights="norm", n_resamples=0)
+    shares = list(norms_of_bert(model, [slow.encode(sentence, tokenizer) for sentence in sentences]))
+    monkeypatch.setattr(slow, "attentions", lambda *_: shares)  # the loops are the same, the weights are not
+    expected = slow.scores(model, tokenizer, sentences)
+    expected.columns = [columns.of_variant(name, "norm") for name in expected]
+    assert set(expected) <= set(found)
+    numbers = pd.DataFrame(found[list(expected)].astype(float)).sort_index()
+    pd.testing.assert_frame_equal(numbers, expected, rtol=0, atol=bound(1), check_index_type=False)
+
+
+PARTS = {  # of some families: the values' map, the output projection, how many query heads share a value, Conv1D
+    "llama-grouped": ("model.layers.1.self_attn.v_proj", "model.layers.1.self_attn.o_proj", 2),
+    "mistral": ("model.layers.1.self_attn.v_proj", "model.layers.1.self_attn.o_proj", 2),
+    "marian": ("model.decoder.layers.1.encoder_attn.v_proj", "model.decoder.layers.1.encoder_attn.out_proj", 1),
+    "gpt2": ("transformer.h.1.attn.c_attn", "transformer.h.1.attn.c_proj", 1),
+    "t5": ("decoder.block.1.layer.1.EncDecAttention.v", "decoder.block.1.layer.1.EncDecAttention.o", 1),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_norms_are_those_of_the_maps_of_each_family(name):
+    model, (value_map, out, sharing) = zoo.tiny(name), PARTS[name]
+    key = ("cross" if name in ("marian", "t5") else "dec-self", 1)
+    seen, values = [], []
+
+    @dataclass(frozen=True)
+    class Norming(Score):
+        kinds = (key[0],)
+
+        def update(self, observation):
+            seen.append((observation.weights, observation.norms))
+            return {"nothing": observation.over_queries(observation.top[0])}
+
+        def compute(self, sums):
+            return {"norming": sums["nothing"]}
+
+    with torch.no_grad():
+        hook = model.get_submodule(value_map).register_forward_hook(lambda *args: values.append(args[-1]))
+        hr.score(model, tokens_of(name), corpus(3), Norming(), n_resamples=0)
+        hook.remove()
+    weights, norms = seen[1]  # of layer 1
+    weight = model.get_submodule(out).weight.detach().double()
+    weight = weight.mT if name == "gpt2" else weight  # [width, heads x size]
+    size = weight.shape[1] // weights.shape[1]
+    for head in range(weights.shape[1]):
+        matrix = weight[:, head * size : (head + 1) * size]
+        start = head // sharing * size + (2 * weight.shape[1] if name == "gpt2" else 0)
+        for sentence, keys in enumerate(values[-1].double()):
+            for place, x in enumerate(keys):
+                length = (matrix @ x[start : start + size]).norm()
+                close(norms[sentence, head, :, place], weights[sentence, head, :, place].double() * length)
+    del Norming
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_both_ways_in_one_pass_are_those_of_two():
+    model, tokenizer = zoo.tiny("marian"), tokens_of("marian")
+    scores = scores_for("marian")
+    options = {"n_resamples": 20, "max_tokens": 64}
+    both = hr.score(
+        model, tokenizer, corpus(8), [*scores, *(replace(one, weights="norm") for one in scores)], **options
+    )
+    plain = hr.score(model, tokenizer, corpus(8), scores, **options)
+    by_norm = hr.score(model, tokenizer, corpus(8), scores, weights="norm", **options)
+    pd.testing.assert_frame_equal(both, hr.join(plain, by_norm))
+    assert list(by_norm) == [columns.of_variant(name, "norm") for name in plain]
+    assert not np.allclose(plain["confidence"], by_norm["confidence-norm"], atol=0.01)
+    assert frame.provenance(both, "confidence").endswith("|score:Confidence()")
+    assert frame.provenance(both, "confidence-norm.low").endswith("|score:Confidence(weights='norm')")
+    assert "frequent=20, weights='norm')" in frame.provenance(both, "rarity-norm")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_norms_are_the_same_for_texts_in_parts(name, monkeypatch):
+    model, scores = zoo.tiny(name), ["confidence", "position", "entropy", "sink", "distance", "induction"]
+    table = hr.score(model, tokens_of(name), corpus(8), scores, weights="norm", n_resamples=0)
+    monkeypatch.setattr(families, "CELLS", 100)
+    parts = hr.score(model, tokens_of(name), corpus(8), scores, weights="norm", n_resamples=0)
+    pd.testing.assert_frame_equal(parts, table, rtol=1e-5, atol=1e-6)
+
+
+def test_norms_do_not_depend_on_padding():
+    given = zoo.tiny("marian"), tokens_of("marian"), corpus(6), ["confidence", "sink", "entropy", "alignment"]
+    alone = hr.score(*given, weights="norm", n_resamples=0, max_tokens=1)
+    pd.testing.assert_frame_equal(hr.score(*given, weights="norm", n_resamples=0), alone, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_computed_for_scores_that_do_not_ask():
+    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
+    encoded = batching.encode(corpus(4), tokenizer, model)
+    ids = torch.zeros(2, 100, dtype=torch.long)
+    counted = {"source": tuple(ids), "target": tuple(ids)}
+
+    class Nothing:
+        add = add_denominators = staticmethod(lambda *_: None)
+
+    for weights, computed in (("attention", 0), ("norm", 2)):
+        scoring = AttentionPass(named("confidence", weights), HeadModel(model), counted)
+        for batch in batching.batches(encoded, model):
+            scoring.read(batch, Nothing())
+        assert len(scoring.norms.factors) == computed
+        assert not scoring.norms.values
+
+
+def test_a_study_keeps_both(tmp_path):
+    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
+    study = hr.Study(tmp_path)
+    plain = hr.score(model, tokenizer, corpus(4), n_resamples=0, study=study)
+    by_norm = hr.score(model, tokenizer, corpus(4), weights="norm", n_resamples=0, study=study)
+    assert list(by_norm) == [columns.of_variant(name, "norm") for name in plain]
+    assert {"induction-norm", "duplicate-norm"} <= {*by_norm}
+
+
+def test_a_study_does_not_keep_the_scores_of_another_tokenizer(tmp_path):
+    model, names = zoo.tiny("gpt2"), ["confidence"]
+    tables = [
+        hr.score(model, each, corpus(4), names, n_resamples=0, study=hr.Study(tmp_path, overwrite=True))
+        for each in (tokens_of("gpt2"), tokenizer("</s> $A"))
+    ]
+    assert not np.allclose(*tables)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bloom", "transformer.h.0.self_attention in BloomForCausalLM attends outside transformers' attention "
+                  "interface"),
+        ("bitnet", "another operation stands between model.layers.0.self_attn in BitNetForCausalLM and its output "
+                   "projection"),
+        ("qwen3_next", "model.layers.1.self_attn in Qwen3NextForCausalLM changes the outputs of its heads before its "
+                       "output projection"),
+    ],
+)  # fmt: skip
+def test_models_in_which_values_cannot_be_read(kind, reason):
+    model = hr.tiny_model(kind, vocab_size=64)
+    with pytest.raises(ValueError, match=whole(f"{NEEDS}: {reason}")):
+        hr.score(model, tokens_of(kind), corpus(2), "confidence", weights="norm")
+
+
+def test_quantised_projections_are_refused():
+    model = zoo.tiny("bert")
+    name = hr.attention_sites(model)[0].out_name
+    projection = model.get_submodule(name)
+    projection.weight = torch.nn.Parameter(projection.weight.detach().to(torch.int8), requires_grad=False)
+    reason = f"{name} in BertForMaskedLM is quantised; try without quantization_config"
+    with pytest.raises(ValueError, match=whole(f"{NEEDS}: {reason}")):
+        hr.score(model, tokens_of("bert"), corpus(2), "confidence", weights="norm")
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2"])  # sinks as parameters; a softcap, windows, a second norm
+def test_models_with_attention_of_their_own_are_measured(kind):
+    model = hr.tiny_model(kind, vocab_size=64)
+    table = hr.score(model, tokens_of(kind), corpus(3), ["confidence", "sink", "distance"], weights="norm")
+    assert table.notna().all(axis=None)
+    assert table["confidence-norm"].between(0, 1).all()
+
+
+def test_weights_that_do_not_exist_or_that_no_score_has():
+    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
+    unknown = whole("unknown weights: got 'values'; expected 'attention', 'norm' or 'nosink'")
+    with pytest.raises(ValueError, match=unknown):
+        hr.score(model, tokenizer, corpus(2), "confidence", weights="values")
+    with pytest.raises(ValueError, match=unknown):
+        Position(weights="values")
+    message = (
+        "no score has weights: got weights='norm' with importance; expected an attention score such as 'confidence'"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokenizer, corpus(2), "importance", weights="norm")
+    assert list_scores()["position"](weights="norm").label == "position-norm"
+    labels = [score.label for score in named(["importance", "confidence"], weights="norm")]  # one of two has weights
+    assert labels == ["importance", "confidence-norm"]

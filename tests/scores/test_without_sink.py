@@ -20,11 +20,8 @@ from reference import without_sink as slow
 import headroles as hr
 from headroles.models import heads as families
 from headroles.patterns import First, Offset
-from headroles.scores.measured import Measured
-from headroles.scores.patterns.position import Position
-from headroles.scores.patterns.resting import Resting
-from headroles.scores.patterns.sink import Sink
-from headroles.scores.patterns.syntax import Syntax
+from headroles.scores.attention_scores import Measured, Position, Resting, Sink
+from headroles.scores.content_scores import Syntax
 from headroles.scores.registry import list_scores, named
 from headroles.tables import frame
 

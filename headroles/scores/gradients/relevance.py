@@ -15,8 +15,8 @@ from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, head_gradients, shares
 from headroles.scores.lrp import Rules
-from headroles.scores.lrp.composites import start, table
 from headroles.scores.lrp.conservation_report import report, totals, worst
+from headroles.scores.lrp.context import start, table
 from headroles.scores.objectives import Targets
 
 CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
@@ -41,7 +41,7 @@ class Relevance(GradientScore):
     in any batch. "attn", "gradient" and rules with `epsilon` promise nothing and are not checked.
 
     Args:
-        rules: LRP rule set (`headroles.scores.lrp.composites.table`); "gradient" for gradient x input.
+        rules: LRP rule set (`headroles.scores.lrp.context.table`); "gradient" for gradient x input.
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
         by: "layer" for shares of the sum of |R| over the heads of the layer, step by step; "logit" for shares of the
             target, which are comparable between layers; "sum" for shares of the plain sum of R, for the voita rules

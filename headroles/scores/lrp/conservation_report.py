@@ -22,8 +22,7 @@ from headroles.models import batching, heads
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores import objectives
-from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
-from headroles.scores.lrp.context import applied, inside
+from headroles.scores.lrp.context import Rules, Table, applied, check_reached, inside, start, table
 from headroles.scores.lrp.rules import (
     ADD,
     GROUP_NORM,
@@ -71,7 +70,7 @@ def conservation(
         model: the model.
         tokenizer: tokenizer of the model.
         corpus: the sentences; every step of each counts.
-        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
+        rules: name of the rule set (`headroles.scores.lrp.context.table`).
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
         objective: name or instance of the target; default: the model's own.
         max_tokens: upper bound on tokens per batch and side, padding included.

@@ -1,11 +1,13 @@
-"""Context manager under which a model's backward pass follows LRP rules."""
+"""Context in which a model's backward pass follows LRP rules, and the rule sets: which rule an operation has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
@@ -13,9 +15,13 @@ from headroles._restoration import Block, Changes, block, healers
 from headroles.models import attention_hooks
 from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel, Model
-from headroles.scores.lrp import composites
-from headroles.scores.lrp.composites import Rules, Table
-from headroles.scores.lrp.rules import Rule, plain
+from headroles.scores.lrp import rules as lrp
+from headroles.scores.lrp.alphabeta import alphabeta
+from headroles.scores.lrp.rules import Operation, Rule, damped, plain, products
+
+Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
+RULES: tuple[Rules, ...] = get_args(Rules)
+Table = Mapping[Operation, Rule]
 
 # parts of class names of activation modules outside torch and transformers.activations, written in several operations
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
@@ -34,7 +40,7 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Blo
 
     Args:
         model: the model, in eval mode.
-        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
+        rules: name of the rule set (`headroles.scores.lrp.context.table`).
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
     Returns:
@@ -47,25 +53,25 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Blo
         >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
     handle = HeadModel.of(model, allow_sharded=rules == "gradient")
-    return applied(handle, composites.table(rules, epsilon))
+    return applied(handle, table(rules, epsilon))
 
 
 @block
-def applied(changes: Changes, model: HeadModel, table: Table) -> Changes:
+def applied(changes: Changes, model: HeadModel, rules: Table) -> Changes:
     """Apply a table of rules to `model` within the block."""
     changes.enter(exclusive(model.model))
-    _check(model, table)
+    _check(model, rules)
     for parameter in [p for p in model.model.parameters() if p.requires_grad]:
         changes.add(partial(parameter.requires_grad_, True))
         parameter.requires_grad_(False)
-    if not table:
+    if not rules:
         return changes
     # without a rule for attention, those of softmax and products apply inside the model's own eager attention
-    changes.enter(attention_hooks.attending(model.model, table.get("attention", lambda _: None)))
-    if (rule := table.get("activation")) is not None:
+    changes.enter(attention_hooks.attending(model.model, rules.get("attention", lambda _: None)))
+    if (rule := rules.get("activation")) is not None:
         for module in filter(is_activation, model.model.modules()):
             changes.hook(module, partial(_activated, rule), after=True)
-    mode = _Mode(table, model.model)
+    mode = _Mode(rules, model.model)
     changes.add(mode.end, in_thread=True)
     _modes.append(mode)
     changes.enter(attention_hooks.each_forward(model.model, mode.on, mode.off))
@@ -83,9 +89,9 @@ def inside(changes: Changes, model: HeadModel) -> None:
 class _Mode(TorchFunctionMode):
     """Torch function mode that replaces every function that has a rule: on while the model runs, off in between."""
 
-    def __init__(self, table: Table, model: nn.Module | None = None) -> None:
+    def __init__(self, rules: Table, model: nn.Module | None = None) -> None:
         super().__init__()
-        self.table, self.model = table, model
+        self.rules, self.model = rules, model
 
     def on(self) -> None:
         """Enter the mode before a forward pass."""
@@ -102,7 +108,7 @@ class _Mode(TorchFunctionMode):
 
     def end(self) -> None:
         """Exit the mode for good. Without rules it does nothing: torch may bring back a mode after an interrupt."""
-        self.table = {}
+        self.rules = {}
         self.off()
         _modes[:] = [mode for mode in _modes if mode is not self]
 
@@ -113,14 +119,14 @@ class _Mode(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        rule, every = self.table.get(func, plain), self.table.get("every")
+        rule, every = self.rules.get(func, plain), self.rules.get("every")
         call = rule if every is None else partial(every, rule)
         return call(func, *args, **(kwargs or {}))
 
 
 def _remove_ended() -> None:
     for mode in _get_current_function_mode_stack():
-        if isinstance(mode, _Mode) and not mode.table:
+        if isinstance(mode, _Mode) and not mode.rules:
             mode.off()
 
 
@@ -141,7 +147,7 @@ def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) ->
     return rule(lambda _: y.detach(), args[0]) if args[0].requires_grad else y
 
 
-def _check(model: HeadModel, table: Table) -> None:
+def _check(model: HeadModel, rules: Table) -> None:
     sites, name = model.sites, model.name
     model.check_gradients(all_floating=True)
     if torch.is_autocast_enabled(model.device.type):
@@ -154,8 +160,86 @@ def _check(model: HeadModel, table: Table) -> None:
             f"try model.gradient_checkpointing_disable() first"
         )
     outside = next((site.name for site in sites if site.outside), None)
-    if "attention" in table and outside:
+    if "attention" in rules and outside:
         raise ValueError(
             f"rules 'voita' need query, key and value of every head, and {outside} attends outside transformers' "
             f"interface, where they cannot be taken apart; use 'cp' or 'attn'"
         )
+
+
+def table(rules: Rules, epsilon: float = 0.0) -> Table:
+    """Return the table of a rule set.
+
+    Args:
+        rules: name of the rule set.
+
+            - "cp": LRP-0 with constant attention weights; conservative (Voita et al. 2019, read as a weighted sum of
+              values; Ali et al. 2022).
+            - "cp-gate": "cp" with the gates of gated units constant too.
+            - "attn": AttnLRP, relevance through the softmax (Achtibat et al. 2024).
+            - "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
+            - "voita-exact": "voita" with full Jacobians, for tiny models.
+            - "gradient": no rules.
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+
+    Returns:
+        Rules by operation.
+
+    Raises:
+        ValueError: if the name is unknown or epsilon is negative or not available for the rule set.
+    """
+    if rules not in RULES:
+        raise ValueError(f"unknown rules {rules!r}; known: {', '.join(RULES)}")
+    if not epsilon >= 0 or (epsilon and rules not in ("cp", "cp-gate", "attn")):
+        raise ValueError(
+            f"epsilon out of range: got epsilon={epsilon} with rules {rules!r}; expected a number >= 0 for the rules "
+            f"cp, cp-gate and attn, otherwise 0"
+        )
+    if rules == "gradient":
+        return {}
+    if rules in ("voita", "voita-exact"):
+        return _common() | alphabeta(exact=rules == "voita-exact")
+    composite = _common()
+    if epsilon:
+        composite |= dict.fromkeys(lrp.LINEAR, partial(damped, epsilon))
+        composite["every"] = partial(products, epsilon)
+    if rules != "attn":
+        composite |= dict.fromkeys(lrp.SOFTMAX, lrp.constant)
+    if rules == "cp-gate":
+        composite |= dict.fromkeys(lrp.MULTIPLY, lrp.signal)
+    return composite
+
+
+def start(values: Tensor, rules: Rules) -> Tensor:
+    """Return the first cotangent: 1, so that the target's relevance is its value; voita's relevance starts at 1."""
+    if not rules.startswith("voita"):
+        return torch.ones_like(values)
+    return 1 / torch.where(values == 0, 1.0, values)
+
+
+def check_reached(explained: Tensor) -> None:
+    """Raise ValueError if the target has no gradient."""
+    if not explained.requires_grad:
+        raise ValueError(
+            "no gradient reaches the heads: got a target that does not depend on any head; try another objective"
+        )
+
+
+def _common() -> dict[Operation, Rule]:
+    """Rules common to all composites."""
+    return {
+        **dict.fromkeys((*lrp.MULTIPLY, *lrp.MATMUL), lrp.halves),
+        torch.einsum: lrp.shares,
+        **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), lrp.summands),
+        **dict.fromkeys(lrp.DIVIDE, lrp.numerator),
+        torch.linalg.solve_triangular: lrp.solved,
+        **dict.fromkeys(lrp.NORM, lrp.norm),
+        **dict.fromkeys(lrp.GROUP_NORM, lrp.group_norm),
+        **dict.fromkeys(lrp.INSTANCE_NORM, lrp.instance_norm),
+        **dict.fromkeys((*lrp.ROOT, *lrp.RECIPROCAL, *lrp.GATE), lrp.constant),
+        **dict.fromkeys(lrp.POWER, lrp.power),
+        **dict.fromkeys((*lrp.ACTIVATION, *lrp.RMS_NORM), lrp.whole),
+        **dict.fromkeys(lrp.FUSED, lrp.fused),
+        F.glu: lrp.gated_unit,
+        "activation": lrp.whole,
+    }

@@ -1,16 +1,18 @@
-"""Rules keep the forward, leave no trace, and refuse what they cannot be right for."""
+"""The context of LRP rules, and rule sets against slow references."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from helpers import zoo
 from helpers.messages import whole
-from helpers.relevance import allowed, begun, close, exact, explained, relevance
+from helpers.relevance import TOKEN, allowed, begun, close, exact, explained, relevance
 from helpers.traces import NAMES, _traces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference import lrp as slow_lrp
 from torch import nn
 
 import headroles as hr
@@ -19,7 +21,7 @@ from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import RULES, context, lrp_rules
-from headroles.scores.lrp.composites import table
+from headroles.scores.lrp.context import table
 
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=15, suppress_health_check=list(HealthCheck)
@@ -310,3 +312,216 @@ def test_an_activation_of_ones_own_is_known_by_its_name_unless_it_has_parameters
 
     found = {type(one).__name__: context.is_activation(one) for one in (FancyGelu(), PReluLike(), Plain(), nn.GELU())}
     assert found == {"FancyGelu": True, "PReluLike": False, "Plain": False, "GELU": True}
+
+
+def small(name, **options):
+    """A model of the zoo with another config, in float64; buffers of biases are not 0 either."""
+    model_class, config_class, usual = zoo.ZOO[name]
+    config = getattr(transformers, config_class)(**usual | options)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = getattr(transformers, model_class)(config)
+        for parameter in model.parameters():
+            zoo.widen(parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("bias") and buffer.is_floating_point():
+                buffer.normal_()
+    return model.eval().double()
+
+
+# --- the textbook ----------------------------------------------------------------------------------------------------
+
+WAYS = [(rules, 0.0) for rules in ("cp", "attn", "voita", "voita-exact")] + [("cp", 0.1), ("attn", 0.1)]
+
+
+SMALL = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+
+
+SMALL |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "scale_embedding": True}
+
+
+def compared(model, inputs, textbook, rules, epsilon):
+    found = relevance(model, inputs, rules, epsilon=epsilon)[0]
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits[0], textbook.logits, atol=1e-12, rtol=1e-12)
+    close(found, torch.cat([textbook.heads[site.key] for site in families.attention_sites(model)]), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rules", "epsilon", "activation"),
+    [(*way, "swish") for way in WAYS] + [("cp", 0.0, "relu"), ("voita", 0.0, "relu")],
+)
+def test_marian_by_the_textbook(rules, epsilon, activation):
+    model = small("marian", **SMALL, encoder_layers=2, decoder_layers=2, activation_function=activation)
+    source, target = torch.tensor([5, 9, 20, 7, zoo.EOS]), torch.tensor([zoo.EOS, 11, 30, 6])
+    inputs = {"input_ids": source[None], "decoder_input_ids": target[None]}
+    compared(model, inputs, slow_lrp.marian(model, source, target, 2, TOKEN, rules, epsilon), rules, epsilon)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rules", "epsilon"), WAYS)
+def test_gpt2_by_the_textbook(rules, epsilon):
+    model = small("gpt2", n_embd=8, n_head=2, n_inner=12, n_layer=2)
+    ids = torch.tensor([5, 9, 20, 7])
+    compared(model, {"input_ids": ids[None]}, slow_lrp.gpt2(model, ids, 2, TOKEN, rules, epsilon), rules, epsilon)
+
+
+SHARES = {  # of the relevance of an operation on a and b: what each takes
+    "product": (lambda a, b: a * b, 0.5, 0.5),
+    "matrix product": (lambda a, b: a @ b, 0.5, 0.5),
+    "matrix product and sum": (lambda a, b: torch.baddbmm(torch.zeros_like(a), a, b), 0.5, 0.5),
+    "the same as a method": (lambda a, b: torch.zeros_like(a).baddbmm(a, b), 0.5, 0.5),
+    "quotient": (lambda a, b: a / b, 1, 0),
+    "gate": (lambda a, b: a * b.sigmoid(), 1, 0),
+    "gated unit": (lambda a, b: F.glu(torch.cat([a, b], -1)), 1, 0),
+    "root": (lambda a, b: a * (b * b).rsqrt(), 1, 0),
+    "activation": (lambda a, _: torch.tanh(a), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("rules", ["cp", "attn", "voita"])
+def test_shares_of_an_operation(name, rules):
+    function, *shares = SHARES[name]
+    generator = torch.Generator().manual_seed(0)
+    a, b = (x.requires_grad_() for x in torch.randn(2, 2, 3, 3, dtype=torch.float64, generator=generator))
+    with context._Mode(table(rules)):
+        y = function(a, b)
+    found = torch.autograd.grad(y.sum(), [a, b], allow_unused=True, materialize_grads=True)
+    taken = [float((x * c).sum().detach() / y.sum().detach()) for x, c in zip((a, b), found, strict=True)]
+    assert taken == pytest.approx(shares, abs=1e-12)
+
+
+SUMS = {  # shapes of a and b of a residual stream, and of larger ones with the same rows
+    "of two dimensions": ((3, 4), (3, 4), (1, 1, 3, 4), (1, 1, 3, 4)),
+    "with a vector": ((3, 4), (4,), (1, 1, 3, 4), (1, 1, 1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_of_few_dimensions_has_the_shares_of_more(name):
+    generator = torch.Generator().manual_seed(0)
+    *small, a, b = SUMS[name]
+    values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in small]
+    back, found = torch.randn(3, 4, dtype=torch.float64, generator=generator), []
+    for shapes in (small, (a, b)):
+        leaves = [value.view(shape).clone().requires_grad_() for value, shape in zip(values, shapes, strict=True)]
+        with context._Mode(table("voita")):
+            y = leaves[0] + leaves[1]
+        found.append([c.flatten() for c in torch.autograd.grad(y, leaves, back.view(y.shape))])
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-12)
+    assert not torch.allclose(found[0][0], back.flatten())  # as without rules
+
+
+def test_linear_maps_are_damped_however_the_bias_is_given():
+    generator = torch.Generator().manual_seed(0)
+    x, bias = torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_()
+    weight = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+    found = []
+    for args, kwargs in (((bias,), {}), ((), {"bias": bias})):
+        with context._Mode(table("cp", 0.5)):
+            found.append(torch.autograd.grad(F.linear(x, weight, *args, **kwargs).sum(), [x, bias]))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+        assert not torch.equal(one, weight.sum(0))  # as without rules
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (2, 6, 5), (2, 6, 3, 4)])
+def test_the_deviations_of_a_group_norm_are_constants(shape):
+    generator = torch.Generator().manual_seed(0)
+    x, back = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+    norm = nn.GroupNorm(3, 6).double()
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    x.requires_grad_()
+    parts = x.view(2, 3, -1)
+    centred = (parts - parts.mean(-1, keepdim=True)) / (
+        parts.var(-1, correction=0, keepdim=True) + norm.eps
+    ).detach().sqrt()
+    expected = centred.view(shape).transpose(1, -1) * norm.weight + norm.bias
+    with context._Mode(table("cp")):
+        found = norm(x)
+    assert torch.equal(found, norm(x))
+    leaves = [x, *norm.parameters()]
+    close(
+        torch.cat([each.flatten() for each in torch.autograd.grad(found, leaves, back)]),
+        torch.cat([each.flatten() for each in torch.autograd.grad(expected.transpose(1, -1), leaves, back)]),
+        1e-12,
+    )
+
+
+@pytest.mark.parametrize("rules", ["cp", "attn"])
+def test_a_norm_over_two_dimensions_has_one_deviation(rules):
+    generator = torch.Generator().manual_seed(0)
+    x, back = torch.randn(2, 2, 7, 3, 4, dtype=torch.float64, generator=generator)
+    norm = nn.LayerNorm((3, 4)).double()
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    x.requires_grad_()
+    variance = x.var((-2, -1), correction=0, keepdim=True).detach()
+    expected = (x - x.mean((-2, -1), keepdim=True)) / (variance + norm.eps).sqrt() * norm.weight.detach() + norm.bias
+    with context._Mode(table(rules)):
+        found = norm(x)
+    for leaf in (x, norm.bias):
+        close(*(torch.autograd.grad(y, leaf, back, retain_graph=True)[0] for y in (found, expected)), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "t5"])
+def test_cp_gate_is_cp_without_gated_units(name):
+    model, inputs = exact(name)
+    assert torch.equal(relevance(model, inputs, "cp-gate"), relevance(model, inputs, "cp"))
+
+
+def test_cp_gate_gives_the_gate_of_a_unit_nothing():
+    model, inputs = exact("llama")
+    differ = relevance(model, inputs, "cp-gate") - relevance(model, inputs, "cp")
+    assert differ.abs().max() > 1e-2
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.act_fn = Frozen(layer.mlp.act_fn)
+    close(relevance(model, inputs, "cp"), relevance(*exact("llama"), "cp-gate"), 1e-6)
+
+
+class Frozen(nn.Module):
+    """A function whose value is a constant."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = [function]  # no child: it shall not be taken for an activation
+
+    def forward(self, x):
+        return self.function[0](x.detach())
+
+
+# --- other packages --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_captum_on_a_perceptron(epsilon):
+    attr = pytest.importorskip("captum.attr")
+    rules = pytest.importorskip("captum.attr._utils.lrp_rules")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3)]
+        model, x = nn.Sequential(*layers).double(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    with context._Mode(table("cp", epsilon)):
+        found = torch.autograd.grad(model(x)[:, 1].sum(), x)[0] * x
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            layer.rule = rules.EpsilonRule(epsilon or 1e-12)
+    close(found, attr.LRP(model).attribute(x, target=1).detach(), 1e-8)
+
+
+def test_lxt_on_llama():
+    efficient = pytest.importorskip("lxt.efficient")
+    from transformers.models.llama import modeling_llama
+
+    model = zoo.tiny("llama")
+    inputs = zoo.inputs(model, padded=False)
+    found = relevance(model, inputs, "attn")
+    efficient.monkey_patch(modeling_llama)
+    ones = torch.ones(2, len(families.head_index(model)), requires_grad=True)
+    with hr.mask_heads(model, ones):
+        explained(model(**inputs)).sum().backward()
+    close(ones.grad, found, 1e-5)

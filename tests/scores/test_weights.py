@@ -1,4 +1,4 @@
-"""Circuits of heads: attention and what heads write, copying and succession by slow references; planted circuits."""
+"""Scores by weights alone, against plain products of weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.probes import CLASSES
-from headroles.scores.weights import circuits, pairs
+from headroles.scores import weights as by_weights
+from headroles.scores.weights import is_norm
 from headroles.tables import frame
 
 
@@ -279,8 +280,7 @@ def test_circuits_are_kept_and_not_computed_again(tmp_path, monkeypatch):
     model, study = zoo.tiny("gpt2"), hr.Study(tmp_path)
     alone = {"circuits": hr.copying(model), "composition": hr.composition(model)}
     found = {"circuits": hr.copying(model, study=study), "composition": hr.composition(model, study=study)}
-    for module in (circuits, pairs):
-        monkeypatch.setattr(module, "read_circuits", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(by_weights, "read_circuits", lambda *_, **__: pytest.fail("computed again"))
     again = {"circuits": hr.copying(model, study=tmp_path), "composition": hr.composition(model, study=tmp_path)}
     for name, table in alone.items():
         for kept in (found[name], again[name], study.load(name)):
@@ -292,3 +292,134 @@ def test_other_weights_are_computed_again(tmp_path):
     other = zoo.tiny("gpt2", seed=1)
     found = hr.copying(other, study=hr.Study(tmp_path, overwrite=True))
     pd.testing.assert_frame_equal(found, hr.copying(other))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_composition_is_that_of_dense_matrices(name):
+    model = zoo.tiny(name)
+    table = hr.composition(model)
+    assert len(table) == HEADS**2
+    size = np.linalg.norm
+    for row in table.itertuples():
+        (_, _, value), out = dense(name, model, row.layer, row.head)
+        (query, key, read), written = dense(name, model, row.to_layer, row.to_head)
+        ov, qk, to_ov = out @ value, query.T @ key, written @ read
+        expected = [size(qk.T @ ov), size(qk @ ov), np.trace(qk @ ov), size(to_ov @ ov)]
+        sizes = np.array([size(qk), size(qk), size(qk), size(to_ov)]) * size(ov)
+        close([row.query, row.key, row.matching, row.value], expected / sizes, operations=MANY)
+
+
+def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
+    model = copy.deepcopy(zoo.tiny("gpt2"))
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.ln_1.weight.fill_(1.0)
+        first, second = (block.attn for block in model.transformer.h)
+        first.c_proj.weight.zero_()
+        second.c_attn.weight[:, :SIZE] = 0  # the query of head 0
+        for head in range(HEADS):  # each head writes two features of its own, of mean 0
+            for i in range(2):
+                place = 4 * head + 2 * i
+                first.c_proj.weight[SIZE * head + i, place : place + 2] = torch.tensor([1.0, -1.0])
+        for i in range(2):
+            second.c_attn.weight[4 * 2 + 2 * i, i] = 1.0  # what head 2 writes
+    pairs = hr.composition(model).query("to_head == 0").set_index("head")
+    assert pairs.loc[2, "query"] > 0.3
+    close(pairs.loc[[0, 1, 3], "query"], 0, size=1)
+    assert (pairs[["key", "value"]] > 0.01).all(axis=None)
+
+
+def test_a_rotated_query_composes_at_the_distance_as_its_circuit_does():
+    model = zoo.tiny("llama-grouped")
+    row = hr.composition(model, distance=3).query("head == 1 and to_head == 2").iloc[0]
+    looked, made = hr.circuit_matrix(model, "L1H2", "QK", distance=3), hr.circuit_matrix(model, "L0H1", "OV")
+    sizes = looked.norm() * made.norm()
+    close([row["key"], row["matching"]], [(looked @ made.mT).norm() / sizes, (looked * made).sum() / sizes])
+    still = hr.circuit_matrix(model, "L1H2", "QK")
+    assert (looked - still).norm() > 0.01 * still.norm()
+
+
+def previous_of(model, values):
+    """A table of scores with the column `previous`."""
+    index = frame.index({site.key: site.numbers for site in hr.attention_sites(model)})
+    text = frame.provenance(hr.copying(model), "copying")
+    return frame.table({"previous": values}, index, text)
+
+
+def test_induction_strength_is_that_of_the_head_that_wrote_the_token_before():
+    """Head 1 looks for what heads 2 and 3 write of a token; head 3 attends to the token before."""
+    model = copy.deepcopy(zoo.tiny("gpt2"))
+    first, second = (block.attn for block in model.transformer.h)
+    with torch.no_grad():
+        model.transformer.h[1].ln_1.weight.fill_(1.0)
+        value = first.c_attn.weight[:, 2 * 32 + SIZE * 3 : 2 * 32 + SIZE * 4]
+        first.c_attn.weight[:, 2 * 32 + SIZE * 2 : 2 * 32 + SIZE * 3] = value
+        first.c_proj.weight[SIZE * 2 : SIZE * 3] = first.c_proj.weight[SIZE * 3 : SIZE * 4]
+        model.transformer.h[0].ln_1.weight.fill_(1.0)
+        second.c_attn.weight[:, SIZE : 2 * SIZE] = value
+        second.c_attn.weight[:, 32 + SIZE : 32 + 2 * SIZE] = first.c_proj.weight[SIZE * 3 : SIZE * 4].T
+    pairs = hr.composition(model)
+    matching = pairs.set_index(["head", "to_head"])["matching"]
+    assert matching[3, 1] > 0.9
+    close(matching[2, 1], matching[3, 1])
+    table = hr.induction_strength(pairs, previous_of(model, [0.1, 0.1, 0.2, 0.9] + [0.0] * 4))
+    assert table.loc["dec-self", 0].isna().all(axis=None)
+    found = table.loc["dec-self", 1]
+    close(found["circuit[induction]"].iloc[1], 0.9 * matching[3, 1])
+    assert tuple(found.iloc[1, 1:]) == (0, 3)
+    assert found["circuit[induction]"].drop(1).max() < 0.3
+    for head in range(HEADS):
+        close(found["circuit[induction]"].iloc[head], (matching[:, head] * [0.1, 0.1, 0.2, 0.9]).max())
+
+
+def test_induction_strength_needs_previous_of_the_same_model():
+    pairs, scores = hr.composition(zoo.tiny("gpt2")), previous_of(zoo.tiny("gpt2", seed=1), [0.0] * 8)
+    with pytest.raises(ValueError, match=re.escape("no column previous: got rarity; try hr.score(")):
+        hr.induction_strength(pairs, pd.DataFrame({"rarity": [1.0]}))
+    with pytest.raises(ValueError, match="tables of different models: got weights .* and .*; expected the same"):
+        hr.induction_strength(pairs, scores)
+
+
+class TwoNorms(nn.Module):
+    """The mean of two norms of the same stream."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.one, self.other = norm, copy.deepcopy(norm)
+
+    def forward(self, x):
+        return (self.one(x) + self.other(x)) / 2
+
+
+def test_maps_after_two_norms_are_refused():
+    model = zoo.tiny("gpt2")
+    model.transformer.ln_f = TwoNorms(model.transformer.ln_f)
+    with pytest.raises(
+        ValueError, match=whole("maps of the unembedding cannot be read: got 2 norms before it; expected one")
+    ):
+        hr.copying(model)
+
+
+def test_norms_are_modules_of_vectors_alone():
+    class Scaled(nn.Module):
+        def __init__(self, inner=None):
+            super().__init__()
+            self.weight, self.inner = nn.Parameter(torch.ones(4)), inner
+
+    assert all(map(is_norm, (nn.LayerNorm(4), nn.RMSNorm(4), Scaled())))
+    no_norms = nn.Linear(4, 4), nn.Embedding(4, 4), nn.Dropout(), nn.Sequential(nn.LayerNorm(4)), Scaled(nn.Dropout())
+    assert not any(map(is_norm, no_norms))
+
+
+@pytest.mark.parametrize(
+    ("name", "distance", "message"),
+    [
+        ("llama-grouped", -1, "distance out of range: got distance=-1; expected 0 or more, and below {limit}"),
+        ("gpt2", 40, "distance out of range: got distance=40; expected 0 or more, and below {limit}"),
+        ("marian", 2, "no distance in MarianMTModel: got distance=2, and no position_ids; expected 0"),
+    ],
+)
+def test_distances_that_are_not(name, distance, message):
+    model = zoo.tiny(name)
+    with pytest.raises(ValueError, match=whole(message.format(limit=model.config.max_position_embeddings))):
+        hr.composition(model, distance=distance)

@@ -1,0 +1,373 @@
+"""Scores of what is attended to: rare or repeated tokens, needles, dependencies, translations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from headroles.data.corpus import RELATIONS
+from headroles.data.probes import Needle
+from headroles.models.tokens.alignment import NO_WORD, TokenView
+from headroles.patterns import alignment
+from headroles.patterns.alignment import Diagonal, diagonal
+from headroles.patterns.dependency import WAYS, related_words
+from headroles.patterns.simple import Rarest, earlier, followed
+from headroles.scores.attention_scores import Measured
+from headroles.scores.base import SELF, Observation, Score, Sums
+from headroles.tables.frame import Kind
+
+
+@dataclass(frozen=True)
+class Rarity(Score):
+    """Share of content queries with the largest weight on the sentence's rarest token (Voita et al. 2019, section 5.3).
+
+    A sentence counts if its rarest token is not among the most frequent tokens of the reference corpus. In a decoder,
+    only queries at or after that token count. Of equally rare tokens the first is taken. NaN where no query counts.
+
+    Counted in a small corpus itself, most of its tokens are equally rare: the value is that of these counts, not of the
+    language's. There is no interval if fewer than `frequent` tokens occur more than once.
+
+    Args:
+        frequent: number of most frequent tokens that are not rare.
+    """
+
+    frequent: int = 500
+    needs_counts = True
+    in_parts = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the queries with the largest weight on the rarest token: [batch, heads]."""
+        place, counted = Rarest(self.frequent).rarest(observation)
+        return {"hits": observation.over_queries(observation.top[1] == place[:, None, None], counted)}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the content queries that can attend to the rarest token: [batch, heads or 1]."""
+        return {"queries": observation.count(Rarest(self.frequent).rarest(observation)[1])}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: a small corpus has few tokens beyond the frequent ones."""
+        return (
+            f"in no sentence is the rarest token outside the {self.frequent} most frequent of the corpus they are "
+            f"counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
+        )
+
+    def unsettled(self, counts: Tensor, /) -> str | None:
+        """Return the reason if chance decides which tokens are the most frequent: most of them occur once."""
+        known = int((counts > 1).sum())
+        if not counts.any() or known >= self.frequent:
+            return None
+        return (
+            f"the {self.frequent} most frequent tokens are not known, since {known} occur more than once in the corpus "
+            f"itself; count them in a larger one: reference="
+        )
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `rarity`."""
+        return {"rarity": sums["hits"] / sums["queries"]}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of queries that can attend to the rarest token."""
+        return {"rarity": sums["queries"]}
+
+
+NO_REPEATS = (
+    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
+)
+
+
+class _OfRepeats:
+    """A score of content queries with an earlier occurrence of their token."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("dec-self",)
+    in_parts: ClassVar[bool] = True
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count these queries: [batch, heads or 1]."""
+        return {"queries": observation.count(repeats(observation))}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: no token occurs twice."""
+        return NO_REPEATS
+
+
+@dataclass(frozen=True)
+class Induction(_OfRepeats, Score):
+    """Mean weight on the tokens that followed earlier occurrences of the query's token: "prefix matching".
+
+    The mean is over content queries with such an occurrence. In sequences of random tokens repeated once
+    (`headroles.repeated_tokens`) nothing else can be copied (Olsson et al. 2022, "In-context learning and induction
+    heads").
+    """
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Sum the weights: [batch, heads]."""
+        copied = (observation.on_real * followed(observation)[:, None]).sum(-1)  # [batch, heads, query]
+        return {"weight": observation.over_queries(copied, repeats(observation))}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `induction`; NaN where no token occurs twice."""
+        return {"induction": sums["weight"] / sums["queries"]}
+
+
+@dataclass(frozen=True)
+class Duplicate(_OfRepeats, Score):
+    """Mean weight on earlier occurrences of the query's own token, over content queries with such an occurrence.
+
+    A "duplicate-token head" (Wang et al. 2022, "Interpretability in the wild").
+    """
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Sum the weights: [batch, heads]."""
+        same = (observation.on_real * earlier(observation)[:, None]).sum(-1)  # [batch, heads, query]
+        return {"weight": observation.over_queries(same, repeats(observation))}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `duplicate`; NaN where no token occurs twice."""
+        return {"duplicate": sums["weight"] / sums["queries"]}
+
+
+def repeats(observation: Observation) -> Tensor:
+    """Return which queries have an earlier occurrence of their token: bool [batch, query]."""
+    return earlier(observation).any(-1)
+
+
+NO_NEEDLE = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
+
+
+@dataclass(frozen=True)
+class Retrieval(Score):
+    """Share of the needle's tokens that a head copies: its largest weight is on the token that comes next.
+
+    The queries are the tokens of the repeated needle but the last; of the first the head cannot know that a needle
+    comes. As in the source, all keys compete, the attention sink too, and a head with a score above 0.1 is a retrieval
+    head (Wu et al. 2024, section 2). In the authors' code the model writes the answer itself: a token counts that is
+    written while the largest weight is on it in the needle, out of all tokens of the needle, and only answers with more
+    than half of its words (ROUGE-1) are kept. Here the needle is read, so that a model that fails has a score too.
+    """
+
+    kinds = ("dec-self",)
+    in_parts = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the queries with the largest weight on the needle's next token: [batch, heads]."""
+        wanted = _next(observation)
+        values, places = observation.weights.max(-1)
+        hits = (places == wanted[:, None]) & (values > 0)
+        return {"hits": observation.over_queries(hits, wanted >= 0)}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the queries: [batch, heads or 1]."""
+        return {"queries": observation.count(_next(observation) >= 0)}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: no needle."""
+        return NO_NEEDLE
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `retrieval`; NaN without needles."""
+        return {"retrieval": sums["hits"] / sums["queries"]}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of queries."""
+        return {"retrieval": sums["queries"]}
+
+
+def _next(observation: Observation) -> Tensor:
+    """The place in the needle of the token after each query, -1 for queries outside the answer: [batch, query]."""
+    keys = observation.keys
+
+    def places() -> Tensor:
+        wanted = torch.full_like(keys.ids, -1)
+        for row, sentence in enumerate(keys.sentences):
+            if isinstance(sentence, Needle):
+                copied = torch.arange(sentence.needle + 1, sentence.needle + sentence.size)
+                wanted[row, sentence.answer : sentence.answer + sentence.size - 1] = copied.to(wanted)
+        return wanted
+
+    return keys.keep("needle", places)[:, observation.places]
+
+
+WINDOW = 20  # offsets tried for the baseline, in words
+
+
+@dataclass(frozen=True)
+class Syntax(Score):
+    """Accuracy of a head in finding, from one word of a dependency, the other (Voita et al. 2019, section 5.2).
+
+    Word-level attention is the sum over the pieces of the key word and the mean over the pieces of the query word. A
+    query word is right if its largest weight falls on a word that it stands in the relation with. The baseline is the
+    best single offset in words on the same queries. In a decoder only words before the query count, for both. Words
+    without tokens of their own are neither queries nor keys: those of a multiword token, and those that share a token.
+
+    Args:
+        relations: relations of Universal Dependencies; `obj` is Stanford's `dobj`.
+        subtypes: whether subtypes such as `nsubj:pass` count as their relation.
+    """
+
+    relations: tuple[str, ...] = RELATIONS
+    subtypes: bool = False
+    kinds = SELF
+    needs_trees = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the query words that are right: [batch, heads, relation and way]."""
+        pairs = self._pairs(observation)  # [batch, relation and way, query word, key word]
+        weights, places = _between_words(observation, pairs.shape[-1]).max(-1)  # each [batch, heads, query word]
+        rows = pairs[:, :, None].expand(-1, -1, places.shape[1], -1, -1)
+        right = rows.gather(-1, places[:, None, ..., None].expand(*rows.shape[:-1], 1)).squeeze(-1)
+        return {"right": (right & (weights > 0)[:, None]).sum(-1).mT}  # without weight on any word none is right
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count query words, [batch, heads or 1, pair], and those right at each offset, [..., pair, offset]."""
+        pairs = self._pairs(observation)
+        if observation.counted is None:
+            by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
+            return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
+        view, size = observation.queries, pairs.shape[-1]
+        counting = (observation.counting().float() @ _owned(view, size) > 0).float()  # [batch, heads, query word]
+        right = view.keep(("offsets", self, observation.causal), lambda: _at_offsets(pairs))
+        return {
+            "words": counting @ pairs.any(-1).float().mT,  # [batch, heads, pair]
+            "offsets": (counting @ right.flatten(2)).unflatten(-1, right.shape[2:]),  # [batch, heads, pair, offset]
+        }
+
+    def nothing(self, _column: str, _kind: Kind, /) -> None:
+        """Return None: the column `.words` is 0 there."""
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `syntax[relation way]`, its `.baseline`, and its number of query words `.words`."""
+        accuracy = sums["right"] / sums["words"]
+        baseline = (sums["offsets"].amax(-1) / sums["words"]).expand_as(accuracy)
+        columns = {}
+        for i, name in enumerate(self._names()):
+            columns[name] = accuracy[..., i]
+            columns[f"{name}.baseline"] = baseline[..., i]
+            columns[f"{name}.words"] = sums["words"][..., i].expand_as(accuracy[..., i])
+        return columns
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of query words in each relation, for accuracy and baseline."""
+        words = {name: sums["words"][..., i] for i, name in enumerate(self._names())}
+        return words | {f"{name}.baseline": number for name, number in words.items()}
+
+    def _names(self) -> list[str]:
+        return [f"syntax[{relation} {way}]" for relation in self.relations for way in WAYS]
+
+    def _pairs(self, observation: Observation) -> Tensor:
+        """Which key words are right for which query words: bool [batch, relation and way, query word, key word]."""
+        view, causal, subtypes = observation.queries, observation.causal, self.subtypes
+
+        def pairs() -> Tensor:
+            every = related_words(view, self.relations, subtypes=subtypes, causal=causal)
+            if observation.of != "nosink":
+                return every
+            left = (observation.keys.content[:, None].float() @ _owned(view, every.shape[-1]) > 0)[:, None]
+            return every & left  # a word that is the first token is no key: [batch, 1, 1, key word]
+
+        return view.keep((self, causal), pairs)
+
+
+def _at_offsets(pairs: Tensor) -> Tensor:
+    """Whether each query word is right at each offset: float32 [batch, query word, pair, offset]."""
+    words = torch.arange(pairs.shape[-1], device=pairs.device)
+    places = (words[:, None] + torch.arange(2 * WINDOW + 1, device=pairs.device)).expand(*pairs.shape[:-1], -1)
+    return pad(pairs, (WINDOW, WINDOW)).gather(-1, places).float().movedim(1, 2)
+
+
+def _owned(view: TokenView, words: int) -> Tensor:
+    """Which tokens are pieces of which word: float32 [batch, token, word]."""
+    owners = view.words.masked_fill(view.words == NO_WORD, words)
+    return view.keep(("owned", words), lambda: one_hot(owners, words + 1)[..., :words].float())
+
+
+def _between_words(observation: Observation, words: int) -> Tensor:
+    """Attention summed over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
+    batch, heads, tokens, _ = observation.weights.shape
+    view = observation.queries
+    owners = view.words.masked_fill(view.words == NO_WORD, words)  # tokens without a word go to one row more
+    on_words = (observation.weights.flatten(1, 2) @ _owned(view, words)).view(batch, heads, tokens, words)
+    rows = owners[:, None, :, None].expand_as(on_words)
+    between = on_words.new_zeros(batch, heads, words + 1, words).scatter_add_(2, rows, on_words)
+    return between[:, :, :words]
+
+
+@dataclass(frozen=True)
+class Alignment(Score):
+    """Agreement of cross-attention with a monotone path, and with the diagonal.
+
+    `alignment[monotone]` is Kendall's tau-a between the position of a target token and the position of the source token
+    with its largest weight, averaged over sentences with two or more target tokens. It is 1 for a strictly forward
+    path, -1 for a backward one, and 0 for a constant or random one. `alignment[diagonal]` is the share of target tokens
+    with the largest weight within one token of the diagonal; in short sentences chance contributes. A target token is
+    the one the decoder reads, not the one it predicts.
+    """
+
+    kinds = ("cross",)
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Sum the sentences' taus and the hits on the diagonal: each [batch, heads]."""
+        places = observation.top[1]  # [batch, heads, query]
+        counting = observation.counting()
+        pairs = (counting[..., :, None] & counting[..., None, :]).triu(1)  # [batch, heads or 1, earlier, later]
+        short = places.to(torch.int16)
+        order = (short[:, :, None, :] - short[:, :, :, None]).sign_()  # [batch, heads, earlier, later]
+        agreement = order.mul_(pairs).sum((-1, -2)).double()
+        near = _on_diagonal(observation, places)
+        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1), "near": observation.over_queries(near)}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count target tokens, and sentences with two or more: each [batch, heads or 1]."""
+        queries = observation.count()
+        return {"queries": queries, "sentences": queries > 1}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `alignment[monotone]` and `alignment[diagonal]`."""
+        monotone, diagonal = sums["tau"] / sums["sentences"], sums["near"] / sums["queries"]
+        return {"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of target tokens."""
+        return {"alignment[diagonal]": sums["queries"]}
+
+
+@dataclass(frozen=True)
+class Links(Score):
+    """Share of linked target tokens with the largest weight on a source word that is linked with theirs.
+
+    Links are those of `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token
+    on the diagonal is one of a linked word. A target token is the one the decoder reads, not the one it predicts.
+    """
+
+    kinds = ("cross",)
+    needs_links = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the target tokens that are right: [batch, heads]."""
+        return {"hits": Measured(alignment.Alignment()).update(observation)["hits"]}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the linked target tokens, and those for which the diagonal is right: each [batch, heads or 1]."""
+        targets = Measured(alignment.Alignment()).targets(observation)[:, 0]  # bool [batch, query, key]
+        near = (targets & (Diagonal().targets(observation) > 0)).any(-1)  # [batch, query]
+        return {"queries": observation.count(targets.any(-1)), "near": observation.count(near)}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `links`, and the diagonal's share as `.baseline`."""
+        share = sums["hits"] / sums["queries"]
+        return {"links": share, "links.baseline": (sums["near"] / sums["queries"]).expand_as(share)}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of linked target tokens, for the share and its baseline."""
+        return dict.fromkeys(("links", "links.baseline"), sums["queries"])
+
+
+def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
+    """Positions within one token of the diagonal, start + step / ends x length: bool [batch, heads, query]."""
+    step, ends, start, length = diagonal(observation)
+    # the border is a fraction, so both sides are compared as integers, times `ends`
+    apart = (places - start[:, None]) * ends[:, None] - (step * length)[:, None]
+    return apart.abs() <= ends[:, None]

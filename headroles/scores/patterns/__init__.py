@@ -1,1 +1,0 @@
-"""Scores of attention patterns, one file each."""

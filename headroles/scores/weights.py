@@ -1,0 +1,512 @@
+"""Scores by weights alone: the QK and OV circuits of heads, copying, succession, composition."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles._restoration import Changes
+from headroles.analysis.intervals import wilson
+from headroles.data.probes import CLASSES, ordered_runs
+from headroles.models.attention_hooks import Call, attending
+from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.heads import layer_of, layers
+from headroles.models.masking import Head
+from headroles.models.sites import Site
+from headroles.models.tokens.vocabulary import check_fit
+from headroles.scores.attention import output_weight, unreadable
+from headroles.scores.lrp import lrp_rules
+from headroles.scores.outputs import has_vocabulary
+from headroles.tables import frame
+from headroles.tables.frame import Kind
+from headroles.tables.study import Study, study_at
+
+Circuit = Literal["QK", "OV"]
+OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
+
+
+def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance: int = 0) -> Tensor:
+    """Return the QK or OV circuit of a head: what it looks for, or what it makes of what it reads.
+
+    For states x and y of the residual stream, as rows, x QK y^T is the attention logit of a query x on a key y, without
+    biases and before it is scaled by the size of heads; x OV is what the head writes of x (Elhage et al. 2021, "A
+    mathematical framework for transformer circuits"). Heads that share keys and values each have their circuits.
+    The norm before the layer is in them with its weights, centring, and 1 in the place of what it divides x by. What
+    comes between the head and the residual stream is not: a norm (Gemma 3) or a factor (Granite).
+    Embeddings on both sides give the circuits from token to token.
+
+    Args:
+        model: the model.
+        head: (kind, layer, head) of self-attention, or "L0H2" where there is one kind, or "enc-self:0:2".
+        circuit: "QK" or "OV".
+        distance: tokens from the key to the query, by which rotary positions turn QK; exact. Other positions are no
+            part of it.
+
+    Returns:
+        The matrix, float64 [width, width], of rank at most the size of the head.
+
+    Raises:
+        ValueError: if the circuit is unknown, the head is of cross-attention, or the maps cannot be read or are not
+            linear: a norm of queries and keys (Gemma 3, Qwen 3), which leaves no QK.
+    """
+    handle = HeadModel.of(model)
+    (place,) = handle.named_heads([head])
+    if circuit not in get_args(Circuit):
+        raise ValueError(f"no circuit {circuit!r}: expected one of {', '.join(get_args(Circuit))}")
+    if place[0] == "cross":
+        raise ValueError(f"circuits are of self-attention: got {place}; expected enc-self or dec-self")
+    (site,) = (site for site in handle.sites if site.key == place[:2])
+    number, matrices = list(site.numbers).index(place[2]), []
+    for turn in (0, 1):
+        maps = read_circuits(handle, distance=distance, only=site.key, turn=turn).maps[site.key]
+        left, right = (maps.query, maps.key) if circuit == "QK" else (maps.value, maps.out)
+        matrices.append(left[number].mT @ right[number])
+    if (matrices[0] - matrices[1]).norm() > 0.01 * matrices[0].norm():
+        raise ValueError(
+            f"{circuit} of {site.name} is no matrix: got a norm within attention, of {handle.name}; expected maps that "
+            f"are linear; try hr.composition or hr.copying, which need them but for a factor"
+        )
+    return matrices[0]
+
+
+def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.DataFrame:
+    """Compute the OV copying score of every decoder self-attention head.
+
+    The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
+    values: 1 if every token raises its own logit, -1 if it lowers it (Elhage et al. 2021, "A mathematical framework for
+    transformer circuits", "Detecting Copying Behavior"). The source calls positive eigenvalues evidence, no proof, and
+    has no threshold. The circuit is vocabulary by vocabulary; the eigenvalues that are not 0 are those of
+    W_V W_E W_U W_O, size of a head by size of a head. The norm before the layer and the final norm are in the maps with
+    a frozen scale, a norm after attention (Gemma, OLMo 2) is not.
+
+    Args:
+        model: a decoder or an encoder-decoder with an unembedding.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
+
+    Returns:
+        One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
+        writes nothing. The score is exact for these weights, and the weights are no sample: there is no interval.
+
+    Raises:
+        ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
+    """
+    handle = HeadModel.of(model)
+    if study is not None:
+        key = handle.cache_key(circuits="copying")
+        return study_at(study).keep("circuits", key, lambda: copying(handle), joined=OPTIONS)
+    circuits, final = _to_logits(handle, "copying")
+    words, logits = _embeddings(handle)
+    if words.shape[1] != final.shape[1]:
+        name = handle.name
+        raise ValueError(f"copying needs embeddings as wide as the layers: got {name}, with a map between")
+    rows = min(len(words), len(logits))
+    through = words[:rows].mT @ logits[:rows] @ final  # W_E W_U and the final norm: [width, width]
+    values = []
+    for site in handle.sites:
+        if site.kind == "dec-self" and site.heads:
+            maps = circuits.maps[site.key]
+            values += _shares(maps.value @ through @ maps.out.mT)
+        else:
+            values += [float("nan")] * site.heads
+    return handle.table({"copying": values}, handle.provenance(score="copying"))
+
+
+def succession(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    classes: Sequence[str] = tuple(CLASSES),
+    study: Study | str | Path | None = None,
+) -> pd.DataFrame:
+    """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
+
+    The circuit is W_U W_O W_V MLP_0(W_E), without attention: of all words of a class, the next one has the largest
+    logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230). A head with a score above 0.5 is a successor head.
+    (The successor score, "proportion of tokens where succession occurs", is in the source's figure 2; the threshold was
+    checked in an account by others, not in the full text.) MLP_0(W_E) is what the first layer adds to a word
+    alone, with its attention set to 0; a position is in it where the model adds one to its embeddings. Norms are in the
+    maps with a frozen scale. The source has more forms of each word, with capitals and without space.
+
+    Args:
+        model: a decoder with an unembedding.
+        tokenizer: its tokenizer.
+        classes: "days", "months", "numbers", "ordinals", "digits", "letters". Of each, the longest run of words is used
+            that are one token each; a class without three is left out.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
+
+    Returns:
+        One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
+        number of words, `succession.words`. The share itself is exact for these weights and words.
+
+    Raises:
+        ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
+            encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
+    """
+    handle = HeadModel.of(model, tokenizer)
+    if study is not None:
+        key = handle.cache_key(circuits="succession", classes=" ".join(classes))
+        compute = partial(succession, handle, tokenizer, classes=classes)
+        return study_at(study).keep("circuits", key, compute, joined=OPTIONS)
+    runs = ordered_runs(tokenizer, classes)
+    if handle.config.is_encoder_decoder:
+        name = handle.name
+        raise ValueError(f"succession is for decoders alone: got {name}, with an encoder; expected a causal model")
+    check_fit(tokenizer, handle.model, max(token for run in runs.values() for token in run.values()))
+    circuits, final = _to_logits(handle, "succession")
+    ids = [torch.tensor([*run.values()]) for run in runs.values()]
+    states = _after_first_mlp(handle, torch.cat(ids)).split([len(part) for part in ids])
+    unembedding = _embeddings(handle)[1]
+    hits = np.zeros(len(handle.gated))
+    for part, state in zip(ids, states, strict=True):
+        moved = [circuits.maps[site.key] for site in handle.sites if site.heads]
+        written = torch.cat([(state[:-1] @ maps.value.mT) @ maps.out for maps in moved])  # [heads, word, width]
+        following = (written @ (unembedding[part] @ final).mT).argmax(-1)  # [heads, word]
+        nothing = written.abs().amax(-1) == 0
+        hits += ((following == torch.arange(1, len(part))) & ~nothing).sum(-1).numpy()
+    words = sum(len(part) - 1 for part in ids)
+    low, high = wilson(hits / words, words)
+    columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
+    columns["succession.words"] = np.full(len(hits), float(words))
+    text = handle.provenance(tokenizer=handle.tokens, score="succession", classes=" ".join(runs))
+    return handle.table(columns, text)
+
+
+def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:
+    """The maps of a decoder and that of its final norm; raise ValueError without an unembedding right after it."""
+    name = model.name
+    if not any(site.kind == "dec-self" for site in model.sites):
+        raise ValueError(f"{score} is for dec-self heads: got {name}, which has none; expected a decoder")
+    if not has_vocabulary(model):
+        raise ValueError(
+            f"{score} needs an unembedding: got {name} without; try the model with its language-model head"
+        )
+    model.check_weights("output")
+    circuits = read_circuits(model)
+    if circuits.final is None:
+        raise ValueError(f"{score} needs an unembedding right after the final norm: got {name}, with a map between")
+    return circuits, circuits.final
+
+
+def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
+    """What the first layer adds to each token alone without its attention: float64 [token, width]."""
+    site = model.sites[0]
+    layer, states, norms = layer_of(model.model, site), list[Tensor](), list[Tensor]()
+    if layer is None or not isinstance(site.out, nn.Module):
+        raise ValueError(f"succession needs layers that are modules: got {model.name}")
+
+    def added(
+        _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor]
+    ) -> None:
+        before = args[0] if args else kwargs["hidden_states"]
+        after = output if isinstance(output, Tensor) else output[0]
+        if any(norm.shape == after.shape and torch.equal(norm, after) for norm in norms):
+            raise ValueError(
+                f"succession needs what the first MLP adds: got {model.name}, with a norm after the sum; "
+                f"expected norms before it"
+            )
+        states.append((after - before)[:, 0].double().cpu())
+
+    with model.evaluating() as changes, torch.no_grad():
+        changes.hook(site.out, lambda *call: torch.zeros_like(call[-1]), after=True)
+        for norm in filter(is_norm, layer.modules()):
+            changes.hook(norm, lambda *call: norms.append(call[-1]), after=True)
+        changes.hook(layer, added, after=True, with_kwargs=True)
+        model.forward({"input_ids": ids[:, None].to(model.device)})
+    return states[0]
+
+
+def _embeddings(model: HeadModel) -> tuple[Tensor, Tensor]:
+    """The embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
+    tables: list[nn.Module] = [model.model.get_output_embeddings()]
+    stack: PreTrainedModel = model.model.get_decoder() if model.config.is_encoder_decoder else model.model
+    tables.insert(0, stack.get_input_embeddings())
+    words, logits = (table.get_parameter("weight").detach().double().cpu() for table in tables)
+    return words, logits
+
+
+def _shares(circuits: Tensor) -> list[float]:
+    """Sum of eigenvalues over sum of absolute eigenvalues of each head's circuit, [heads, size, size]."""
+    eigenvalues = torch.linalg.eigvals(circuits)
+    sums, sizes = eigenvalues.sum(-1).real, eigenvalues.abs().sum(-1)
+    shares: list[float] = torch.where(sizes > 0, sums / sizes, torch.nan).tolist()
+    return shares
+
+
+COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value", "matching"]
+
+
+def composition(model: Model, *, distance: int = 0, study: Study | str | Path | None = None) -> pd.DataFrame:
+    """Compute how much each head reads what each head of an earlier layer writes.
+
+    For W_OV of the writer, and W_QK and W_OV of the reader, the first three scores are Frobenius norms (Elhage et al.
+    2021, "A mathematical framework for transformer circuits", "Analyzing a Two-Layer Model"):
+
+        query     ||W_QK^T W_OV|| / (||W_QK|| ||W_OV||)
+        key       ||W_QK W_OV|| / (||W_QK|| ||W_OV||)
+        value     ||W_OV W_OV|| / (||W_OV|| ||W_OV||)
+        matching  trace(W_QK W_OV) / (||W_QK|| ||W_OV||)
+
+    They are 1 at most; random maps have about 1 / sqrt(width), and 0 +- 1 / width in `matching`. The source subtracts
+    what random matrices of the same shapes have, here nothing is subtracted. `matching` is the part of `key` that looks
+    for the same token: the cosine of W_QK^T and W_OV, 1 if a query x rates highest what the writer has made of x. The
+    norm before a layer, if any, is in what it reads, with a frozen scale; others on the way are not.
+
+    Args:
+        model: the model.
+        distance: tokens from a key to a query, by which rotary positions turn W_QK.
+        study: study or folder that keeps the table as `composition`; if it has it, nothing is computed.
+
+    Returns:
+        One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
+        `to_head` of the reader, and the scores; NaN where a map is 0. The scores are exact for these weights, and the
+        weights are no sample: there are no intervals.
+
+    Raises:
+        ValueError: if the maps of the model cannot be read, or it has no such distance.
+    """  # noqa: DOC502
+    handle = HeadModel.of(model)
+    options = {"distance": distance} if distance else {}
+    if study is not None:
+        key = handle.cache_key(circuits="pairs", **options)
+        return study_at(study).keep("composition", key, partial(composition, handle, distance=distance))
+    maps = read_circuits(handle, distance=distance).maps
+    both = {place: (whole, Maps(*map(_triangle, whole))) for place, whole in maps.items()}
+    rows: list[tuple[Kind | float, ...]] = []
+    sites = [site for site in handle.sites if site.kind != "cross" and site.heads]
+    for writer in sites:
+        for reader in (site for site in sites if site.kind == writer.kind and site.layer > writer.layer):
+            scores = _composed(*both[writer.key], *both[reader.key])  # [writer, reader, 4]
+            for i, head in enumerate(writer.numbers):
+                for j, to_head in enumerate(reader.numbers):
+                    if head in writer.left and to_head in reader.left:
+                        rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
+    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), handle.provenance(score="composition", **options))
+
+
+def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Tensor:
+    """Composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 4]."""
+    written = _norm(small.out @ small.value.mT)[:, None]  # of W_OV
+    names = ("key", "query"), ("query", "key"), ("out", "value")
+    scores = []
+    for left, right in names:
+        looked = _crossed(getattr(reader, right), writer.out)  # [writer, reader, size, size]
+        outer, inner = getattr(small_reader, left), getattr(small_reader, right)
+        sizes = _norm(outer @ inner.mT) * written
+        scores.append(torch.where(sizes > 0, _norm(outer @ looked @ small.value[:, None].mT) / sizes, torch.nan))
+        if left == "query":  # trace(Q^T K O^T V) is the sum of (K O^T) * (Q V^T)
+            trace = (looked * _crossed(reader.query, writer.value)).sum((-2, -1))
+            matching = torch.where(sizes > 0, trace / sizes, torch.nan)
+    return torch.stack([*scores, matching], -1)
+
+
+def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
+    """The products of the rows of all heads of two layers, as one: [writer, reader, size of reader, of writer]."""
+    rows = (reader.flatten(0, 1) @ writer.flatten(0, 1).mT).unflatten(0, reader.shape[:2])
+    products: Tensor = rows.unflatten(2, writer.shape[:2]).permute(2, 0, 1, 3)
+    return products
+
+
+def _triangle(rows: Tensor) -> Tensor:
+    """R of rows^T = Q R, of the same Frobenius norm in every product: [heads, rank, size]."""
+    factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
+    return factors
+
+
+def _norm(matrices: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.matrix_norm(matrices)
+    return norms
+
+
+def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Compute how strongly each head can do induction: match a token with what a previous-token head has written.
+
+    An induction head finds the place after an earlier occurrence of the current token because a head of an earlier
+    layer has written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest
+    product, over earlier heads, of the weight they give to the token before (`previous`, measured) and the composition
+    with them that looks for the same token (`matching`, from the weights). Where a deep head attends can't be read from
+    the weights alone: it depends on what earlier layers write.
+
+    Args:
+        pairs: table of `hr.composition`.
+        scores: table with the column `previous`: of `hr.score(..., ["previous"])`, on random tokens
+            (`hr.repeated_tokens`) or on text.
+
+    Returns:
+        One row per head of `scores` with `circuit[induction]`, at most 1, and the earlier head with which it has it,
+        `circuit[induction].layer` and `circuit[induction].head`; NaN for heads of a first layer.
+
+    Raises:
+        ValueError: if there is no column `previous`, or the tables are of different models.
+    """
+    if "previous" not in scores:
+        have = ", ".join(map(str, scores)) or "none"
+        raise ValueError(f"no column previous: got {have}; try hr.score(model, tokenizer, corpus, ['previous'])")
+    texts = frame.provenance(pairs, "matching"), frame.provenance(scores, "previous")
+    weights = [dict(frame.fields(text))["weights"] for text in texts]
+    if weights[0] != weights[1]:
+        raise ValueError(f"tables of different models: got weights {' and '.join(weights)}; expected the same")
+    writers = pd.MultiIndex.from_frame(pairs[["kind", "layer", "head"]])
+    products = pairs["matching"] * scores["previous"].reindex(writers).to_numpy()
+    best = pairs.loc[products.groupby([pairs["kind"], pairs["to_layer"], pairs["to_head"]]).idxmax()]
+    columns = {"": products[best.index], ".layer": best["layer"], ".head": best["head"]}
+    readers = pd.MultiIndex.from_frame(best[["kind", "to_layer", "to_head"]], names=scores.index.names)
+    table = pd.DataFrame({f"circuit[induction]{name}": values.to_numpy() for name, values in columns.items()}, readers)
+    text = frame.holding(pairs=texts[0], previous=texts[1])
+    return frame.signed(table.astype(float).reindex(scores.index), text)
+
+
+SIZE = 64.0  # root mean square of what norms get: their epsilon is no part of the maps
+QUERY = 1  # the token of the query at a distance; keys, values and all else are of token 0
+
+
+class Maps(NamedTuple):
+    """The linear maps of one site: what each head reads from the residual stream, and what it writes."""
+
+    query: Tensor  # [heads, size, width]
+    key: Tensor
+    value: Tensor
+    out: Tensor
+
+
+class Circuits(NamedTuple):
+    """The maps of all sites, and that of the final norm, [width, width], if the unembedding follows it."""
+
+    maps: dict[tuple[Kind, int], Maps]  # of self-attention
+    final: Tensor | None
+
+
+def read_circuits(
+    model: HeadModel, *, distance: int = 0, only: tuple[Kind, int] | None = None, turn: int = 0
+) -> Circuits:
+    """Read the maps as Jacobians, which needs neither the family's order of queries, keys and values nor its names."""
+    # a norm before attention counts with its weights, where what it divides by is 1; another `turn` gives other states
+    # to the norms: maps that differ by it are not linear
+    model.check_weights("attention")
+    if fault := unreadable(model):
+        raise ValueError(fault.replace("norms need", "circuits need", 1))
+    inputs = dummy_inputs(model.model) | _positions(model, distance)
+    sites = [site for site in model.sites if site.heads and site.kind != "cross" and only in (None, site.key)]
+    query = QUERY if "position_ids" in inputs else 0
+    try:
+        return _read(model, inputs, sites, _Reader(query, turn), every_layer=False)
+    except ValueError:  # a layer reads the sum of earlier layers without a norm (OLMo 2)
+        return _read(model, inputs, sites, _Reader(query, turn), every_layer=True)
+
+
+def _positions(model: HeadModel, distance: int) -> dict[str, Tensor]:
+    """Positions of the dummy input, in which token `QUERY` is `distance` tokens after the first one."""
+    if distance == 0:
+        return {}
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+    if distance < 0 or distance >= limit:
+        raise ValueError(f"distance out of range: got distance={distance}; expected 0 or more, and below {limit}")
+    if "position_ids" not in inspect.signature(model.model.forward).parameters:
+        raise ValueError(f"no distance in {model.name}: got distance={distance}, and no position_ids; expected 0")
+    positions = torch.full_like(dummy_inputs(model.model)["input_ids"], distance)
+    positions[:, 0] = 0
+    return {"position_ids": positions}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One forward, in which the inputs of layers and of norms outside attention are leaves."""
+
+    query: int  # the token of the query
+    turn: int  # by which the states that norms get are turned
+    leaves: list[Tensor] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)  # of leaves: what a norm divides by
+    calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
+    maps: list[nn.Module] = field(default_factory=list)  # linear maps in the order in which they ran
+    last: list[Tensor] = field(default_factory=list)  # the input of each of them
+
+    def jacobian(self, output: Tensor, name: str, token: int = 0) -> Tensor:
+        """The map from the nearest leaf to a tensor of one token: [features, width]."""
+        flat = output.flatten()
+        eye = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+        reached = torch.autograd.grad(flat.sum(), self.leaves, retain_graph=True, allow_unused=True)
+        pairs = zip(self.leaves, self.sizes, reached, strict=True)
+        read = [(leaf, size) for leaf, size, slope in pairs if slope is not None]
+        if len(read) != 1:
+            raise ValueError(f"maps of {name} cannot be read: got {len(read)} norms before it; expected one")
+        leaf, size = read[0]
+        (rows,) = torch.autograd.grad(flat, [leaf], eye, retain_graph=True, is_grads_batched=True)
+        return rows[:, 0, token].double().cpu() * size
+
+
+def _read(
+    model: HeadModel, inputs: dict[str, Tensor], sites: list[Site], reader: _Reader, *, every_layer: bool
+) -> Circuits:
+    """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
+    with model.evaluating() as changes, torch.enable_grad():
+        _hook(changes, model, [site for site in model.sites if every_layer or site.layer == 0], reader)
+        changes.enter(lrp_rules(model, "cp"))
+        model.forward(inputs)
+        maps = {site.key: _maps(site, reader) for site in sites}
+        unembedding = model.model.get_output_embeddings() if has_vocabulary(model) else None
+        follows = unembedding in reader.maps and any(
+            reader.maps[-2] in layer.modules() for layer in layers(model.model)
+        )
+        final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
+    return Circuits(maps, final)
+
+
+def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reader) -> None:
+    """Make leaves, of layers at `starts` and norms, and keep attention calls and linear maps."""
+
+    def start(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if not args:
+            return None
+        leaf, size = (args[0], 1.0) if module in starting else (_standard(args[0], reader.turn), SIZE)
+        reader.leaves.append(leaf.detach().requires_grad_())
+        reader.sizes.append(size)
+        return reader.leaves[-1], *args[1:]
+
+    def ran(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        reader.maps.append(module)
+        reader.last.append(args[0] if args else torch.empty(0))
+
+    inside = {part for site in model.sites for part in site.module.modules()}
+    starting = {layer_of(model.model, site) for site in starts}
+    for module in model.model.modules():
+        if module in starting or (module not in inside and is_norm(module)):
+            changes.hook(module, start)
+        elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
+            changes.hook(module, ran)
+    changes.enter(attending(model.model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
+
+
+def _standard(states: Tensor, turn: int) -> Tensor:
+    """Rows of mean 0 and root mean square `SIZE`, by which layer norm and RMS norm divide, in the place of others."""
+    row = torch.arange(states.shape[-1], dtype=torch.float64) - (states.shape[-1] - 1) / 2
+    row *= SIZE / row.square().mean().sqrt()
+    return row.roll(turn).to(states).expand_as(states)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm: all its own weights are vectors, and it has no children."""
+    weights = list(module.parameters(recurse=False))
+    return bool(weights) and all(weight.ndim == 1 for weight in weights) and not any(True for _ in module.children())
+
+
+def _maps(site: Site, reader: _Reader) -> Maps:
+    call = reader.calls[site.module][site.turn]
+
+    def read(tensor: Tensor, token: int = 0) -> Tensor:
+        rows: Tensor = reader.jacobian(tensor[:, :, token : token + 1], site.name, token).unflatten(
+            0, (tensor.shape[1], -1)
+        )
+        return rows.repeat_interleave(site.heads // len(rows), dim=0)
+
+    out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
+    return Maps(read(call.query, reader.query), read(call.key), read(call.value), out)
