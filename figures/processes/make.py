@@ -26,7 +26,6 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.patterns import Offset
 from headroles.scores.content_scores import Rarity
 from headroles.testing.case import TEXTS, Case
-from headroles.testing.parallel import check_options
 
 HERE = Path(__file__).parent
 TOYS: dict[str, tuple[str, dict[str, int]]] = {  # name -> architecture, options
@@ -167,7 +166,8 @@ def _loaded(path: Path, way: str, dtype: torch.dtype) -> PreTrainedModel:
     options = {"distributed_config": DistributedConfig(**{sizes[kind]: int(number)})} if kind in sizes else {}
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
     if way == "2 x 2":
-        check_options(model, 2, "tensor")  # which refuses a model without a plan
+        if not model.tp_plan:
+            raise ValueError(f"{type(model).__name__} has no model.tp_plan")
         mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
         plan = model._expand_parallel_plan(model.tp_plan)
         shared = model.all_tied_weights_keys

@@ -16,7 +16,6 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from headroles._distributed import track
 from headroles.models.sites import submodel
 from headroles.tables import frame
-from headroles.testing.parallel import WORST
 from headroles.testing.runner import CHECKS, check_model
 from headroles.testing.tiny_models import tiny_model
 
@@ -27,6 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     name: (row["architecture"], row["options"]) for name, row in _FILE["variants"].items()
 }
 AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
+WORST = ("no", "refused", "yes", "not asked")  # results of a check: an area has the worst of its checks
 LARGEST = 50_000_000  # parameters: not all options are named after what they are the size of
 LONGEST = 160  # characters of a reason
 _STAGES = "it gives out the weights of one layer of each stage, watching shows all"

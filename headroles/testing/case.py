@@ -50,7 +50,6 @@ class Case:
         model: A transformers model.
         inputs: Arguments of a forward with two examples; by default random ones.
         copy: Whether the model stays as it is; otherwise it is the one that is converted.
-        spread: Spreads a copy over processes. What is checked is then spread; what it is compared with is whole.
     """
 
     def __init__(
@@ -59,12 +58,10 @@ class Case:
         inputs: Mapping[str, Tensor] | None = None,
         *,
         copy: bool = True,
-        spread: Callable[[PreTrainedModel], PreTrainedModel] | None = None,
     ) -> None:
-        self.shared, self.spread = copy, spread
-        self.whole = (sharing(model) if copy else in_memory(model)).float().eval()
-        missing.forget(self.whole)  # checks hold for random weights, too
-        self.model: Any = self.whole if spread is None else self.sharing()
+        self.shared = copy
+        self.model: Any = (sharing(model) if copy else in_memory(model)).float().eval()
+        missing.forget(self.model)  # checks hold for random weights, too
         self.sites: list[Site] = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
         self.plain = self.output(self.model)  # the output without masks
@@ -82,7 +79,7 @@ class Case:
     @cached_property
     def eager(self) -> PreTrainedModel:
         """A copy with eager attention."""
-        copy = sharing(self.whole)
+        copy = sharing(self.model)
         for config in configs_of(copy.modules()):
             config._attn_implementation_internal = "eager"
         return copy
@@ -90,19 +87,19 @@ class Case:
     @property
     def precise(self) -> PreTrainedModel:
         """A new copy in float64, or in float32 if the model does not run in float64."""
-        return self._in_float64(sharing(self.whole))
+        return self._in_float64(sharing(self.model))
 
     @contextmanager
     def in_float64(self) -> Iterator[PreTrainedModel]:
         """Yield the model in float64, if it runs in it, and free the memory of its weights afterwards."""
-        model = sharing(self.whole) if self.shared or self.spread else self.model
+        model = sharing(self.model) if self.shared else self.model
         self.__dict__.pop("eager", None)  # which would keep the weights in float32, too
         try:
             self._in_float64(model)
-            yield model if self.spread is None else self.spread(model)
+            yield model
         finally:
             return_memory(model)  # graphs of gradients hold the weights in float64
-            if self.shared and not self.spread:
+            if self.shared:
                 model.to("meta")  # type: ignore[arg-type]
             else:
                 convert(model, torch.float32)  # what was float32 before is the same again
@@ -231,13 +228,9 @@ class Case:
         """Whether the model reads a target."""
         return "decoder_input_ids" in self.inputs
 
-    def sharing(self, *, whole: bool = False) -> PreTrainedModel:
-        """Return a copy that shares the memory of the weights: replace them, never change them in place.
-
-        It is spread over processes like the model that is checked, unless it is `whole`.
-        """
-        copy = sharing(self.whole)
-        return copy if whole or self.spread is None else self.spread(copy)
+    def sharing(self) -> PreTrainedModel:
+        """Return a copy that shares the memory of the weights: replace them, never change them in place."""
+        return sharing(self.model)
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
         """Return the output of one forward; the routing noise of experts has seed 0."""

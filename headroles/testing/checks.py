@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles._distributed import launched
 from headroles.ablation.effects import ablate
 from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus
@@ -41,7 +40,7 @@ def identity(case: Case) -> float:
 
 def zero(case: Case) -> float:
     """Check that a gate of zero equals zeros in the columns of the output projection."""
-    off, effect, copy = 0.0, 0.0, case.sharing(whole=True)
+    off, effect, copy = 0.0, 0.0, case.sharing()
     places = {site.key: site for site in case.sites}
     for head in case.sample:
         site = places[head[:2]]
@@ -204,16 +203,12 @@ SHARD = 2**26  # bytes of a file, of which safetensors makes a copy in memory
 def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Tensor]:
     """Return the outputs of a model before it is saved and after it is loaded; it is in memory once."""
     with tempfile.TemporaryDirectory() as folder:
-        place = launched().gathered([folder])[0]  # of several processes the first one writes
         model = build()
         kind, before = resized(type(model)), case.output(model)
-        model.save_pretrained(place, max_shard_size=SHARD)
+        model.save_pretrained(folder, max_shard_size=SHARD)
         del model
-        return_memory(case.whole)
-        launched().gathered([place])
-        after = case.output(kind.from_pretrained(place).eval())
-        launched().gathered([place])  # before the first one removes it
-        return before, after
+        return_memory(case.model)
+        return before, case.output(kind.from_pretrained(folder).eval())
 
 
 def chosen(case: Case) -> float:

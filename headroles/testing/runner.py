@@ -15,7 +15,6 @@ from transformers.utils import logging as theirs
 from headroles.models.weights.memory import return_memory
 from headroles.testing import checks
 from headroles.testing.case import Case, NotAsked
-from headroles.testing.parallel import Parallel, Spread, check_options, in_processes
 
 
 class Check(NamedTuple):
@@ -59,8 +58,6 @@ def check_model(
     inputs: Mapping[str, Tensor] | None = None,
     *,
     copy: bool = True,
-    processes: int = 1,
-    parallel: Parallel = "data",
 ) -> pd.DataFrame:
     """Check which features of this library a model supports.
 
@@ -73,38 +70,20 @@ def check_model(
         inputs: Arguments of a forward with two examples; by default random ones.
         copy: Whether the model stays as it is; otherwise it is converted, to float32 at the end, and its weights are in
             memory once.
-        processes: Number of processes of this machine that run the checks together, on the CPU. Each has the whole
-            model in memory, and what is checked once more. A script calls this under `if __name__ == "__main__":`.
-        parallel: How they do: "data", they share the work; "tensor", each has a part of the heads, by transformers'
-            plan for the model; "fsdp", each has a part of all weights. Results are compared with the whole model.
 
     Returns:
         A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or shrinking. `holds` is
         "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
         something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
-        `why` the reason unless `holds` is "yes". Of several processes it is the worst result.
-
-    Raises:
-        ValueError: The number of processes or the way is unknown, or transformers has no plan for the model.
+        `why` the reason unless `holds` is "yes".
 
     Example:
         >>> table = hr.check_model(model)
         >>> table[table["holds"] != "yes"]
-    """  # noqa: DOC502
-    check_options(model, processes, parallel)
-    if processes > 1:
-        with _quiet():
-            return in_processes(_checked, model, inputs, processes, parallel)
-    return _checked(model, inputs, None, copy=copy)
-
-
-def _checked(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None, spread: Spread | None, *, copy: bool = True
-) -> pd.DataFrame:
-    """Run all checks in this process."""
+    """
     try:
         with _quiet():
-            case = Case(model, inputs, copy=copy, spread=spread)
+            case = Case(model, inputs, copy=copy)
             rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
@@ -134,7 +113,7 @@ def _quiet() -> Iterator[None]:
 def _result(check: Check, case: Case) -> Result:
     try:
         off = check.check(case)
-        return_memory(case.whole)
+        return_memory(case.model)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
     if off <= check.allowed:
