@@ -1,4 +1,4 @@
-"""Several processes: their number and rank, work spread over them, its progress, and modules that FSDP has wrapped."""
+"""Several processes: their number and rank, work spread over them, and its progress."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 Item = TypeVar("Item")
 T = TypeVar("T")
-WRAPPED = "FSDPModule"  # of torch: the second base class of a module that FSDP wraps, after one made for it
-DTYPES = ("param_dtype", "output_dtype")  # of its policy of precision, which change numbers
 
 
 def count() -> int:
@@ -45,15 +43,6 @@ class Axis:
     count: int
     rank: int
     group: Any = None  # None: all processes
-    even: bool = False  # whether each has to do as much work as the others, who otherwise wait for it
-
-    def evenly(self, items: Iterable[T]) -> Iterator[T | None]:
-        """Yield the items of this process, and None after them while another one has items, if work has to be even."""
-        left = iter(items)
-        while (item := next(left, None)) is not None or self.even:
-            if self.even and not any(self.gathered([item is not None])):
-                return
-            yield item
 
     def gathered(self, values: list[T]) -> list[T]:
         """Concatenate the lists of all processes of the axis; each of them gets the result."""
@@ -126,22 +115,3 @@ def _join() -> None:
     if state.num_processes != count():
         raise RuntimeError(f"wrong number of processes: got {state.num_processes} in the group; expected {count()}")
     atexit.register(state.destroy_process_group)
-
-
-def gathers(model: nn.Module) -> bool:
-    """Return whether modules gather their weights in each forward (FSDP), which begins with that of the root."""
-    return any(class_of(module) is not type(module) for module in model.modules())
-
-
-def class_of(module: nn.Module) -> type[nn.Module]:
-    """Return the class of a module, of one that FSDP wraps that from before."""
-    classes = type(module).__mro__
-    return classes[2] if len(classes) > 2 and classes[1].__name__ == WRAPPED else classes[0]
-
-
-def precision(module: nn.Module) -> dict[str, str]:
-    """Return the dtypes to which FSDP converts the weights, inputs and outputs of a module, by name."""
-    if class_of(module) is type(module):
-        return {}
-    policy = module._get_fsdp_state()._mp_policy  # type: ignore[operator]
-    return {name: str(dtype) for name in DTYPES if (dtype := getattr(policy, name))}

@@ -1,4 +1,4 @@
-"""Several processes share work, say it once, and show how far it is; modules that FSDP has wrapped are known."""
+"""Several processes share work, say it once, and show how far it is."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from helpers.ablations import files, terse
 from helpers.commands import ended, run
 from helpers.letters import corpus, tokens_of
 from helpers.processes import COMMAND, WITHOUT_GPU, Fork, launch, together
-from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import headroles as hr
 from headroles import _distributed
-from headroles._distributed import class_of, gathers, precision, track
+from headroles._distributed import track
 from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, looks
 from headroles.ablation.effects import ablate
 from headroles.cli.record import PRINTED
@@ -416,24 +413,3 @@ def test_long_work_shows_nothing_where_nobody_looks_and_in_other_processes(monke
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert written_by_a_bar(Terminal()) == ""
-
-
-@pytest.fixture
-def group(tmp_path):
-    """A group of one process."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("group")
-def test_wrapped_modules_have_their_class_and_the_precision_of_their_numbers():
-    plain, wrapped, half = (nn.Sequential(nn.Linear(2, 2)) for _ in range(3))
-    mesh = torch.distributed.init_device_mesh("cpu", (1,))
-    fully_shard(wrapped[0], mesh=mesh)
-    fully_shard(half, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-    assert [gathers(module) for module in (plain, wrapped, half)] == [False, True, True]
-    assert type(wrapped[0]) is not nn.Linear
-    assert [class_of(module) for module in (plain[0], wrapped[0], half)] == [nn.Linear, nn.Linear, nn.Sequential]
-    assert precision(plain) == precision(wrapped[0]) == {}
-    assert precision(half) == {"param_dtype": "torch.bfloat16"}

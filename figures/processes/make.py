@@ -35,8 +35,8 @@ TOYS: dict[str, tuple[str, dict[str, int]]] = {  # name -> architecture, options
     "gemma3": ("gemma3_text", {"num_key_value_heads": 4}),
     "gpt2": ("gpt2", {}),
 }
-ARRANGEMENTS = {"tensor 2": 2, "tensor 4": 4, "data 2": 2, "2 x 2": 4, "fsdp 2": 2}  # -> processes
-IMPORTED = ["transformers.models.auto.modeling_auto", "torch.distributed.fsdp", "headroles.testing.runner"]
+ARRANGEMENTS = {"tensor 2": 2, "tensor 4": 4, "data 2": 2, "2 x 2": 4}  # -> processes
+IMPORTED = ["transformers.models.auto.modeling_auto", "headroles.testing.runner"]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -70,7 +70,7 @@ def differences(
     only: Annotated[str, typer.Option(help="Toys and arrangements with this in their name alone.")] = "",
 ) -> None:
     """Compare what several processes compute with what one does, and write or extend differences.csv here."""
-    chosen = {f"tensor {tensor}": tensor, "data 2": 2, "fsdp 2": 2} if folder else ARRANGEMENTS
+    chosen = {f"tensor {tensor}": tensor, "data 2": 2} if folder else ARRANGEMENTS
     chosen = {"float32": 1} | chosen if double else chosen  # one process, less precise: what roundings alone change
     for name in [folder.name] if folder else TOYS:
         wanted = {way: number for way, number in chosen.items() if only in f"{name}, {way}"}
@@ -162,8 +162,7 @@ def _saved(name: str, place: Path) -> Path:
 
 def _loaded(path: Path, way: str, dtype: torch.dtype) -> PreTrainedModel:
     kind, _, number = way.partition(" ")
-    sizes = {"tensor": "tp_size", "fsdp": "fsdp_size"}
-    options = {"distributed_config": DistributedConfig(**{sizes[kind]: int(number)})} if kind in sizes else {}
+    options = {"distributed_config": DistributedConfig(tp_size=int(number))} if kind == "tensor" else {}
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
     if way == "2 x 2":
         if not model.tp_plan:

@@ -108,8 +108,6 @@ class Sweep:
         if vocabulary := self.encoded.vocabulary:
             self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (vocabulary * self.size)))
         self._check_words()
-        if metric.generates:
-            model.check_generation()
         if self.folder is not None:
             model.check_named()
 
@@ -215,7 +213,7 @@ class Sweep:
                 numbers = [size * row + place for row in rows for place in range(size)]
                 batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
             axis = self.model.axis  # where batches are few, processes share their variants
-            shares = 1 if axis.even else -(-axis.count // len(batches))
+            shares = -(-axis.count // len(batches))
             runs = {
                 f"{number}" if shares == 1 else f"{part}of{shares}-{number}": Run(
                     partial(self._measure, self.observe, batch, variants, gates, (part, shares)),
@@ -287,8 +285,6 @@ class Sweep:
         """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
         axis, items = self.model.axis, list(enumerate(runs.items()))
         share = items[axis.rank :: axis.count]
-        if axis.even and len(share) < -(-len(items) // axis.count):
-            share += items[:1]  # which the first process has, too
         paths = [None if self.folder is None else self.folder / f"{key}-{name}.npy" for _, (name, _) in share]
         kept = self._agreed([path is not None and path.is_file() for path in paths])
         measured = []
@@ -304,10 +300,7 @@ class Sweep:
         return [statistics for _, statistics in sorted(dict(axis.gathered(measured)).items())]
 
     def _agreed(self, kept: list[bool]) -> list[bool]:
-        """Return which batches are not measured again: of processes that wait for each other all of them, or none."""
-        if self.model.axis.even:
-            rows = self.model.axis.gathered([kept])
-            return [all(row) for row in zip(*rows, strict=True)]
+        """Return which batches are not measured again: of processes with a part of the heads each, all the same."""
         return agreed(self.model.model, kept) if self.model.is_sharded else kept
 
     def _measure(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._distributed import gathers
 from headroles.models.attention_hooks import evaluating, without_cache
 from headroles.models.sites import has_non_token_head
 from headroles.models.tokens.vocabulary import vocabulary
@@ -46,10 +45,8 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0, length: i
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its task head, or itself if its base model reads other inputs, or if FSDP wraps it."""
+    """Return the model without its task head, or itself if its base model reads other inputs."""
     base = model.base_model
-    if gathers(model):
-        return model
     if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
         return base
     return model

@@ -41,7 +41,7 @@ class HeadModel:
     Args:
         model: A transformers model; of a compiled one, the module behind it is taken.
         tokenizer: Its tokenizer; None for what reads no text.
-        allow_sharded: Whether weights may be spread over processes by tensor parallelism or FSDP.
+        allow_sharded: Whether weights may be spread over processes by tensor parallelism.
     """
 
     def __init__(
@@ -54,8 +54,7 @@ class HeadModel:
         heal()
         _check_order(model, tokenizer)
         self.model = heads.uncompiled(model)
-        if not allow_sharded:
-            sharded.check_whole(self.model)
+        (sharded.check_supported if allow_sharded else sharded.check_whole)(self.model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
         self._checked: set[missing.What] = set()
 
@@ -245,7 +244,6 @@ class HeadModel:
         self._check_tokenizer  # noqa: B018 - once
         encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
         if encoded.greedy:  # the decoder reads what the model writes
-            self.check_generation()
             self.check_weights("output")
         return encoded
 
@@ -360,11 +358,6 @@ class HeadModel:
                 f"train it first; for a test of random weights load it with allow_random=True (--allow-random)"
             )
         self._checked.add(what)
-
-    def check_generation(self) -> None:
-        """Raise ValueError where processes would write texts of different lengths, and wait for each other."""
-        if self.axis.even:
-            sharded.check_whole(self.model, "generation", "a metric such as 'loss', with targets")
 
     def to_be_trained(self) -> Self:
         """Return this handle without checks of random weights, since these will be trained."""

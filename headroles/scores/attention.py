@@ -42,7 +42,7 @@ class AttentionPass:
         self.by_head = any(score.by_head for score in scores)
         self.norms = ValueNorms(model)
         self.sites = {site.key for site in model.sites if site.heads}
-        self.ends_early = not (model.offloaded or model.axis.even)  # hooks send weights back at the end of each module
+        self.ends_early = not model.offloaded  # hooks send weights back at the end of each module
 
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the sums of one batch."""

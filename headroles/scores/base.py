@@ -64,12 +64,8 @@ class Measure(ABC):
         """
         return "no sentence of the corpus has anything to measure it on"
 
-    def needs_whole_weights(self, *, even: bool = False) -> bool:  # noqa: ARG002
-        """Return whether weights that are spread over processes would give other numbers.
-
-        Args:
-            even: whether processes wait for each other unless each batch takes as many passes as any other (FSDP).
-        """
+    def needs_whole_weights(self) -> bool:
+        """Return whether weights that are spread over processes would give other numbers."""
         return True
 
     def unsettled(self, _counts: Tensor, /) -> str | None:
@@ -160,7 +156,7 @@ class Score(Measure):
         """Return the name of a column in the table, with `-norm` or `-nosink` after the score's name."""
         return name if self.weights == "attention" else of_variant(name, self.weights)
 
-    def needs_whole_weights(self, *, even: bool = False) -> bool:  # noqa: ARG002
+    def needs_whole_weights(self) -> bool:
         """Return False: what processes observe of their heads is joined."""
         return False
 

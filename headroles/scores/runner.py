@@ -226,7 +226,7 @@ def _score(
         raise ValueError(f"{model.name} has no heads left to measure")
     pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
     chosen = available(scores, sites, pages, weights, counted=reference is not None, without_sink=without_sink)
-    for score in (score for score in chosen if score.needs_whole_weights(even=model.axis.even)):
+    for score in (score for score in chosen if score.needs_whole_weights()):
         check_whole(model.model, score.label)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
         raise ValueError(fault)
@@ -247,12 +247,11 @@ def _score(
         passes: list[AttentionPass | GradientPass] = [*gradient_passes]
         if attention_scores:
             passes.insert(0, AttentionPass(attention_scores, model, counted))
-        for batch_left in model.axis.evenly(track(batches, "scoring heads", total=total)):
-            batch = batch_left or next(model.batches(whole, max_tokens=max_tokens))  # which does not count again
+        for batch in track(batches, "scoring heads", total=total):
             counts = torch.from_numpy(bootstrap_counts(batch.numbers, n_resamples, seed)).to(model.device)
             for scoring_pass in passes:
                 scoring_pass.read(batch, accumulator)
-            accumulator.weigh(counts * (batch_left is not None))
+            accumulator.weigh(counts)
     accumulator.reduce(model.axis, model.device)
     provenance = f"{_provenance(model, pages, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}

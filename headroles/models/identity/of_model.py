@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headroles._distributed import class_of, gathers, precision
 from headroles.models.attention_hooks import configs_of
 from headroles.models.identity.of_code import LENGTH, code_of, described, replaced
 from headroles.models.tokens import languages
@@ -29,7 +28,6 @@ DRAWN = "_drawn_weights"  # attribute of a model: values of weights that its che
 NO_OPTIONS = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized", DRAWN}  # of torch, transformers and ours
 PLACED = {"_hf_hook", "_old_forward", "hf_device_map", "forward", "to", "cuda"}  # of accelerate: where weights are
 SHARDED = ("_device_mesh", "_mesh_manager", "_is_distributed_loading_by_transformers", "_tp_size", "_fsdp_size")
-WRAPPED = ("__composable_api_state_key", "_fsdp_use_orig_params", "_is_fsdp_managed_module")  # by FSDP
 PLACES = (  # attributes that change no number: where and how it was loaded, and what it has warned about
     *("name_or_path", "_name_or_path", "transformers_version", "deprecation_warnings", "warnings_issued"),
     *("local_files_only", "is_local", "token", "revision", "_commit_hash", "cache_dir", "subfolder", "files_loaded"),
@@ -92,7 +90,7 @@ def frozen(model: PreTrainedModel) -> dict[str, str]:
 
 
 def without_gradients(model: PreTrainedModel) -> Any:
-    """Return a context without gradients: inference mode, or `no_grad` if a `device_map` or FSDP loads weights in it.
+    """Return a context without gradients: inference mode, or `no_grad` if a `device_map` loads weights in it.
 
     Weights that are loaded in inference mode can have no gradients afterwards. It begins and ends with the C++ object
     that this returns, which nothing but a `with` statement may hold: Python code could be interrupted in between.
@@ -100,7 +98,7 @@ def without_gradients(model: PreTrainedModel) -> Any:
     Returns:
         The context manager.
     """
-    return torch.no_grad() if is_offloaded(model) or gathers(model) else torch._C._InferenceMode(True)
+    return torch.no_grad() if is_offloaded(model) else torch._C._InferenceMode(True)
 
 
 def identity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
@@ -205,10 +203,9 @@ def _options(model: PreTrainedModel) -> str:
     for name, module in model.named_modules():
         placed = PLACED if {"_hf_hook", "_is_hooked"} & {*vars(module)} else ()
         options = {key: value for key, value in vars(module).items() if key not in (*NO_OPTIONS, *PLACES, *placed)}
-        options = {key: value for key, value in options.items() if not key.startswith(WRAPPED)} | precision(module)
         for key in [key for key, value in options.items() if isinstance(value, PreTrainedConfig)]:
             configs.setdefault(id(options[key]), options.pop(key))
-        lines.append(f"{name} {class_of(module).__qualname__} {described(options)}")
+        lines.append(f"{name} {type(module).__qualname__} {described(options)}")
     for config in configs.values():
         names = {key: value for key, value in config.to_dict().items() if key not in PLACES}
         lines.append(described({**names, "attention": config._attn_implementation}))
@@ -217,7 +214,7 @@ def _options(model: PreTrainedModel) -> str:
 
 def _code(model: PreTrainedModel) -> str:
     """The classes of all modules and what the user has put in the place of transformers' functions."""
-    kinds = dict.fromkeys(map(class_of, model.modules()))
+    kinds = dict.fromkeys(map(type, model.modules()))
     files = sorted({base.__module__ for kind in kinds for base in kind.__mro__ if base.__module__ in sys.modules})
     functions = [replaced(vars(sys.modules[file])) for file in files if file.startswith("transformers.")]
     attention = [ALL_ATTENTION_FUNCTIONS.get(config._attn_implementation) for config in configs_of(model.modules())]

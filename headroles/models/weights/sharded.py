@@ -1,23 +1,19 @@
-"""Sharded weights: those of a model that is spread over processes, by tensor parallelism or FSDP.
+"""Sharded weights: those of a model that is spread over processes by tensor parallelism.
 
 Under tensor parallelism each process of the tensor axis has some of the heads, and all of them run the same forwards.
 What a process observes of its heads is joined with what the others observe, so that all have the whole; what replaces
 it is cut again. Other processes, along the axis of data, share the work.
-
-Under FSDP (`fully_shard`) each process has all heads, and gathers the weights of a module for each of its forwards. The
-processes share the work, but only if they run as many forwards as each other, all through the root module.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._distributed import Axis, class_of, gathers, launched
+from headroles._distributed import Axis, launched
 from headroles.models.sites import recorded, width
 
 T = TypeVar("T")
@@ -36,8 +32,8 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Raise ValueError for weights that are spread over processes otherwise than by tensor parallelism or FSDP."""
-    if (sign := _sign(model)) and (not (tensor_mesh(model) or _is_fsdp_alone(model)) or recorded(model.config)):
+    """Raise ValueError for weights that are spread over processes otherwise than by tensor parallelism alone."""
+    if (sign := _sign(model)) and (tensor_mesh(model) is None or recorded(model.config)):
         raise _error(model, sign)
 
 
@@ -65,17 +61,6 @@ def _is_fsdp(module: nn.Module) -> bool:
     return any(base.__name__ in FSDP for base in type(module).__mro__)
 
 
-def _is_fsdp_alone(model: PreTrainedModel) -> bool:
-    """Whether all weights that are spread are those of FSDP, over all processes."""
-    if not gathers(model) or (model.tp_size or 1) > 1:
-        return False
-    for module in model.modules():
-        if class_of(module) is not type(module):
-            module.reshard()  # type: ignore[operator]  # the root keeps whole weights after a forward
-    meshes = [mesh for weight in model.parameters() if (mesh := getattr(weight, "device_mesh", None))]
-    return bool(meshes) and all(mesh.size() == torch.distributed.get_world_size() for mesh in meshes)
-
-
 def tensor_mesh(model: PreTrainedModel) -> Any:
     """Return the tensor axis of a model; None without one, or if its weights are also spread in another way."""
     config = getattr(model.config, "distributed_config", None)
@@ -90,8 +75,6 @@ def tensor_mesh(model: PreTrainedModel) -> Any:
 
 def axis(model: PreTrainedModel) -> Axis:
     """Return the processes that share work: of one tensor axis those that have the same part of the weights."""
-    if gathers(model):
-        return replace(launched(), even=True)
     mesh = tensor_mesh(model)
     if mesh is None:
         return launched()

@@ -222,10 +222,8 @@ class GradientPass:
         """Add the gradients of one batch."""
         gradients = self.score.head_gradients(self.model, self.target, batch)
         self._check_finite(gradients, batch)
-        first, axis = not self.notes and bool(gradients.counted.any()), self.model.axis
-        if any(axis.gathered([first])) if axis.even else first:  # notes may take passes, which all take then
-            notes = self.score.notes(self.model, self.target, batch)
-            self.notes = [(self.batches, notes)] if first else self.notes
+        if not self.notes and gradients.counted.any():
+            self.notes = [(self.batches, self.score.notes(self.model, self.target, batch))]
         self.batches += 1
         self.any_nonzero |= bool(gradients.gradients.any())
         start, kinds = 0, set[Kind]()

@@ -69,9 +69,9 @@ class Attribution(GradientScore):
         """Column name, which includes the method: several methods can be measured in one call."""
         return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
 
-    def needs_whole_weights(self, *, even: bool = False) -> bool:
-        """Return False for methods that need only a function, in as many passes for each batch where that is asked."""
-        return self.method in BY_MODULES or (even and "internal_batch_size" in dict(self.options))
+    def needs_whole_weights(self) -> bool:
+        """Return False for methods that need only a function."""
+        return self.method in BY_MODULES
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and, if the method has one, captum's convergence delta on the first batch."""

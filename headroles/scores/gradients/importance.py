@@ -63,9 +63,9 @@ class Importance(GradientScore):
         """Return False per batch: its sentences share one value, which cannot be resampled."""
         return self.per != "batch" and super().sampled(column)
 
-    def needs_whole_weights(self, *, even: bool = False) -> bool:
-        """Return whether a batch takes a pass for each of its tokens: processes add up the gradients of their heads."""
-        return even and self.per == "token"
+    def needs_whole_weights(self) -> bool:
+        """Return False: processes add up the gradients of their heads."""
+        return False
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the gradient of each example's mean loss, or of each token's loss."""

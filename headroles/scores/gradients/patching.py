@@ -72,9 +72,9 @@ class AttributionPatching(GradientScore):
         words = [f"AtP{'*' * self.drop}", self.node * (self.node != "output"), self.replacement.replace("zero", "")]
         return f"attribution[{' '.join(filter(None, words))}]"
 
-    def needs_whole_weights(self, *, even: bool = False) -> bool:
-        """Return whether batches take different numbers of passes: processes add up the gradients of their heads."""
-        return even and self.replacement == "resample"
+    def needs_whole_weights(self) -> bool:
+        """Return False: processes add up the gradients of their heads."""
+        return False
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return what computes the targets, with the partners of all examples."""

@@ -112,8 +112,7 @@ class Relevance(GradientScore):
         rounding = NEGATIVE_IN_HALF if _is_half(model) else NEGATIVE
         if self.max_residue is not None or not lowest < -rounding:  # what is not finite is refused elsewhere
             return
-        if not model.axis.even:  # its processes all take the same passes
-            self._check_conserved(model, report(model, target, batch, self.rules))  # which names the layer
+        self._check_conserved(model, report(model, target, batch, self.rules))  # which names the layer
         raise ValueError(
             f"{self.label} is below 0 in {model.name}: got {100 * lowest:.3g} % of the target at a head; expected 0 or "
             f"more, as the rules of Voita promise; try rules='cp' or the score 'importance', or accept the numbers by "

@@ -17,6 +17,7 @@ from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import normalizers
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import headroles as hr
@@ -331,6 +332,14 @@ def test_weights_spread_over_processes_are_refused(model):
             measure(model)
     with pytest.raises(ValueError, match=whole(message)):
         hr.attention_sites(model)
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("measure", [scored, hr.attention_sites, hr.copying], ids=["score", "sites", "copying"])
+def test_weights_that_fsdp_gathers_are_refused(model, measure):
+    fully_shard(model.base_model.encoder.layer[0], mesh=torch.distributed.init_device_mesh("cpu", (2,)))
+    with pytest.raises(ValueError, match="BertForMaskedLM.*: got FSDP in bert.encoder.layer.0;.* try one process"):
+        measure(model)
 
 
 OTHER_PROCESS = """
