@@ -26,7 +26,6 @@ from headroles import _distributed
 from headroles._distributed import track
 from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, looks
 from headroles.ablation.effects import ablate
-from headroles.cli.record import PRINTED
 from headroles.data.readers import read
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -143,11 +142,8 @@ def test_two_processes_share_the_items_and_each_gets_all_results_in_order(tmp_pa
 
 
 def written(folder):
-    """Names of files; parts of a batch, of which processes shared the heads, are that batch.
-
-    Without what a command of one process has kept of its printing.
-    """
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(PRINTED))
+    """Names of files; parts of a batch, of which processes shared the heads, are that batch."""
+    files = (path for path in folder.rglob("*") if path.is_file())
     names = (path.relative_to(folder).as_posix() for path in files)
     return {re.sub(r"-\d+of\d+-", "-", name) for name in names}
 

@@ -14,7 +14,7 @@ from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
 from headroles.cli.known import GATES, Need
 from headroles.cli.options import TRAINER, Call, Options, argument, option, trainer, trainer_options
-from headroles.cli.record import Finished, record
+from headroles.cli.record import record
 from headroles.cli.signatures import REQUIRED, signature
 
 log = logging.getLogger(__name__)
@@ -59,18 +59,7 @@ class Command(Options):
         return study is not None and "study" not in self.words and "Study" in study.types
 
     def run(self, given: dict[str, Any]) -> None:
-        """Print what the command printed before, if it is finished; else run it. Draw the figures of its study."""
-        if not self.keeps:
-            self._measure(given)
-            return
-        finished = Finished(self.name, given)
-        if not finished.printed():
-            self._measure(given)
-            finished.keep()
-        draw_figures(finished.study, overwrite=given["overwrite"])
-
-    def _measure(self, given: dict[str, Any]) -> None:
-        """Read what was given, call the function and print its result."""
+        """Read what was given, call the function, print its result and draw the figures of its study."""
         call = Call(self, given)
         for prepare in self.before:
             prepare(call)
@@ -85,6 +74,8 @@ class Command(Options):
             self.show(call)
         if self.says:
             say(self.says.format_map(words))
+        if self.keeps:
+            draw_figures(call.arguments["study"].folder, overwrite=given["overwrite"])
 
 
 # --- what is special about a command ----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # column
 def say(text: str) -> None:
     """Print one line without markup."""
     record().lines.append(text)
-    _print(Text(visible(text)), the_console(soft_wrap=True, highlight=False))
+    the_console(soft_wrap=True, highlight=False).print(Text(visible(text)))
 
 
 def draw_figures(study: Path, *, overwrite: bool) -> None:
@@ -106,7 +106,7 @@ def grid(
 
 def show(table: Table) -> None:
     """Print a table of `grid`."""
-    _print(table, the_console())
+    the_console().print(table)
 
 
 def height(table: Table) -> int:
@@ -134,21 +134,11 @@ def _show_columns(columns: dict[str, list[str]], title: str) -> None:
             shown.add_column(_text(name), justify="right", overflow="fold")
         for row in zip(labels, *(columns[name] for name in names), strict=True):
             shown.add_row(*map(_text, row))
-        _print(shown, console)
+        console.print(shown)
 
 
 def _width(cells: Sequence[str]) -> int:
     return max(cell_len(line) for cell in cells for line in cell.split("\n"))
-
-
-def _print(shown: Table | Text, console: Console) -> None:
-    """Print, and record what is printed without --json."""
-    quiet, console.quiet = console.quiet, False
-    with console.capture() as printed:
-        console.print(shown)
-    record().printed.append(printed.get())
-    console.quiet = quiet
-    console.out(printed.get(), end="", highlight=False)
 
 
 def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
