@@ -12,8 +12,7 @@ from typing import Any, Literal
 import headroles as hr
 from headroles.cli import arguments, cache_budgets, results
 from headroles.cli.console import draw_figures, list_figures, say, show_table
-from headroles.cli.known import GATES, Need
-from headroles.cli.options import TRAINER, Call, Options, argument, option, trainer, trainer_options
+from headroles.cli.options import TRAINER, Call, OptionRule, Options, argument, option, trainer, trainer_options
 from headroles.cli.record import record
 from headroles.cli.signatures import REQUIRED, signature
 
@@ -210,9 +209,10 @@ CONFIG = option("config", Path | None, None, "Instead of a model: a config.json,
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 BUDGETS = signature("cache_budget").parameters["by"].choices
 ALONG_PATH = tuple(word for word in BUDGETS if word != "ablation")
-LEARNT = Need(("gate_rate", "freeze"), {"strategy": GATES, "strategies": GATES})
-BY_ROLES = Need(("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
-TRAINED = Need(("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": GATES})
+LEARNED = ("l0", "exactly")  # strategies
+GATE_OPTIONS = OptionRule(("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
+BY_ROLES = OptionRule(("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
+TRAINED = OptionRule(("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": LEARNED})
 
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
@@ -221,7 +221,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_scores,
             before=(_with_rules,),
             extra=(RULES, MAX_RESIDUE),
-            needs=(Need(("rules", "max_residue"), {"scores": ("relevance",)}),),
+            rules=(OptionRule(("rules", "max_residue"), {"scores": ("relevance",)}),),
         ),
         Command("ablate", show=results.show_ablation),
         Command("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
@@ -233,10 +233,10 @@ COMMANDS = {  # by headings of the help, which is a screen
             load=cache_budgets.load_with_texts,
             made=(cache_budgets.HIDDEN_FACTS,),
             extra=(QUESTIONS, LENGTH, HAYSTACK, EXPORT),
-            needs=(
-                Need(("length", "haystack"), {"corpus": (cache_budgets.HIDDEN_FACTS,)}),
-                Need(("points",), {"by": ALONG_PATH}),
-                Need(("steps",), {"by": ("l0",)}),
+            rules=(
+                OptionRule(("length", "haystack"), {"corpus": (cache_budgets.HIDDEN_FACTS,)}),
+                OptionRule(("points",), {"by": ALONG_PATH}),
+                OptionRule(("steps",), {"by": ("l0",)}),
             ),
         ),
     ),
@@ -253,14 +253,14 @@ COMMANDS = {  # by headings of the help, which is a screen
             before=(_free_folder,),
             defaults={"epochs": 1},
             extra=(option("output", Path | None, None, SAVED),),
-            needs=(LEARNT, BY_ROLES, TRAINED),
+            rules=(GATE_OPTIONS, BY_ROLES, TRAINED),
             trains=True,
         ),
         Command(
             "sparsity_sweep",
             show=results.show_sweep,
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
-            needs=(LEARNT, BY_ROLES),
+            rules=(GATE_OPTIONS, BY_ROLES),
             trains=True,
         ),
         Command(
@@ -268,7 +268,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_comparison,
             before=(_without_checkpoints,),
             defaults={"epochs": 1},
-            needs=(LEARNT, BY_ROLES),
+            rules=(GATE_OPTIONS, BY_ROLES),
             trains=True,
         ),
         Command(
@@ -304,7 +304,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_answers,
             load=_checked,
             extra=(MODEL, CONFIG, SUBMODEL),
-            needs=(Need(("cls", "allow_random"), {"model": ()}),),
+            rules=(OptionRule(("cls", "allow_random"), {"model": ()}),),
             trains=True,
         ),
     ),

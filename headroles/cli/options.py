@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.models import ArgumentInfo
 
 from headroles.cli import arguments
-from headroles.cli.known import Need, check_read, check_typed
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
 PYTHON = ("command", "note", "side", "gpu", "cache", "copy")  # parameters for Python alone
@@ -39,6 +39,36 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
 
 
 @dataclass(frozen=True)
+class OptionRule:
+    """Options that a command reads only beside certain values of other options; elsewhere they are refused.
+
+    Args:
+        options: The options, by parameter.
+        beside: Parameter -> the values with which the options are read; without values any will do. Parameters that a
+            command does not have are left out.
+    """
+
+    options: tuple[str, ...]
+    beside: Mapping[str, tuple[str, ...]]
+
+    def check(self, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+        """Raise ValueError for an option that differs from its default, but is not read."""
+        unread = [name for name in self.options if given[name] != parameters[name].default]
+        beside = {name: values for name, values in self.beside.items() if name in parameters}
+        typed = {name: [] if given[name] is None else arguments.names(str(given[name])) for name in beside}
+        if unread and not any({*typed[name]} & {*(values or typed[name])} for name, values in beside.items()):
+            needed = [_written(parameters[name], " or ".join(values)) for name, values in beside.items()]
+            raise ValueError(f"{unread[0]}= requires {', or '.join(needed)}")
+
+
+def _written(parameter: inspect.Parameter, value: str) -> str:
+    """Return an option with its value, or a word that is given by its place, in capitals."""
+    if isinstance(parameter.annotation.__metadata__[0], ArgumentInfo):
+        return f"{parameter.name.upper()} {value}".rstrip()
+    return f"{parameter.name}={value}"
+
+
+@dataclass(frozen=True)
 class Options:
     """How the parameters of a function are given on the command line, where that differs from its signature."""
 
@@ -48,7 +78,7 @@ class Options:
     flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
     extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
     made: tuple[str, ...] = field(default=(), kw_only=True)  # words for a corpus that is made once the model is loaded
-    needs: tuple[Need, ...] = field(default=(), kw_only=True)  # options that some runs do not read
+    rules: tuple[OptionRule, ...] = field(default=(), kw_only=True)
     trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -200,8 +230,10 @@ class Call:
     """
 
     def __init__(self, options: Options, given: dict[str, Any]) -> None:
-        check_typed(given)
-        check_read(options.needs, given, options.parameters())
+        by_name = {parameter.name: parameter for parameter in options.parameters()}
+        targets = [name for name in by_name if name.endswith("_target")]
+        for rule in [*options.rules, *(OptionRule((name,), {name.removesuffix("_target"): ()}) for name in targets)]:
+            rule.check(given, by_name)
         self.options, self.given = options, given
         self.arguments: dict[str, Any] = {}
         self.result: Any = None

@@ -81,9 +81,8 @@ def test_a_second_run_measures_nothing_and_exports(decoder, tmp_path, monkeypatc
 
 
 def test_options_of_hidden_facts_are_refused_for_other_texts(texts):
-    message = "--length is not read: got CORPUS {}; expected CORPUS hidden-facts; try without --length"
     given = run("cache-budget", "none", texts / "texts.tsv", "--length", 30, "--study", texts / "study")
-    assert given == line(message.format(texts / "texts.tsv"))
+    assert given == line("--length requires CORPUS hidden-facts")
     (texts / "plain.txt").write_text("One.\n")
     done = run("cache-budget", "none", texts / "nothing.tsv", "--study", texts / "study")
     assert done == line(f"no file at {texts / 'nothing.tsv'}")

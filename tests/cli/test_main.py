@@ -30,7 +30,6 @@ from helpers.trainings import tokenizer as of_films
 
 import headroles as hr
 from headroles.ablation.sweep import Sweep
-from headroles.cli import known as of_library
 from headroles.cli import main
 from headroles.cli.advice import advice
 from headroles.data.corpus import Corpus, Sentence
@@ -131,8 +130,7 @@ def test_a_head_that_the_model_does_not_have(head, model, tmp_path):
     if head[1] >= 0:
         typed = ":".join(map(str, head))
         removed = run("remove-heads", model, typed, "--output", tmp_path / "new")
-        place = {2: "layer 2; expected 0 to 1", 8: "head 8; expected 0 to 7"}.get(max(head[1:]))
-        assert removed == line(f"no head {typed!r} in {model}: got {place}" if place else message)
+        assert removed == line(message)
 
 
 @pytest.mark.parametrize("head", ["0:1", "enc-self:0", "enc-self:x:1", "enc-self:-1:0", "enc-self:0:1:2", ""])
@@ -164,7 +162,6 @@ def test_scores_that_are_not_there_or_not_for_this_model(model, tmp_path):
     path.write_text(ONE.text)
     known = f"known: {', '.join(hr.list_scores())}"  # also those of tests before
     assert known.startswith("known: alignment, attribution, attributionpatching, confidence, direct, distance, ")
-    typed = f"known: {', '.join(of_library.scores())}"  # on the command line those of the library alone
     faults = {
         "magic": "unknown score 'magic'; {}",
         "": "unknown score ''; {}",
@@ -175,7 +172,7 @@ def test_scores_that_are_not_there_or_not_for_this_model(model, tmp_path):
         with pytest.raises(ValueError, match=whole(message.format(known))):
             planted_scores(given_corpus(ONE), *asked.split(","))
         done = run("score", model, path, "--scores", asked, "--study", tmp_path / "study")
-        assert done == line(message.format(typed))
+        assert done == line(message.format(known))
     assert not (tmp_path / "study").exists()
     with pytest.raises(ValueError, match=whole(f"no score given; {known}")):
         hr.score(planted.model(), planted.tokenizer(), given_corpus(ONE), [])

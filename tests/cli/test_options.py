@@ -8,6 +8,7 @@ from helpers.commands import files, run
 from helpers.messages import line
 
 import headroles as hr
+from headroles.cli.commands import COMMANDS
 
 FORM = "not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind of heads"
 UNKNOWN = (
@@ -92,3 +93,53 @@ def test_repeated_tokens_are_a_corpus_by_their_name(tmp_path):
     assert found["ablation[loss]"].tolist() == pytest.approx(expected["ablation[loss]"].tolist())
     refused = run("ablate", tmp_path / "model", "repeated-tokens", "--chat", *options)
     assert refused == line("--chat is of a corpus that is read: got repeated-tokens; expected a file")
+
+
+SWEEP = "labels.tsv --held-out labels.tsv"
+UNREAD = [
+    ("score none text.txt --scores confidence,importance --rules attn", "--rules requires --scores relevance"),
+    ("score none text.txt --max-residue 0.001", "--max-residue requires --scores relevance"),
+    ("score none text.txt --reference-target text.txt", "--reference-target requires --reference"),
+    ("prune none text.txt --gate-rate 0.5", "--gate-rate requires --strategy l0 or exactly"),
+    ("prune none text.txt --strategy -importance --freeze all", "--freeze requires --strategy l0 or exactly"),
+    ("prune none text.txt --warmup 5", "--warmup requires --train, or --strategy l0 or exactly"),
+    (f"sparsity-sweep none {SWEEP} --role-scores none.parquet", "--role-scores requires --strategy roles"),
+    (f"compare-pruning none {SWEEP} --strategies importance,random --gate-rate 0.5",
+     "--gate-rate requires --strategies l0 or exactly"),
+    ("cache-budget none text.txt --by random --steps 7", "--steps requires --by l0"),
+    ("cache-budget none text.txt --haystack text.txt", "--haystack requires CORPUS hidden-facts"),
+    ("check-model --config none --cls AutoModel", "--cls requires MODEL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "message"), UNREAD)
+def test_an_option_that_is_not_read_is_refused(place, command, message):
+    before = files(place)
+    assert run(*command.split()) == line(message)
+    assert files(place) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score folder text.txt --scores confidence,relevance --rules attn --max-residue 0.1",
+        "score folder text.txt --rules cp",  # the default
+        "score folder text.txt --reference text.txt --reference-target text.txt",
+        "prune folder text.txt --strategy l0 --gate-rate 0.5 --freeze all --epochs 2 --smoothing 0.1",
+        "prune folder text.txt --train after --epochs 2 --rate 0.5 --sampling random",
+        "cache-budget folder text.txt --by l0 --steps 7 --points 9",
+        "check-model folder --cls AutoModel --allow-random",
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_an_option_that_is_read_is_accepted(command):
+    end = run(*command.split())
+    assert (end.code, end.err.startswith("headroles: could not load 'folder'")) == (2, True), end.err
+
+
+def test_rules_are_of_options_of_their_command():
+    for command in (command for commands in COMMANDS.values() for command in commands):
+        names = {parameter.name for parameter in command.parameters()}
+        for rule in command.rules:
+            assert {*rule.options} <= names
+            assert {*rule.beside} & names
