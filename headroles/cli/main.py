@@ -56,15 +56,12 @@ def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
     _set_up()
     try:
-        _check_working_directory()
         code = _command()(prog_name="headroles", standalone_mode=len(sys.argv) == 1)  # without words it shows the help
         sys.exit(_fail("interrupted; finished tables are kept", 130) if code == 130 else code)
     except USAGE_ERROR as error:
         sys.exit(_fail(_usage(error), 2))
     except MemoryError:
         sys.exit(_fail("not enough memory; fewer tokens at once (--max-tokens, --batch), or sentences, need less", 2))
-    except RecursionError as error:
-        sys.exit(_fail(f"what was given is nested too deeply: {error}", 2))
     except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
@@ -79,8 +76,6 @@ def _name() -> str:
 
 def _set_up() -> None:
     """Set up streams and what is logged to them."""
-    if sys.stderr is None:  # closed
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the end
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("headroles: %(message)s"))
@@ -95,8 +90,8 @@ def _set_up() -> None:
 
 
 def _no_report(record: logging.LogRecord) -> bool:
-    """Leave out transformers' reports of missing weights, of which there is a sentence of ours."""
-    return not any(words in record.getMessage() for words in ("LOAD REPORT", "both are absent from the checkpoint"))
+    """Leave out transformers' tables of unexpected and missing weights; loading says in a sentence what is wrong."""
+    return "LOAD REPORT" not in record.getMessage()
 
 
 class _Once(logging.Filter):
@@ -119,13 +114,6 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
         return visible(advice(super().format(record), _name()))
-
-
-def _check_working_directory() -> None:
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise OSError("the working directory is not there any more; change to another") from error
 
 
 def _usage(error: Any) -> str:

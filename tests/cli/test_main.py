@@ -581,23 +581,6 @@ def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     assert "<b>" not in (place / f"{name}.html").read_text()  # what could be a tag is escaped
 
 
-COMMAND = f"{sys.executable} -m headroles"
-
-
-def shell(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_closed_streams_and_a_removed_folder(tmp_path):
-    hr.Study(tmp_path / "study").keep("heads", "k", lambda: hr.tables.frame.table({"a": [1.0]}, INDEX, "model:m"))
-    assert shell(f"{COMMAND} report study --output a.html 2>&-", tmp_path).returncode == 0
-    assert (tmp_path / "a.html").is_file()
-    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {COMMAND} report {tmp_path}/study", tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == ("headroles: the working directory is not there any more; change to another")
-
-
 INDEX = hr.tables.frame.index({("enc-self", 0): 1})
 
 
