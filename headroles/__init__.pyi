@@ -15,7 +15,6 @@ from .ablation.cumulative.compare_scores import agreement as agreement
 from .ablation.cumulative.compare_scores import score_correlations as score_correlations
 from .ablation.cumulative.curves import ablation_curve as ablation_curve
 from .ablation.effects import ablate as ablate
-from .ablation.effects import ablate_sets as ablate_sets
 from .ablation.evaluation import evaluate as evaluate
 from .ablation.metrics import list_metrics as list_metrics
 from .ablation.role_tests import test_roles as test_roles

@@ -4,7 +4,6 @@ from .cumulative.curves import ablation_curve as ablation_curve
 from .cumulative.curves import areas as areas
 from .cumulative.curves import orders as orders
 from .effects import ablate as ablate
-from .effects import ablate_sets as ablate_sets
 from .evaluation import evaluate as evaluate
 from .role_tests import test_roles as test_roles
 from .shapley import shapley_interactions as shapley_interactions

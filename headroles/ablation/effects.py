@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
@@ -137,29 +136,6 @@ def ablate(
         table = _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
     warn_of_few(table)
     return table
-
-
-def ablate_sets(
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: CorpusLike,
-    sets: Mapping[str, Iterable[Head | str] | str],
-    **options: Any,
-) -> pd.DataFrame:
-    """Call `ablate` with `sets`: its name until the next release.
-
-    Args:
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus on which the metric is measured.
-        sets: Name -> heads that are masked together.
-        **options: Further options of `ablate`.
-
-    Returns:
-        A table with a row per set.
-    """
-    warnings.warn("hr.ablate_sets(..., sets) is hr.ablate(..., sets=sets) now", DeprecationWarning, stacklevel=2)
-    return ablate(model, tokenizer, corpus, sets=sets, **options)
 
 
 def _named(sets: Mapping[str, Iterable[Head | str] | str]) -> dict[str, Iterable[Head | str] | str]:

@@ -72,13 +72,6 @@ def test_sets_are_ablated_by_the_function_that_ablates_heads():
     assert table.loc["one", "ablation[loss]"] == pytest.approx(whole.loc[HEADS[0], "ablation[loss]"], abs=1e-6)
 
 
-def test_the_older_name_warns():
-    expected = hr.ablate(*given(), sets={"both": HEADS}, n_resamples=0)
-    with pytest.warns(DeprecationWarning, match=r"hr\.ablate\(\.\.\., sets=sets\)"):
-        found = hr.ablate_sets(*given(), {"both": HEADS}, n_resamples=0)
-    pd.testing.assert_frame_equal(found, expected)
-
-
 def test_sets_have_no_unit():
     with pytest.raises(ValueError, match=r"got 1 sets and unit='layer'; expected at least one set, and no unit"):
         hr.ablate(*given(), sets={"both": HEADS}, unit="layer")
