@@ -10,8 +10,9 @@ from headroles.ablation.example_stats import HeadSet
 from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of, described
 from headroles.models.imposing import ByHead, Imposed
-from headroles.models.masking import Head, renamed
+from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import ON_DISK
 
 Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
@@ -22,18 +23,12 @@ REPLACEMENTS: tuple[Word, ...] = get_args(Word)
 
 
 def known_replacement(replacement: Replacement | Mapping[Head, Pattern]) -> Replacement:
-    """Return a replacement, "resample" also for "other", its older word; ValueError for an unknown one."""
+    """Return a replacement; ValueError for an unknown word."""
     if isinstance(replacement, Pattern | ByHead):
         return replacement
     if isinstance(replacement, Mapping):
         return ByHead(replacement)
-    chosen: Word = renamed(replacement)
-    if chosen not in REPLACEMENTS:
-        raise ValueError(
-            f"unknown replacement {replacement!r}; expected one of: {', '.join(REPLACEMENTS)}, or a pattern of "
-            f"headroles.patterns, such as Offset(-1)"
-        )
-    return chosen
+    return one_of("replacement", replacement, REPLACEMENTS, " or a pattern of headroles.patterns, such as Offset(-1)")
 
 
 def masked_heads(head: Head, model: HeadModel, unit: Unit) -> HeadSet:

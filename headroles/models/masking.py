@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol, cast
 
@@ -111,7 +110,6 @@ def masked(
     replacement: Instead,
 ) -> Block[None]:
     """Mask the heads of known sites within the block, as `mask_heads`."""
-    replacement = renamed(replacement)
     current = (lambda: _tensor(gates())) if callable(gates) else _constant(gates)
     _check_gates(model, sites, current())
     imposed, instead = _imposed(model, replacement), cast(Any, replacement)
@@ -160,14 +158,6 @@ def by_head(model: PreTrainedModel, replacements: Mapping[Head, Imposed]) -> ByH
     for head in heads:
         check_head(model, head)
     return ByHead(dict(zip(heads, replacements.values(), strict=True)))
-
-
-def renamed(replacement: Any) -> Any:
-    """Return a replacement, "resample" for "other", its word until the next release, with a warning."""
-    if not isinstance(replacement, str) or replacement != "other":
-        return replacement
-    warnings.warn("replacement 'other' is called 'resample' now", DeprecationWarning, stacklevel=4)
-    return "resample"
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:

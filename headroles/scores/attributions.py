@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import CorpusLike
 from headroles.models.head_model import Model
-from headroles.models.masking import Fill, renamed
+from headroles.models.masking import Fill
 from headroles.scores.gradients.base import GradientScore, Unit
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
@@ -65,7 +65,6 @@ def attribute(
         ValueError: as `score` does, and if the method does not have the replacement or the unit.
     """
     attribution: GradientScore
-    replacement = renamed(replacement)
     if method in ("AtP", "AtP*"):
         if unit != "head":
             raise ValueError(f"{method} patches single heads: got unit={unit!r}; expected 'head'; try a captum method")

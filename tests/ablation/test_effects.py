@@ -233,19 +233,10 @@ def test_no_more_is_written_than_the_model_has_positions():
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-UNKNOWN = {
-    "unit": "unknown unit 'all'; known: head, all_but_one, group, layer, kind",
-    "replacement": "unknown replacement 'all'; expected one of: zero, mean, resample, uniform, rescale, or a "
-    "pattern of headroles.patterns, such as Offset(-1)",
-    "metric": "unknown metric 'all'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
-    "pair_accuracy, pair_difference, "
-    "top, reference, class, similarity",
-}
 
-
-@pytest.mark.parametrize("option", UNKNOWN)
-def test_what_is_not_known(option):
-    with pytest.raises(ValueError, match=whole(UNKNOWN[option])):
+@pytest.mark.parametrize("option", ["unit", "replacement", "metric"])
+def test_ablate_unknown_choice_is_refused(option):
+    with pytest.raises(ValueError, match=rf"{option}.*'all'"):
         ablated("gpt2", **{option: "all"})
 
 

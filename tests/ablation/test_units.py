@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
@@ -34,26 +32,6 @@ def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own
     assert "|fill:uniform|" in hr.provenance(both, word)
     assert "|fill:pattern=uniform|" in hr.provenance(both, pattern)
     assert not np.allclose(both[word], both[pattern], atol=0.01)
-
-
-def test_other_is_resample_for_a_release():
-    expected = hr.ablate(*given(), replacement="resample", n_resamples=0)
-    with pytest.warns(DeprecationWarning, match="replacement 'other' is called 'resample' now") as warned:
-        found = hr.ablate(*given(), replacement="other", n_resamples=0)
-    pd.testing.assert_frame_equal(found, expected)
-    assert [warning.filename for warning in warned] == [__file__]
-
-
-def test_masks_know_the_same_word():
-    model, tokenizer, _ = given()
-    inputs = tokenizer(["a b c", "b c d"], return_tensors="pt", padding=True)
-    mask = hr.head_mask(model, HEADS)
-    with torch.no_grad():
-        with hr.mask_heads(model, mask, replacement="resample"):
-            expected = model(**inputs).logits
-        with pytest.warns(DeprecationWarning, match="'resample'") as warned, hr.mask_heads(model, mask, "other"):
-            assert torch.equal(model(**inputs).logits, expected)
-    assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_an_attribution_has_no_other_example():

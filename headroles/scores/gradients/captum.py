@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Fill, renamed
+from headroles.models.masking import Fill
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, check_unit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
@@ -55,7 +55,7 @@ class Attribution(GradientScore):
         known = methods()
         if self.method not in known:
             raise ValueError(f"unknown captum method {self.method!r}; known: {', '.join(known)}")
-        if renamed(self.replacement) == "resample":  # the other examples of a batch are no property of a head
+        if self.replacement == "resample":  # the other examples of a batch are no property of a head
             raise ValueError(
                 "replacement 'resample' takes the output for another example: got it for an attribution; expected "
                 "'zero' or 'uniform'; try hr.ablate(replacement='resample')"
