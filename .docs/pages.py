@@ -335,13 +335,13 @@ def _parts() -> None:
     for name in ("predicted", "predictors", "predicted-growth", "decided"):
         rows = _rows(f"quality/{name}")
         _put(f"parts/{name}-table.md", _grid(rows) if rows else MISSING.format(name))
-    early: dict[str, Any] = {}
-    for name, value in _json("benchmarks/early").items():
+    saved: dict[str, Any] = {}
+    for name, value in _json("benchmarks/precision").items():
         parts = (
             {f"{name}: {part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
         )
-        early |= parts
-    _put("parts/early.md", _grid([early], down=True))
+        saved |= parts
+    _put("parts/precision.md", _grid([saved], down=True))
     _put("parts/peers.md", _peers())
     covered = {}
     for row in _rows("quality/coverage"):

@@ -24,8 +24,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 import headroles as hr
 from headroles import _distributed
 from headroles._distributed import track
-from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, looks
 from headroles.ablation.effects import ablate
+from headroles.ablation.prediction_powered import interim_sizes
 from headroles.data.readers import read
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -174,7 +174,7 @@ SOME = ["--resamples", "20", "--limit"]
 COMMANDS = [  # the last alone draws: that is the same for all
     ["--no-figures", "ablate", *SOME, "8", "--max-tokens", "100000"],  # one batch, of which they share the heads
     ["--no-figures", "ablate", *SOME, "5", "--max-tokens", "50", "--metric", "bleu", "--unit", "all_but_one"],
-    ["--no-figures", "ablate", *SOME, str(SIZE), "--early", "--unit", "layer"],
+    ["--no-figures", "ablate", *SOME, str(SIZE), "--precision", "1.1", "--unit", "layer"],
     ["--figures", "ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
 ]
 TABLES = {
@@ -185,10 +185,10 @@ TABLES = {
 }
 
 
-TABLES |= {"best-bleu-zero", "best-bleu-zero-halves", "ablation-loss-layer-zero-early"}
+TABLES |= {"best-bleu-zero", "best-bleu-zero-halves", "ablation-loss-layer-zero-precision=1.1"}
 
 
-TABLES |= {"examples-loss-layer-zero-early", "curves-agreement", "areas-agreement", "heads"}
+TABLES |= {"examples-loss-layer-zero-precision=1.1", "curves-agreement", "areas-agreement", "heads"}
 
 
 SEVERAL = """
@@ -208,7 +208,7 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
-    """The same tables, bit for bit, of what is read, written, stopped early and closed in an order."""
+    """The same tables, bit for bit, of what is read, written, sampled and masked in an order."""
     alone, both = tmp_path / "alone", tmp_path / "together"
     commands = [[figures, name, *map(str, given), *rest] for figures, name, *rest in COMMANDS]
     for study in (alone, both):
@@ -237,9 +237,10 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
     assert (measured[0] ^ measured[1])[1:].all()
     np.testing.assert_array_equal(np.where(np.isnan(parts[0]), parts[1], parts[0]), np.load(whole))
-    early = studies[2].load("ablation-loss-layer-zero-early")["ablation[loss layer early].examples"]
-    assert set(early) <= set(looks(SIZE, FIRST_PREDICTED, GROWTH_PREDICTED))
-    assert len(set(early)) > 1
+    name = "loss-layer-zero-precision=1.1"
+    examples = studies[2].load(f"ablation-{name}")["ablation[loss layer precision=1.1].examples"]
+    assert set(examples) <= set(interim_sizes(SIZE))
+    assert len(set(examples)) > 1
 
 
 MEASURE = """

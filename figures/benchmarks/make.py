@@ -8,20 +8,20 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2] / "tests"))  # tiny models, and reference implementations
 import ablation
 import against
-import early
 import gates
 import large
 import length
 import long_text
 import peers
 import plain
+import precision
 import relevance
 import scores
 import stream
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (ablation, against, early, gates, large, length, long_text, peers, plain, relevance, scores, stream):
+for module in (ablation, against, gates, large, length, long_text, peers, plain, precision, relevance, scores, stream):
     app.command(module.__name__, help=module.__doc__)(module.main)
 
 

@@ -29,7 +29,7 @@ from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
 
-WAYS = ("whole", "1.1", "early", "early 1.1")
+WAYS = ("whole", "1.1")
 
 
 def main(

@@ -2,9 +2,9 @@
 
 SHARED is a folder with `models/multi30k-en-de` and `data`. `--models` chooses among that Marian on captions and on
 news, MiniLM fine-tuned on 8,000 sentences of SST-2, and a Llama-shaped model of 4 layers x 8 heads trained on captions;
-the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)`, `early=True`, both
-and the whole corpus are simulated on these numbers, with other random orders and, for the population, with other
-corpora drawn from them. A row of `predicted.csv` per corpus and way of stopping:
+the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)` and the whole corpus
+are simulated on these numbers, with other random orders and, for the population, with other corpora drawn from them. A
+row of `predicted.csv` per corpus and precision:
 
 - ablated: share of the examples on which a head is ablated.
 - width: median over heads of the width of an interval over that of the whole corpus; wider: share of heads beyond
@@ -22,8 +22,8 @@ corpora drawn from them. A row of `predicted.csv` per corpus and way of stopping
 median and tenth and ninetieth percentile over heads, with and without predictions; `predicted.png` draws it.
 
 `predicted-growth.csv` extrapolates from captions and the loss, on paper: the work per example, in forwards of the whole
-model, of ablating all heads of larger models on larger corpora, if a head explains as much there and has effects as
-large as here. Peers need a forward per head, our exact sweep half a forward, the predictions three forwards in all.
+model, of ablating all heads of larger models, if the gradient explains as much there as here. Peers need a forward per
+head, our exact sweep half a forward, the predictions three forwards in all.
 
 `predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
 explain (the gradient at half-open masks of each layer costs a forward and backward pass per layer, as much as the exact
@@ -48,10 +48,9 @@ import typer
 from scipy import stats as statistics
 
 import headroles as hr
-from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, drawn, known, looks
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
-from headroles.ablation.prediction_powered import Estimate, estimates, sizes
+from headroles.ablation.prediction_powered import FIRST, Estimate, drawn, estimates, interim_sizes, precise, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
@@ -62,7 +61,7 @@ from headroles.scores.objectives import Targets
 
 MODELS = ("captions", "news", "classifier", "llama")
 Rows = list[list[bool]]
-LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
+LEVEL = 0.01  # of p
 ROUNDING = 1e-9  # of a bias in standard errors: the whole corpus has none
 
 
@@ -70,7 +69,7 @@ def main(
     shared: Path,
     models: list[str] = [*MODELS],
     repeats: int = 100,
-    ways: Annotated[list[str], typer.Option(help="Of stopping.")] = ["whole", "1.1", "early", "early 1.1"],
+    ways: Annotated[list[str], typer.Option(help="Precisions, or whole.")] = ["whole", "1.1"],
     work: Annotated[Path, typer.Option(help="For models and finished batches.")] = Path("predicted"),
     output: Path = Path("figures/quality"),
 ) -> None:
@@ -156,28 +155,16 @@ def half_open(model: HeadModel, target: Targets, batch: Batch, chosen: Rows) -> 
 
 
 def growth(whole: ExampleStats, precision: float = 1.1) -> list[dict[str, object]]:
-    """Work on paper for models with more heads and corpora with more examples."""
-    known_size, all_of_it = len(whole.numbers), estimates(whole)
-    unexplained = np.array([1 - estimate.explained for estimate in all_of_it])
-    z = np.array([abs(estimate.effect / estimate.error) if estimate.error else 0 for estimate in all_of_it])
-    border = statistics.norm.isf(LEVEL / 2)
+    """Work on paper for models with more heads."""
+    size = len(whole.numbers)
+    unexplained = np.array([1 - estimate.explained for estimate in estimates(whole)])
+    share = float(np.clip(unexplained / (precision**2 - 1 + unexplained), min(1.0, FIRST / size), 1).mean())
     rows = []
-    for size in (known_size, 10 * known_size, 100 * known_size):
-        away = z * np.sqrt(size / known_size) - border  # of the whole corpus; n examples know it to a normal error
-        certain = np.where(away > 0, statistics.norm.isf(RISK), statistics.norm.isf(MISS))
-        first = min(1.0, FIRST_PREDICTED / size)
-        shares = {
-            "precision": unexplained / (precision**2 - 1 + unexplained),
-            "early": unexplained / (unexplained + (away / certain) ** 2),
-        }
-        for name, heads in {"this Marian": 144, "32 layers x 32": 1024, "80 layers x 64 (70B)": 5120}.items():
-            row = {"model": name, "heads": heads, "examples": size, "peers": heads + 1, "sweep": 1 + heads / 2}
-            for how, share in shares.items():
-                mean = float(np.clip(share, first, 1).mean())
-                work = 3 + mean * heads / 2
-                row |= {f"share, {how}": round(mean, 3), how: round(work, 1)}
-                row[f"peers / {how}"] = round(row["peers"] / work, 1)
-            rows.append(row)
+    for name, heads in {"this Marian": 144, "32 layers x 32": 1024, "80 layers x 64 (70B)": 5120}.items():
+        row = {"model": name, "heads": heads, "examples": size, "peers": heads + 1, "sweep": 1 + heads / 2}
+        work = 3 + share * heads / 2
+        row |= {"share, precision": round(share, 3), "precision": round(work, 1)}
+        rows.append(row | {"peers / precision": round(row["peers"] / work, 1)})
     return rows
 
 
@@ -305,12 +292,10 @@ def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
         part, _ = stopped(ordered(null, np.random.default_rng(again)), how)
         false.append(np.array([now.p for now in part]) < LEVEL)
     width, bias = np.median(found["width"], axis=0), np.array(found["bias"])
-    precision, early = stopping(how)
-    limit = np.inf if early else 1.02 * precision
     numbers = {
         "ablated": np.mean(found["ablated"]),
         "width": np.median(width),
-        "wider": np.mean(width > limit),
+        "wider": np.mean(width > 1.02 * precision_of(how)),
         "coverage corpus": np.mean(found["corpus"]),
         "coverage population": np.mean(covered),
         "least": np.mean(covered, axis=0).min(),
@@ -336,22 +321,17 @@ def ordered(whole: ExampleStats, rng: np.random.Generator) -> ExampleStats:
     return whole.take(drawn(replace(whole, numbers=places), places, rng))
 
 
-def stopping(how: str) -> tuple[float, bool]:
-    """The options `precision` and `early` of a way of stopping: "whole", "1.1", "early", "early 1.1"."""
-    words = how.split()
-    return (1.0 if words[-1] in ("early", "whole") else float(words[-1])), words[0] == "early"
+def precision_of(how: str) -> float:
+    """The option `precision` of "whole" or "1.1"."""
+    return 1.0 if how == "whole" else float(how)
 
 
 def stopped(whole: ExampleStats, how: str) -> tuple[list[Estimate], list[float]]:
-    """Estimates of a sweep that stops each head as `staged` does, and the share of examples it was ablated on."""
+    """Estimates of a sweep that ends for each head as `run_until_precise` does, and its share of ablated examples."""
     size, left = len(whole.numbers), list(whole.masked)
-    ends = looks(size, FIRST_PREDICTED, GROWTH_PREDICTED)
-    precision, early = stopping(how)
-    tests = {"level": LEVEL, "risk": RISK, "miss": MISS} if early else None
     last = dict.fromkeys(left, size)
-    for end in ends[:-1] if early or precision > 1 else []:
-        now = until(whole, dict.fromkeys(left, end))
-        clear = known(now, left, end, size, precision=precision, tests=tests, number=len(ends) - 1)
+    for end in interim_sizes(size)[:-1] if how != "whole" else []:
+        clear = precise(until(whole, dict.fromkeys(left, end)), left, precision_of(how))
         last |= {variant: end for variant, done in zip(left, clear, strict=True) if done}
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         if not left:

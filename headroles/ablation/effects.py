@@ -13,10 +13,10 @@ from typing import Unpack
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.prediction_powered import run_until_precise
 from headroles.ablation.significance import best, effects, is_mean, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import (
@@ -26,7 +26,6 @@ from headroles.ablation.units import (
     known_replacement,
     masked_heads,
     on_disk,
-    sampling,
     table_name,
 )
 from headroles.analysis.intervals import rounded
@@ -51,7 +50,6 @@ def ablate(
     unit: Unit = "head",
     sets: Mapping[str, Iterable[Head | str] | str] | None = None,
     replacement: Replacement | Mapping[Head, Pattern] = "zero",
-    early: bool = False,
     precision: float = 1.0,
     max_tokens: int = 4096,
     heads_per_batch: int = 8,
@@ -76,16 +74,15 @@ def ablate(
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale"). Or a pattern of `headroles.patterns`, such as
             `Offset(-1)`, the same for all heads or {head: pattern}: its output if it attended exactly by that.
-        early: Stop measuring a head once it is clear whether its p is below 0.01. `staged` describes the risks.
         precision: How much wider than from the whole corpus intervals may be: 1 ablates every head on every example;
             with 1.1, say, the gradient predicts the effect of every head on every example, and each head is ablated on
             as many random examples as it takes to correct the prediction that precisely. The effects (`estimate`) are
             unbiased whatever the gradient is worth. Metrics that are means and have a gradient: the loss, accuracy,
-            agreement, objectives. `early` uses such predictions too, where there are any.
+            agreement, objectives.
         max_tokens: Tokens in one forward pass.
         heads_per_batch: Variants of the model in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples, and of the examples that "resample" and `early` draw.
+        seed: Seed of the resamples, and of the examples that "resample" and `precision` draw.
         folder: Where finished batches are kept; an interrupted run continues after them.
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
@@ -94,8 +91,8 @@ def ablate(
             of unfinished work.
 
     Returns:
-        A table with a row per head, or per set. The column name c is `ablation[metric]`; unit, replacement and "early"
-        follow the metric if they are not the defaults, as does "precision=1.1".
+        A table with a row per head, or per set. The column name c is `ablation[metric]`; unit, replacement and
+        "precision=1.1" follow the metric if they are not the defaults.
 
         - c: metric(ablated) - metric(intact).
         - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples; NaN for a single
@@ -104,9 +101,10 @@ def ablate(
           larger of Student's and of that corrected for skewness. Otherwise of the paired bootstrap (Koehn 2004): at
           least 2 / (n_resamples + 1), so that many heads need many resamples.
         - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
-        - c.examples: number of examples on which a head was ablated (with `early` or `precision`).
+        - c.examples: number of examples on which a head was ablated (with `precision` above 1).
         - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
-          that the prediction explains (with predictions; intervals and p are then of t, with errors by the jackknife).
+          that the prediction explains (with `precision` above 1; intervals and p are then of t, with errors by the
+          jackknife).
 
         ValueError is raised if there is no set, if `n_resamples` is below 0 or `precision` below 1, or above 1 for a
         metric that no gradient predicts, and if a model has no number for an example.
@@ -124,7 +122,6 @@ def ablate(
         unit,
         None if sets is None else _named(sets),
         known_replacement(replacement),
-        early,
         precision,
         seed,
     )
@@ -176,7 +173,6 @@ class Ablation:
     unit: Unit
     sets: Mapping[str, Iterable[Head | str] | str] | None  # in place of the heads of the model
     replacement: Replacement
-    early: bool
     precision: float
     seed: int
 
@@ -189,7 +185,7 @@ class Ablation:
                 f"wrong precision: got {self.precision!r}; expected 1 for the whole corpus, or more, such as 1.1 for "
                 f"intervals a tenth wider"
             )
-        if self.precision > 1 and not self.predicts:
+        if self.is_sampled and not (is_mean(self.metric) and self.metric.has_gradient(self.model)):
             raise ValueError(
                 f"no gradient predicts the effects on {self.metric.name} of {self.model.name}: got "
                 f"precision={self.precision:g}; expected a metric that is a mean, such as 'loss'; try precision=1"
@@ -205,22 +201,17 @@ class Ablation:
     @property
     def is_sampled(self) -> bool:
         """Whether heads are ablated on a part of the examples."""
-        return self.early or self.precision > 1
-
-    @cached_property
-    def predicts(self) -> bool:
-        """Whether a gradient predicts effects, which are then ablated on a part of the examples."""
-        return self.is_sampled and is_mean(self.metric) and self.metric.has_gradient(self.model)
+        return self.precision > 1
 
     @property
     def name(self) -> str:
         """Name of the tables in a study, after `ablation-` or `examples-`."""
-        name = table_name(self.metric.name, self.unit, self.replacement, early=self.early, precision=self.precision)
+        name = table_name(self.metric.name, self.unit, self.replacement, precision=self.precision)
         return name if self.sets is None else f"sets-{name}"
 
     def key(self) -> str:
         """Return the cache key of the example statistics."""
-        fields: dict[str, object] = {"predicted": True} if self.predicts else {}
+        fields: dict[str, object] = {"predicted": True} if self.is_sampled else {}
         if self.sets is not None:
             fields["sets"] = hashlib.sha256(repr([sorted(heads) for heads in self.masked]).encode()).hexdigest()[:12]
         return self.model.cache_key(
@@ -236,9 +227,7 @@ class Ablation:
         """Measure the example statistics of the intact model and of all variants; options are those of `Sweep`."""
         variants = list(dict.fromkeys(self.masked))
         sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, seed=self.seed, **options)
-        if not self.is_sampled:
-            return sweep.run(variants)
-        return staged(sweep, variants, predict=self.predicts, early=self.early, precision=self.precision)
+        return run_until_precise(sweep, variants, self.precision) if self.is_sampled else sweep.run(variants)
 
     def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
@@ -247,21 +236,18 @@ class Ablation:
         words = [
             self.metric.name,
             *(word for word, is_usual in usual if not is_usual),
-            *sampling(early=self.early, precision=self.precision),
+            *([f"precision={self.precision:g}"] if self.is_sampled else ()),
         ]
         name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.masked)
         rows = [measured.index(variant) for variant in self.masked]
-        kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
-        columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
+        columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
         fields |= {"measured": int(stats.counted.sum())} if not stats.counted.all() else {}
         fields |= {"plan": unit} if self.sets is None else {}
-        fields |= {"early": True} if self.early else {}
-        fields |= {"precision": f"{self.precision:g}"} if self.precision > 1 else {}
-        fields |= {"estimate": "prediction-powered"} if self.predicts else {}
-        fields |= {"drawn": "by gradients"} if stats.sizes is not None else {}
+        if self.is_sampled:
+            fields |= {"precision": f"{self.precision:g}", "estimate": "prediction-powered", "drawn": "by gradients"}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
         if self.sets is not None:
             return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)

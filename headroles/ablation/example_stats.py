@@ -28,7 +28,7 @@ HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
 @dataclass(frozen=True)
 class ExampleStats:
-    """Statistics of each example by the intact model and by each variant; NaN where a variant was not run."""
+    """Statistics of each example by the intact model and by each variant; NaN where predictions stand in for them."""
 
     intact: Array  # [example, statistic]
     masked: dict[HeadSet, Array]  # [example, statistic]
@@ -43,7 +43,7 @@ class ExampleStats:
         """Compute the metric of some statistics of these examples, and of Poisson resamples of the examples.
 
         Args:
-            statistics: Of the examples, NaN where a variant was not run: [example, statistic] each.
+            statistics: Of the examples: [example, statistic] each.
             n_resamples: Number of resamples.
             seed: Seed of the resamples.
 
@@ -51,11 +51,11 @@ class ExampleStats:
             The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
         """
         rows = list(statistics)
-        read = [np.asarray(np.isfinite(row).all(-1) & row.any(-1)) for row in rows]  # an example of zeros adds nothing
+        read = [np.asarray(row.any(-1)) for row in rows]  # an example of zeros adds nothing
         sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
         drawn = np.zeros((len(rows), 1 + n_resamples))
         for part, weights in self.resamples(n_resamples, seed):
-            sums += [_weighted(weights, values[part]) for values in rows]
+            sums += [weights @ values[part] for values in rows]
             drawn += [weights @ examples[part] for examples in read]
         with np.errstate(invalid="ignore"):
             values = np.stack([self.metric.compute(row) for row in sums])
@@ -141,12 +141,6 @@ class ExampleStats:
         if "predicted" in table:
             predicted = {_read(key): parts[key]["predicted"].to_numpy(float) for key in values}
         return ExampleStats(intact, masked, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
-
-
-def _weighted(weights: Array, values: Array) -> Array:
-    """Sum the statistics of the examples with numbers, as often as they count: [1 + resample, statistic]."""
-    run = np.isfinite(values).all(-1)
-    return np.asarray(weights @ values if run.all() else weights[:, run] @ values[run])
 
 
 def written(masked: HeadSet) -> str:

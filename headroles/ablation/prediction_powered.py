@@ -2,15 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
+from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import Array, t_test
+
+FIRST, GROWTH = 64, 1.25  # examples before the first check of the intervals, and the growth from each check to the next
+CHANGED = 16  # examples that an ablation must have changed before its interval is believed
+
+log = logging.getLogger(__name__)
+
+
+def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -> ExampleStats:
+    """Predict the effects of variants on all examples, and ablate each on as many random ones as its interval needs.
+
+    Args:
+        sweep: The sweep; its seed draws the examples.
+        variants: The sets of heads.
+        precision: A variant is finished once its interval is at most so many times as wide as the whole corpus would
+            give. It is checked at `interim_sizes`.
+
+    Returns:
+        Example statistics with predictions, NaN for the examples on which a variant was not run.
+    """
+    stats = sweep.predict(variants).measured()
+    assert stats.predicted is not None
+    stats = replace(stats, sizes=sizes(stats.predicted.values()))
+    measured, rng = set(stats.numbers), np.random.default_rng(sweep.seed)
+    order = drawn(stats, [number for number in sweep.examples if number in measured], rng)
+    remaining = list(variants)
+    for start, end in pairwise([0, *interim_sizes(len(order))]):
+        stats = _filled(stats, sweep.run(remaining, rows=sorted(order[start:end].tolist())))
+        if end < len(order):
+            finished = precise(stats, remaining, precision)
+            remaining = [variant for variant, done in zip(remaining, finished, strict=True) if not done]
+            log.info("%d examples: %d of %d variants continue", end, len(remaining), len(variants))
+        if not remaining:
+            break
+    return stats.check()
+
+
+def drawn(statistics: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Order examples at random, the larger the earlier, as `chances` counts them."""
+    assert statistics.sizes is not None
+    size = dict(zip(statistics.numbers, statistics.sizes, strict=True))
+    ranks = rng.random(len(examples)) / [size[number] for number in examples]
+    return np.asarray(examples)[np.argsort(ranks)]
+
+
+def interim_sizes(examples: int) -> list[int]:
+    """Return the growing numbers of examples after which intervals are checked; the last is all of them."""
+    ends = [FIRST]
+    while ends[-1] < examples:
+        ends.append(max(ends[-1] + 1, int(ends[-1] * GROWTH)))
+    return [*ends[:-1], examples]
+
+
+def precise(statistics: ExampleStats, variants: list[HeadSet], precision: float) -> list[bool]:
+    """Return which variants have an interval that is narrow enough, and rests on enough changed examples."""
+    assert statistics.predicted is not None
+    return [
+        estimate.widening <= precision
+        and (estimate.changed >= CHANGED or not statistics.predicted[variant].any())  # nothing depends on these heads
+        for estimate, variant in zip(estimates(statistics, variants), variants, strict=True)
+    ]
+
+
+def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
+    """Write the statistics of some examples into those of all; the rest is NaN."""
+    places = {number: place for place, number in enumerate(before.numbers)}
+    rows = [places[number] for number in more.numbers]
+    empty = np.full_like(before.intact, np.nan)
+    masked = {variant: before.masked.get(variant, empty).copy() for variant in before.predicted or ()}
+    intact = before.intact.copy()
+    intact[rows] = more.intact
+    for variant, values in more.masked.items():
+        masked[variant][rows] = values
+    return replace(before, intact=intact, masked=masked)
 
 
 @dataclass(frozen=True)
@@ -47,11 +124,6 @@ class Estimate:
         """Width of the interval over the width that ablating the whole corpus would give."""
         whole = stats.t.ppf(0.975, len(self.influence) - 1) * self.whole_error
         return self.half_width / whole if whole else 1.0
-
-    @property
-    def information(self) -> float:
-        """Share of the whole corpus's information about the effect, at most 1."""
-        return min(1.0, (self.whole_error / self.error) ** 2) if self.error else 1.0
 
 
 def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None = None) -> Estimate:

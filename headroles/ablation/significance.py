@@ -32,25 +32,21 @@ class Effects(NamedTuple):
 
 
 def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
-    """Return effects, metric(ablated) - metric(intact), each on the examples on which the variant was run.
+    """Return effects, metric(ablated) - metric(intact).
 
     Columns by suffix: none for the effect, `.low` and `.high` for its 95 % interval over paired Poisson bootstrap
-    resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`, their number. Statistics with predictions give
-    prediction-powered effects with t intervals, and the columns `.slope` and `.explained` (see `Estimate`). Examples
-    with nothing to measure are none.
+    resamples, `.p` (two-sided), `.holm` and `.bh`. Statistics with predictions give prediction-powered effects with t
+    intervals, and the columns `.examples`, their number, `.slope` and `.explained` (see `Estimate`). Examples with
+    nothing to measure are left out.
     """
     statistics = statistics.measured()
     if statistics.predicted is not None:
         return _prediction_powered(statistics, n_resamples, seed)
-    run = np.stack([np.isfinite(values).all(-1) for values in statistics.masked.values()])  # [variant, example]
-    bases = [statistics.intact]
-    if not run.all():  # the intact model on the same examples as each variant
-        bases += [np.where(rows[:, None], statistics.intact, np.nan) for rows in run]
-    values = statistics.resampled([*bases, *statistics.masked.values()], n_resamples, seed)
-    value = values[len(bases) :] - values[len(bases) > 1 : len(bases)]
+    values = statistics.resampled([statistics.intact, *statistics.masked.values()], n_resamples, seed)
+    value = values[1:] - values[:1]
     low, high = bounds(value[:, 1:])
     p = p_values(statistics, value[:, 1:])
-    columns = {"": value[:, 0], ".low": low, ".high": high, **_tests(p), ".examples": run.sum(1)}
+    columns = {"": value[:, 0], ".low": low, ".high": high, **_tests(p)}
     return Effects(float(values[0, 0]), columns, value[:, 1:])
 
 
@@ -75,19 +71,18 @@ def _tests(p: Array) -> dict[str, Array]:
 
 
 def p_values(statistics: ExampleStats, draws: Array) -> Array:
-    """Return the two-sided p of every variant, not below that of a sign test on so many examples: [variant].
+    """Return the two-sided p of every variant, not below that of a sign test on all examples: [variant].
 
     If the metric is a mean, it is the larger of that of a paired t-test and that corrected for the skewness of the
     changes (`unskewed`); otherwise that of the paired bootstrap, by `draws` [variant, resample]. It holds for skewed
     changes from 100 examples on. Fewer may miss large changes of few examples, which no test makes up for: then it
     tests no effect on any example, after which changes are symmetric, and not a mean effect of 0.
     """
-    rows = [(np.isfinite(values).all(-1), values) for values in statistics.masked.values()]
     if is_mean(statistics.metric):
-        p = np.array([_t_test(statistics.intact[run], values[run]) for run, values in rows])
+        p = np.array([_t_test(statistics.intact, values) for values in statistics.masked.values()])
     else:
         p = _bootstrap_test(draws)
-    return np.asarray(np.maximum(p, [least_p(int(run.sum())) for run, _ in rows]))
+    return np.asarray(np.maximum(p, least_p(len(statistics.numbers))))
 
 
 def warn_of_few(table: pd.DataFrame) -> None:

@@ -85,19 +85,12 @@ def _codes(pattern: Imposed) -> Iterator[str]:
             yield from _codes(part)
 
 
-def sampling(*, early: bool = False, precision: float = 1.0) -> list[str]:
-    """Return the words for ablating heads on a part of the examples in table and column names."""
-    return ["early"] * early + [f"precision={precision:g}"] * (precision > 1)
-
-
 def table_name(
     metric: str,
     unit: Unit = "head",
     replacement: Replacement = "zero",
-    *,
-    early: bool = False,
     precision: float = 1.0,
 ) -> str:
     """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""
-    words = [metric, on_disk(unit), on_disk(replacement), *sampling(early=early, precision=precision)]
+    words = [metric, on_disk(unit), on_disk(replacement), *([f"precision={precision:g}"] if precision > 1 else [])]
     return "-".join(words)

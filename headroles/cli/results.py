@@ -185,8 +185,8 @@ def show_ablation(call: Call) -> None:
     from headroles.ablation.units import on_disk, table_name
 
     given, study = call.given, call.arguments["study"]
-    metric, unit, exact = given["metric"], given["unit"], not given["early"] and given["precision"] == 1
-    name = table_name(metric, unit, given["replacement"], early=given["early"], precision=given["precision"])
+    metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
+    name = table_name(metric, unit, given["replacement"], precision=given["precision"])
     stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.metric(metric))
     intact = worth(stats, n_resamples=given["n_resamples"])
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"

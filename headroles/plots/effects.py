@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = (("Pearson", "pearson"), ("Spearman", "spearman"))
-ABLATED = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds", "early": "stopped early"}
+ABLATED = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds"}
 SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 

@@ -320,14 +320,14 @@ def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("unit", "early"), [("head", False), ("head", True), ("all_but_one", True), ("layer", False), ("kind", True)]
+    ("unit", "precision"), [("head", 1), ("head", 1.5), ("all_but_one", 1.5), ("layer", 1), ("kind", 1.5)]
 )
-def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
-    study, options = Study(tmp_path), {"unit": unit, "early": early}
+def test_other_statistics_of_a_study_need_no_model(unit, precision, tmp_path):
+    study, options = Study(tmp_path), {"unit": unit, "precision": precision}
     kept(study, **options)
     before = tables(tmp_path)
-    end = f"loss-{on_disk(unit)}-zero{'-early' if early else ''}.parquet"
-    options |= {"n_resamples": 50} if early else {"n_resamples": 50, "seed": 1}  # a seed also says what is run early
+    end = f"loss-{on_disk(unit)}-zero{'-precision=1.5' if precision > 1 else ''}.parquet"
+    options |= {"n_resamples": 50} | ({"seed": 1} if precision == 1 else {})  # which otherwise draws examples
     with broken():
         told = kept(study, zoo.tiny("gpt2"), **options)
     expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), **options)
@@ -350,7 +350,7 @@ def test_a_study_keeps_the_best_heads_of_all_but_one(tmp_path):
         assert study.load(name).attrs["signatures"] == expected.attrs["signatures"]
 
 
-@pytest.mark.parametrize("options", [{"unit": "head"}, {"unit": "layer"}, {"unit": "all_but_one", "early": True}])
+@pytest.mark.parametrize("options", [{"unit": "head"}, {"unit": "layer"}, {"unit": "all_but_one", "precision": 1.5}])
 def test_other_units_have_no_best_heads(options, tmp_path):
     kept(Study(tmp_path), **options)
     assert not list(tmp_path.glob("best-*"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 
+import hypothesis
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,26 +14,33 @@ import torch
 from helpers import zoo
 from helpers.ablations import Stopping, closing, files, given, measured
 from helpers.close import close
-from helpers.letters import corpus, tokens_of
+from helpers.letters import DETERMINISTIC, corpus, tokens_of
 from helpers.messages import whole
 from helpers.objectives import classifier
+from helpers.sweeps import singles
+from hypothesis import strategies
 from scipy import stats
 
 import headroles as hr
-from headroles.ablation.early_stopping import (
-    CHANGED,
-    FIRST_PREDICTED,
-    GROWTH_PREDICTED,
-    crossed,
-    drawn,
-    known,
-    looks,
-)
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import METRICS, Loss
-from headroles.ablation.prediction_powered import chances, estimate, estimates, sizes
+from headroles.ablation.prediction_powered import (
+    CHANGED,
+    FIRST,
+    GROWTH,
+    chances,
+    drawn,
+    estimate,
+    estimates,
+    interim_sizes,
+    precise,
+    run_until_precise,
+    sizes,
+)
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import REPLACEMENTS
+from headroles.data.corpus import Corpus, Sentence
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.tables import frame
@@ -166,7 +175,7 @@ def test_degenerate_examples_have_no_axis():
 
 
 def first(sizes, count, rng):
-    """Which examples are drawn first, as `staged` draws them."""
+    """Which examples are drawn first, as `run_until_precise` draws them."""
     found = measured(np.ones(len(sizes)), np.zeros((1, len(sizes))))
     return drawn(replace(found, sizes=sizes), found.numbers, rng)[:count]
 
@@ -281,6 +290,9 @@ def test_metrics_are_predicted_by_their_stand_in(name, metric):
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
 
 
+SIZE = 200  # sentences
+
+
 # --- when it is enough ----------------------------------------------------------------------------------------------
 
 
@@ -303,9 +315,9 @@ def shown(found, end):
 
 def test_a_better_prediction_needs_fewer_examples():
     found, needed = predicted_stats(), {}
-    ends = looks(400, FIRST_PREDICTED, GROWTH_PREDICTED)
+    ends = interim_sizes(400)
     for end in ends:
-        clear = known(shown(found, end), list(found.masked), end, 400, precision=1.1)
+        clear = precise(shown(found, end), list(found.masked), 1.1)
         needed |= {head: end for head, done in enumerate(clear) if done and head not in needed}
     assert needed[0] == ends[0]
     assert list(needed.values()) == sorted(needed.values())
@@ -322,46 +334,105 @@ def test_an_interval_is_not_believed_before_enough_examples_have_changed():
     change[0, 300 : 300 + CHANGED // 2] = -1
     found = measured(np.ones(size), change, METRICS["accuracy"])
     found = replace(found, predicted={key: np.linspace(-1, 1, size) for key in found.masked})
-    tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
     for end in (64, 100):
-        assert not known(shown(found, end), list(found.masked), end, size, precision=1.1, tests=tests).any()
+        assert not any(precise(shown(found, end), list(found.masked), 1.1))
 
 
-def test_the_boundary_is_crossed_without_an_effect_no_more_often_than_is_risked():
-    """By Brownian motions, in many small steps of information; risks are large to be seen."""
-    rng = np.random.default_rng(0)
-    motion = np.cumsum(rng.normal(size=(20_000, 200)) / np.sqrt(200), axis=1)  # [variant, time]
-    share = np.arange(1, 201) / 200
-    end = np.abs(motion[:, -1]) > stats.norm.isf(0.05 / 2)
-    for risk in (0.02, 0.04):
-        before = crossed(motion / np.sqrt(share), share, level=0.05, risk=risk)[:, :-1].any(1)
-        assert 0.5 * risk < (before & ~end).mean() < risk + 3 * np.sqrt(risk / 20_000)
-        assert before[end].mean() > 0.3
+@pytest.mark.parametrize(
+    ("examples", "expected"),
+    [(1, [1]), (64, [64]), (65, [64, 65]), (100, [64, 80, 100]), (200, [64, 80, 100, 125, 156, 195, 200])],
+)
+def test_interim_sizes_by_hand(examples, expected):
+    assert interim_sizes(examples) == expected
 
 
-def test_an_effect_beyond_the_boundary_is_below_the_level():
-    for share in (0.05, 0.5, 1.0):
-        for risk in (0.0001, 0.001, 0.5):
-            z = np.linspace(0, 20, 2001)
-            beyond = crossed(z, np.full(len(z), share), level=0.01, risk=risk)
-            assert beyond.any()
-            assert (2 * stats.norm.sf(z[beyond]) < 0.01).all()
+@DETERMINISTIC
+@hypothesis.given(strategies.integers(1, 10**6))
+def test_interim_sizes_rise_to_the_whole_corpus(examples):
+    ends = interim_sizes(examples)
+    assert ends[0] == min(FIRST, examples)
+    assert ends[-1] == examples
+    assert all(one < other <= one * GROWTH for one, other in pairwise(ends))
 
 
-def test_what_is_decided_early_is_what_the_whole_corpus_says():
-    tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
-    for effect in (0.0, 0.5):
-        found = predicted_stats(effect=effect)
-        significant = np.array([each.p for each in estimates(found)]) < tests["level"]
-        clear = known(shown(found, 100), list(found.masked), 100, 400, tests=tests)
-        early = np.array([each.p for each in estimates(shown(found, 100))]) < tests["level"]
-        assert clear.any()
-        assert (early == significant)[clear].all()
+@cache
+def sampled(name, replacement="zero", seed=0):
+    """A sweep until intervals are precise, and one of the whole corpus, both in the order of the corpus."""
+    model = zoo.tiny(name)
+    runs = Sweep(HeadModel(model, tokens_of(name)), corpus(SIZE), Loss(), replacement=replacement, seed=seed)
+    both = run_until_precise(runs, singles(model), 1.2), runs.run(singles(model))
+    return [found.take(np.argsort(found.numbers)) for found in both]
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [("marian", "zero"), *(pytest.param("gpt2", word, marks=pytest.mark.slow) for word in REPLACEMENTS[1:])],
+)
+def test_run_until_precise_examples_have_the_statistics_of_the_whole_corpus(name, replacement):
+    found, expected = sampled(name, replacement)
+    assert (found.numbers, found.signature) == (expected.numbers, expected.signature)
+    close(found.intact, expected.intact, operations=16)
+    assert list(found.masked) == list(expected.masked)
+    counts = set()
+    for variant, values in found.masked.items():
+        rows = np.isfinite(values).all(-1)
+        close(values[rows], expected.masked[variant][rows], operations=16)
+        assert np.isnan(values[~rows]).all()
+        counts.add(int(rows.sum()))
+    assert len(counts) > 1
+    assert counts <= set(interim_sizes(SIZE))
+
+
+def test_run_until_precise_stops_a_variant_once_it_is_precise():
+    found, expected = sampled("marian")
+    order = drawn(found, found.numbers, np.random.default_rng(0))
+    for variant, values in found.masked.items():
+        rows = np.isfinite(values).all(-1)
+        end = int(rows.sum())
+        assert set(order[:end]) == set(np.flatnonzero(rows))
+        for size in (size for size in interim_sizes(SIZE)[:-1] if size <= end):
+            part = {
+                variant: np.where(np.isin(np.arange(SIZE), order[:size])[:, None], expected.masked[variant], np.nan)
+            }
+            assert precise(replace(found, masked=part), [variant], 1.2) == [size == end]
+
+
+@pytest.mark.slow
+def test_run_until_precise_draws_by_the_seed():
+    first, second = (sampled("marian", seed=seed)[0] for seed in (0, 1))
+    rows = [[np.isfinite(values).all(-1).tolist() for values in found.masked.values()] for found in (first, second)]
+    assert rows[0] != rows[1]
+
+
+def test_run_until_precise_counts_sentences_too_long():
+    sentences = [*corpus(8), Sentence("a " * 60, target=Sentence("a"))]
+    runs = Sweep(HeadModel(zoo.tiny("marian"), tokens_of("marian")), Corpus("letters", tuple(sentences)), Loss())
+    found = run_until_precise(runs, singles(zoo.tiny("marian")), 1.1)
+    assert sorted(found.numbers) == list(range(8))
+    assert found.too_long == 1
+    assert "too_long:1" in found.signature.split("|")
+
+
+class Similar(Loss):
+    """How similar a sentence stays to the one of the corpus that is nearest to it."""
+
+    objective = "similarity"
+    better = 1
+
+
+def test_run_until_precise_metric_that_compares_sentences_reads_all_of_them():
+    model, text = zoo.tiny("bert").bert, corpus(80, translated=False)
+    runs = Sweep(HeadModel(model, tokens_of("bert")), text, Similar())
+    found, expected = run_until_precise(runs, singles(model), 1.1), runs.run(singles(model))
+    found, expected = (part.take(np.argsort(part.numbers)) for part in (found, expected))
+    close(found.intact, expected.intact, operations=16)
+    for variant, values in found.masked.items():
+        rows = np.isfinite(values).all(-1)
+        close(values[rows], expected.masked[variant][rows], operations=16)
 
 
 # --- in tables ------------------------------------------------------------------------------------------------------
 
-SIZE = 200
 CASES = {
     "loss": lambda: (zoo.tiny("marian"), tokens_of("marian"), corpus(SIZE)),
     "accuracy": lambda: (classifier(), tokens_of("bert"), answered(SIZE)),
@@ -371,7 +442,7 @@ CASES = {
 
 def answered(size):
     rows = enumerate(corpus(size, translated=False))
-    return hr.Corpus("labelled", tuple(replace(row, label=("yes", "no", "maybe")[i % 3]) for i, row in rows))
+    return Corpus("labelled", tuple(replace(row, label=("yes", "no", "maybe")[i % 3]) for i, row in rows))
 
 
 @cache
@@ -380,28 +451,17 @@ def ablated(metric, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("metric", "options"),
-    [
-        ("loss", {"precision": 1.2}),
-        ("accuracy", {"precision": 1.2}),
-        ("accuracy", {"early": True}),
-        ("agreement", {"early": True}),
-        ("agreement", {"early": True, "precision": 1.2}),
-    ],
-    ids=str,
-)
-def test_a_table_says_on_what_it_rests(metric, options):
-    table, exact = ablated(metric, **options), ablated(metric)
-    words = ["early"] * ("early" in options) + ["precision=1.2"] * ("precision" in options)
-    name = f"ablation[{' '.join([metric, *words])}]"
+@pytest.mark.parametrize("metric", CASES)
+def test_a_table_says_on_what_it_rests(metric):
+    table, exact = ablated(metric, precision=1.2), ablated(metric)
+    name = f"ablation[{metric} precision=1.2]"
     ends = ["", ".low", ".high", ".p", ".holm", ".bh", ".examples", ".slope", ".explained"]
     assert list(table) == [f"{name}{end}" for end in ends]
     fields = dict(field.partition(":")[::2] for field in frame.provenance(table, name).split("|"))
     assert (fields["examples"], fields["estimate"]) == (str(SIZE), "prediction-powered")
     assert fields["drawn"] == "by gradients"
-    assert fields.get("precision") == ("1.2" if "precision" in options else None)
-    assert table[f"{name}.examples"].between(FIRST_PREDICTED, SIZE).all()
+    assert fields["precision"] == "1.2"
+    assert table[f"{name}.examples"].between(FIRST, SIZE).all()
     assert table[f"{name}.explained"].between(0, 1).all()
     all_of_it = table[f"{name}.examples"] == SIZE
     close(table.loc[all_of_it, name], exact.loc[all_of_it, f"ablation[{metric}]"], size=10.0, operations=64)

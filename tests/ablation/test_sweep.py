@@ -114,7 +114,7 @@ def test_a_kept_array_of_another_shape_is_refused(made, tmp_path):
         ("marian", [alone(5, 6, target=alone()), alone(7, target=alone())]),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"early": True}, {"precision": 1.5}])
+@pytest.mark.parametrize("options", [{}, {"precision": 1.5}])
 def test_what_has_nothing_to_measure_is_refused_with_its_examples(name, sentences, options):
     said = "loss has no value: got nothing to measure in example 1, 2 of 2; expected a token or label"
     with pytest.raises(ValueError, match=said):

@@ -1,11 +1,10 @@
-"""What prediction-powered effects save: `python figures/benchmarks/make.py early MODEL CORPUS [TARGET]`.
+"""What prediction-powered effects save: `python figures/benchmarks/make.py precision MODEL CORPUS [TARGET]`.
 
-Ablates every head and measures the loss, in one run: on the whole corpus, with `precision=1.1`, with `early=True`, with
-both, and, on a sample of the batches, by a naive loop (a full forward for every head), by TransformerLens and by
-nnsight (extra `[bench]`). Prints processor times over those of `precision=1.1`, `early=True` and both, those of a
-sample scaled to the tokens of the corpus; the share of heads x examples that was ablated; how wide the intervals are;
-and for how many heads the decision at p < 0.01 is the same. OMP_NUM_THREADS=1 makes processor time the time a quiet
-machine takes.
+Ablates every head and measures the loss, in one run: on the whole corpus, with `precision=1.1`, and, on a sample of the
+batches, by a naive loop (a full forward for every head), by TransformerLens and by nnsight (extra `[bench]`). Prints
+processor times over those of `precision=1.1`, those of a sample scaled to the tokens of the corpus; the share of heads
+x examples that was ablated; how wide the intervals are; and for how many heads the decision at p < 0.01 is the same.
+OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 
 Batches are of sentences of similar length. A sample of sentences would be padded more than the corpus (50 of 2,500
 everyday sentences: 2.1 times as many tokens a sentence), at the expense of the others.
@@ -52,8 +51,7 @@ def main(
         except Exception as error:  # others may fail in any way
             notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
     tables = dict[str, pd.DataFrame]()
-    ways = {"whole": {}, "precision": {"precision": precision}, "early": {"early": True}}
-    ways["both"] = ways["precision"] | ways["early"]
+    ways = {"whole": {}, "precision": {"precision": precision}}
     for name, options in ways.items():
         options = {"n_resamples": 0, "max_tokens": max_tokens, **options}
         tables[name], times[name] = timed(lambda options=options: hr.ablate(loaded, tokenizer, texts, **options))
@@ -79,7 +77,7 @@ def summary(tables: dict[str, pd.DataFrame], times: dict[str, float], size: int,
     """Ratios of times, shares of the work, widths of intervals, and decisions."""
     names = {name: str(table.columns[0]) for name, table in tables.items()}
     p = {name: table[f"{names[name]}.p"] for name, table in tables.items()}
-    sampled = ("precision", "early", "both")
+    sampled = ("precision",)
     share = {name: float(tables[name][f"{names[name]}.examples"].mean()) / size for name in sampled}
     column = names["precision"]
     half = tables["precision"][f"{column}.high"] - tables["precision"][column]
