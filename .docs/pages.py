@@ -222,7 +222,8 @@ def _columns() -> None:
     made: dict[str, str] = tomllib.loads((HERE / "reference/tables.toml").read_text(encoding="utf-8"))
     found: dict[str, dict[str, set[str]]] = {}
     for path in sorted(FIGURES.rglob("*.parquet")):
-        stem = next((stem for stem in made if path.stem == stem or path.stem.startswith(f"{stem}-")), None)
+        stems = (stem for stem in made if path.stem == stem or path.stem.startswith(f"{stem}-"))
+        stem = max(stems, key=len, default=None)
         if stem is not None and "papers" not in path.parts:
             content = found.setdefault(stem, {"columns": set(), "files": set()})
             content["columns"] |= {_family(name) for name in pq.read_schema(path).names if not name.startswith("__")}

@@ -16,8 +16,8 @@ from headroles.plots.gallery import figures
 FIGURES = Path(__file__).resolve().parents[1] / "figures"
 STUDIES = sorted({path.parent.relative_to(FIGURES) for path in FIGURES.rglob("*.parquet")}, key=str)
 SCORED = [study for study in STUDIES if (FIGURES / study / "heads.parquet").is_file()]
-MULTI30K = [f"multi30k-en-de/{part}" for part in ("ablation", "contest", "dynamics", "efficiency", "relate")]
-SMALL = ["minilm/toy", "minilm-sst2/contest", *MULTI30K]
+MULTI30K = [f"multi30k-en-de/{part}" for part in ("ablation", "compare-pruning", "dynamics", "efficiency", "relate")]
+SMALL = ["minilm/toy", "minilm-sst2/compare-pruning", *MULTI30K]
 
 
 def test_studies_are_committed():
@@ -57,7 +57,7 @@ def test_relations_are_those_that_were_committed():
     """What does not depend on resamples: the AUC and the difference within layers."""
     place = FIGURES / "minilm-sst2"
     kept = hr.load_table(place / "relate" / "relate.parquet").set_index(["role", "outcome"])
-    tables = hr.load_table(place / "pud" / "roles.parquet"), hr.load_table(place / "ablation-loss-single-zero.parquet")
+    tables = hr.load_table(place / "pud" / "roles.parquet"), hr.load_table(place / "ablation-loss-head-zero.parquet")
     now = hr.relate(*tables, n_resamples=0, n_permutations=19).set_index(["role", "outcome"])
     assert len(now) > 3
     columns = ["auc", "within"]

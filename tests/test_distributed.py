@@ -178,10 +178,10 @@ COMMANDS = [  # the last alone draws: that is the same for all
     ["--figures", "ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
 ]
 TABLES = {
-    "ablation-loss-single-zero",
-    "examples-loss-single-zero",
-    "ablation-bleu-rest-zero",
-    "examples-bleu-rest-zero",
+    "ablation-loss-head-zero",
+    "examples-loss-head-zero",
+    "ablation-bleu-all_but_one-zero",
+    "examples-bleu-all_but_one-zero",
 }
 
 

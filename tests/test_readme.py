@@ -371,7 +371,7 @@ def test_what_induction_heads_cost_is_said_as_in_the_table():
     ]
     for row in rows:
         assert row["verdict"] == "its role is what it does"
-        assert row["own.high"] < 0  # nothing
+        assert row["role_pattern.high"] < 0  # nothing
     words = "removing them costs {:.1f} and {:.1f} nats. If they attend by exact induction it costs nothing (it even "
     words += "helps), and attention as sharp elsewhere costs {:.1f} and {:.1f}."
     costs = [row[cost] for cost in ("removed", "wrong") for row in rows]
@@ -379,7 +379,7 @@ def test_what_induction_heads_cost_is_said_as_in_the_table():
     together = hr.load_table(ROOT / "figures/substitution/gemma3.parquet").loc[("all 50", "all")]
     assert together["verdict"] == "its role is what it does"
     words = "All 50 heads of Gemma 3 with a role, if they attend by it alone, cost {:.2f} nats in place of {:.1f}."
-    assert words.format(together["own"], together["removed"]) in " ".join(README.split())
+    assert words.format(together["role_pattern"], together["removed"]) in " ".join(README.split())
 
 
 def test_on_an_index_of_packages_pictures_and_links_are_absolute(tmp_path):

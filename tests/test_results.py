@@ -85,9 +85,9 @@ def test_roles():
 
 def test_role_tests():
     row = table("substitution/smollm2-repeated").loc[("all 5", "induction")]
-    assert row["own.high"] < 0
+    assert row["role_pattern.high"] < 0
     other = table("substitution/gemma3-repeated").loc[("all 3", "induction")]
-    assert other["own.high"] < 0
+    assert other["role_pattern.high"] < 0
     words = "removing them costs {:.1f} nats, nor do the three of Gemma 3, where it costs {:.1f}"
     says("role-tests", words.format(row["removed"], other["removed"]))
     previous = table("substitution/smollm2-previous").xs("offset=-1", level="role")
@@ -96,20 +96,20 @@ def test_role_tests():
     assert (before["verdict"], *others) == ("its role is what it does", 4, 2, 2)
     gemma = table("substitution/gemma3-previous").droplevel("role")["verdict"]
     assert gemma.index[gemma == "its role is what it does"].tolist() == ["dec-self:4:1"]
-    assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"does not matter here"}
-    assert others.index[0] == "it has the pattern, and does something else"
+    assert set(table("substitution/smollm2-previous-untrained")["verdict"]) == {"no measurable effect on this corpus"}
+    assert others.index[0] == "has the pattern, but the pattern does not explain it"
     assert table("substitution/gemma3-previous-untrained")["verdict"].value_counts().to_dict() == {
-        "does not matter here": 4,
+        "no measurable effect on this corpus": 4,
         "undecided": 1,
     }
     untrained = table("substitution/smollm2-untrained")
     assert f"none of {len(untrained)} rows of SmolLM2's shape passes" in PAGES["role-tests"]
     assert not untrained["verdict"].str.startswith("its role").any()
     decided = table("substitution/mpnet-undecided").drop(index="all 3", level="heads")["verdict"]
-    assert decided.tolist() == ["it has the pattern, and does something else"] * 3
+    assert decided.tolist() == ["has the pattern, but the pattern does not explain it"] * 3
     mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
     together = [mpnet.loc[("all 3", "offset=-1")], mpnet.loc[("all 2", "offset=1")], marian.loc[("all 11", "diagonal")]]
-    times = [row["own"] / row["removed"] for row in together]
+    times = [row["role_pattern"] / row["removed"] for row in together]
     says(
         "role-tests",
         f"together their exact pattern costs {min(times):.0f} to {max(times):.0f} times what removing them costs",
@@ -120,19 +120,23 @@ def test_role_tests():
     for name, model in (("smollm2", "SmolLM2-135M-Instruct"), ("gemma3", "Gemma 3 270M")):
         row = table(f"substitution/{name}").loc[lambda each: each.index.isin(["first"], level="role")].iloc[-1]
         drawn = shares.loc[("first token (sinks)", model)]
-        assert drawn["own"] == pytest.approx(row["own"] / row["removed"], abs=1e-4)
-        assert row["mean"] < row["own"] < row["removed"] / 3
+        assert drawn["role_pattern"] == pytest.approx(row["role_pattern"] / row["removed"], abs=1e-4)
+        assert row["mean"] < row["role_pattern"] < row["removed"] / 3
 
 
 def test_fixed_offsets_beside_dependencies():
     """The interval of the cheapest of six offsets beside that of the dependency, in the five tests of MiniLM."""
     offsets, trees = (table(f"substitution/minilm{part}").reset_index() for part in ("-fixed-offset", ""))
     offsets["role"] = offsets["role"].str.extract(r"where=(dependency.*),offset", expand=False)
-    best = offsets.loc[offsets.groupby(["heads", "role"])["own"].idxmin()].set_index(["heads", "role"])
+    best = offsets.loc[offsets.groupby(["heads", "role"])["role_pattern"].idxmin()].set_index(["heads", "role"])
     both = best.join(trees.set_index(["heads", "role"]).add_suffix(" of trees"), how="inner")
     both = both[~both.index.get_level_values("heads").str.startswith("all ")]
-    cheaper = both["own.high"] < both["own.low of trees"]
-    assert (len(both), cheaper.sum(), (both["own.low"] > both["own.high of trees"]).sum()) == (5, 1, 0)
+    cheaper = both["role_pattern.high"] < both["role_pattern.low of trees"]
+    assert (len(both), cheaper.sum(), (both["role_pattern.low"] > both["role_pattern.high of trees"]).sum()) == (
+        5,
+        1,
+        0,
+    )
     assert cheaper.idxmax() == ("enc-self:2:8", "dependency=nsubj")
 
 
@@ -173,13 +177,13 @@ def test_real_models():
 
 def test_a_classifier_of_pairs():
     page = " ".join(PAGES["classifier"].split())
-    effects = table("minilm-mrpc/ablation-accuracy-single-zero")
+    effects = table("minilm-mrpc/ablation-accuracy-head-zero")
     change = effects["ablation[accuracy]"]
     shown = change[effects["ablation[accuracy].holm"] < 0.05].sort_values()
     assert " | ".join(f"layer {layer} head {head}" for _, layer, head in shown.index) in page
     assert all(f"{value:.3f} [" in page for value in shown)
     assert change.drop(shown.index).min() > -0.01
-    curves = table("minilm-mrpc/curves-accuracy").set_index(["order", "closed"])["value"]
+    curves = table("minilm-mrpc/curves-accuracy").set_index(["order", "masked"])["value"]
     whole, one = curves["importance"][[0, 72]]
     assert f"is {whole:.3f}; one class for all pairs has {one:.3f}" in page
     assert f"By importance half cost {100 * (whole - curves['importance', 36]):.1f} points and 43 ten" in page
@@ -200,17 +204,17 @@ def test_a_classifier_of_pairs():
 @pytest.mark.parametrize("seed", [1, 2])
 def test_other_classifiers_of_pairs(seed):
     page = " ".join(PAGES["classifier"].split())
-    effects = table(f"minilm-mrpc/S-{seed}/ablation-accuracy-single-zero")
+    effects = table(f"minilm-mrpc/S-{seed}/ablation-accuracy-head-zero")
     sure = effects["ablation[accuracy]"][effects["ablation[accuracy].holm"] < 0.05].sort_values()
     assert ", ".join(
         f"layer {layer} head {head} ({sure[kind, layer, head]:.3f})" for kind, layer, head in sure.index
     ) in (page.replace(") and layer", "), layer"))
-    first = table("minilm-mrpc/ablation-accuracy-single-zero")
+    first = table("minilm-mrpc/ablation-accuracy-head-zero")
     also = first.index[first["ablation[accuracy].holm"] < 0.05]
     assert len(sure) == 3
     assert set(sure.index) < set(also)
     assert sure.max() < 0
-    curves = table(f"minilm-mrpc/S-{seed}/curves-accuracy").set_index(["order", "closed"])["value"]
+    curves = table(f"minilm-mrpc/S-{seed}/curves-accuracy").set_index(["order", "masked"])["value"]
     whole = curves["importance"][0]
     assert f"accuracy {whole:.3f}" in page
     once, again = (100 * (whole - curves[order][36]) for order in ("importance", "importance, again"))
@@ -234,7 +238,7 @@ def of_mpnet(name):
 
 def test_no_head_matters_to_an_encoder_of_base_size():
     page = " ".join(PAGES["classifier"].split())
-    effects = of_mpnet("ablation-accuracy-single-zero")
+    effects = of_mpnet("ablation-accuracy-head-zero")
     accuracies = [one["value"]["accuracy"] for one in of_mpnet("evaluation")]
     assert "is {:.3f}, {:.3f} and {:.3f}; one class".format(*accuracies) in page
     largest = [one["ablation[accuracy]"].abs().max() for one in effects]
@@ -249,11 +253,11 @@ def test_no_head_matters_to_an_encoder_of_base_size():
 def test_heads_of_an_encoder_of_base_size_together():
     page = " ".join(PAGES["classifier"].split())
     tables = of_mpnet("curves-accuracy")
-    curves = [one.pivot(index="closed", columns="order", values="value") for one in tables]
+    curves = [one.pivot(index="masked", columns="order", values="value") for one in tables]
     costs = [100 * (one.loc[0] - one) for one in curves]
     assert f"58 of 144 cost at most {max(one['importance'][58] for one in costs):.1f} points in each" in page
     assert f"72 cost at most {max(one['importance'][72] for one in costs):.1f}, in one of the three not" in page
-    ranked = [one.query("order == 'importance'").set_index("closed") for one in tables]
+    ranked = [one.query("order == 'importance'").set_index("masked") for one in tables]
     surely = [one["change.low"] > -0.03 * one["value"][0] for one in ranked]
     assert [(one[58], one[72]) for one in surely] == [(True, False), (True, True), (True, True)]
     again = [one["importance, again"] for one in costs]
@@ -281,7 +285,7 @@ def test_heads_of_an_encoder_of_base_size_together():
 def retrained(model, heads):
     """The losses of pruned models, of which the page has the table: at each size, before and after retraining."""
     page = " ".join(PAGES["real-models"].split())
-    value = table(f"real-models/{model}/contest-seeds").set_index(["strategy", "heads", "tuned"])["value"]
+    value = table(f"real-models/{model}/compare-pruning-seeds").set_index(["strategy", "heads", "tuned"])["value"]
     for size in value.drop("all heads").index.unique("heads"):
         cells = [
             f"{value[way, size, False]:.2f}, {value[way, size, True]:.2f}" for way in ("l0", "importance", "random")
@@ -452,7 +456,7 @@ def test_relevance():
 
 
 def test_ablation():
-    effects = table("multi30k-en-de/ablation/ablation-loss-single-zero")
+    effects = table("multi30k-en-de/ablation/ablation-loss-head-zero")
     name = "ablation[loss]"
     sure = effects[effects[f"{name}.holm"] < 0.01]
     assert (sure[name] > 0).all()
@@ -474,13 +478,13 @@ def test_ablation():
 
 
 def test_classifier():
-    effects = table("minilm-sst2/ablation-accuracy-single-zero")
+    effects = table("minilm-sst2/ablation-accuracy-head-zero")
     assert (effects["ablation[accuracy].p"] >= 0.01).all()
     says("classifier", f"changes it by at most {effects['ablation[accuracy]'].abs().max():.3f}")
     curves = table("minilm-sst2/curves-accuracy")
     steps = [0, 14, 29, 43, 50, 58, 65]
     for order, start in (("importance", "accuracy"), ("importance, again", "the same, importance recomputed")):
-        values = curves[curves["order"] == order].set_index("closed")["value"][steps]
+        values = curves[curves["order"] == order].set_index("masked")["value"][steps]
         assert f"| {' | '.join(f'{value:.3f}' for value in values)} |" in PAGES["classifier"].split(f"| {start}")[1]
         if order == "importance":
             assert round(100 * (values[0] - values[43]), 1) == 1.0
@@ -488,7 +492,9 @@ def test_classifier():
 
 
 def test_pruning():
-    encoder, whole = (table(f"multi30k-en-de/pruning/sizes-l0{kind}").set_index("heads") for kind in ("-enc-self", ""))
+    encoder, whole = (
+        table(f"multi30k-en-de/pruning/sparsity-l0{kind}").set_index("heads") for kind in ("-enc-self", "")
+    )
     of = len(table("multi30k-en-de/pruning/survival-l0-enc-self").loc[["enc-self"]])
     ten = encoder.loc[144 - of + 10]
     assert ten["change.high"] > 0 > ten["change.low"]
@@ -531,7 +537,7 @@ def test_training():
 
 def test_strategies():
     contest = {
-        name: table(f"{name}/contest/contest").set_index(["strategy", "heads", "tuned"])["value"]
+        name: table(f"{name}/compare-pruning/compare-pruning").set_index(["strategy", "heads", "tuned"])["value"]
         for name in ("minilm-sst2", "multi30k-en-de")
     }
     sst2, marian = contest.values()
@@ -542,7 +548,7 @@ def test_strategies():
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
     ends = 100 * (kept.max() - kept.min())
     says("strategies", f"within {ends[36]:.1f} points at half of the heads and {ends[18]:.1f} at a quarter")
-    mrpc = table("minilm-mrpc/contest/contest").set_index(["strategy", "tuned"])
+    mrpc = table("minilm-mrpc/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
     page, after = " ".join(PAGES["strategies"].split()), mrpc.xs(True, level="tuned")
     says("strategies", "({:.3f} and {:.3f})".format(*after["value"][["importance", "all heads"]]))
     places = after.loc[["bottom", "middle", "top"]]
@@ -552,9 +558,9 @@ def test_strategies():
             assert "{:.3f} [{:.3f}, {:.3f}]".format(*row[["value", "value.low", "value.high"]]) in page
     for strategy in ("importance", *places.index):
         assert "{:.3f} [{:.3f}, {:.3f}]".format(*after.loc[strategy, ["gain", "gain.low", "gain.high"]]) in page
-    draws = table("minilm-mrpc/contest/contest-seeds").query("tuned and strategy == 'random'")["value"]
+    draws = table("minilm-mrpc/compare-pruning/compare-pruning-seeds").query("tuned and strategy == 'random'")["value"]
     assert [f"{value:.3f}" for value in sorted(draws)] == ["0.663", "0.765", "0.774"]
-    mpnet = table("mpnet-sst2/contest/contest").set_index(["strategy", "tuned"])
+    mpnet = table("mpnet-sst2/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
     for strategy in ("all heads", "random", "bottom", "middle", "top"):
         both = [mpnet.loc[(strategy, tuned), list(mpnet.filter(regex="^value"))] for tuned in (False, True)]
         assert "| {} | {} |".format(*("{:.3f} [{:.3f}, {:.3f}]".format(*row) for row in both)) in page
@@ -563,7 +569,11 @@ def test_strategies():
         assert "{:.3f} [{:.3f}, {:.3f}]".format(*row) in page
     assert (places["gain.high"] < 0).to_dict() == {"bottom": True, "middle": False, "top": False}
     assert mpnet["value"]["top", False] == pytest.approx(0.530, abs=5e-4)  # one class
-    seeds = table("mpnet-sst2/contest/contest-seeds").query("tuned").set_index(["strategy", "seed"])["value"]
+    seeds = (
+        table("mpnet-sst2/compare-pruning/compare-pruning-seeds")
+        .query("tuned")
+        .set_index(["strategy", "seed"])["value"]
+    )
     costs = 100 * (seeds["all heads"] - seeds["random"])
     assert costs.index.tolist() == [0, 1, 2]
     half = stats.t.isf(0.025, 2) * costs.std() / np.sqrt(3)
@@ -589,7 +599,7 @@ def test_from_scratch():
     roles = table("paper-size/roles")
     assert not flags(roles.loc[["enc-self"]]).any()
     says("paper-size", f"{flags(roles, 'alignment').sum()} of 48 cross-attention heads")
-    sizes = table("paper-size/sizes-l0-enc-self").set_index("heads")
+    sizes = table("paper-size/sparsity-l0-enc-self").set_index("heads")
     says("paper-size", f"can be pruned for {-sizes.loc[144 - 36, 'change']:.1f} BLEU")
 
 

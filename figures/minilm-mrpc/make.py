@@ -49,7 +49,7 @@ def main(
     else:
         model, tokenizer = hr.load(work / "S-0")
         options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
-        compare_pruning(model, tokenizer, train, test, study=study / "contest", **options)
+        compare_pruning(model, tokenizer, train, test, study=study / "compare-pruning", **options)
         steps = TUNE["epochs"] * math.ceil(len(train) / TUNE["batch"])
         lengths = {"what": ["retrained"], "steps": [steps], "epochs": [TUNE["epochs"] * len(train) / total]}
         what = f"steps, and epochs of the {total:,} texts of {task}"

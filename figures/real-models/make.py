@@ -27,7 +27,7 @@ def main(
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
     work: Annotated[Path, typer.Option(help="Folder of unfinished work.")] = Path(".real-models"),
     sizes: Annotated[int, typer.Option(help="How many of the sizes, the primary one first.")] = len(SIZES),
-    retrain: Annotated[bool, typer.Option(help="Retrain instead, and write contest-seeds.parquet.")] = False,  # noqa: FBT002
+    retrain: Annotated[bool, typer.Option(help="Retrain instead, and write compare-pruning-seeds.parquet.")] = False,  # noqa: FBT002
 ) -> None:
     """Score, ablate and prune the heads of a model, relate the three, and write the tables to NAME here."""
     logging.basicConfig(level=logging.INFO)
@@ -110,7 +110,7 @@ def _retrained(
     ways = ["importance", hr.L0(freeze="all"), "random"]
     options = {"keep": sizes, "seeds": 1, "tune": {"epochs": 1, "batch": BATCH}}
     hr.compare_pruning(model, tokenizer, learnt, held_out, strategies=ways, study=work, **options)
-    hr.save_table(hr.Study(work).load("contest-seeds"), output / "contest-seeds.parquet")
+    hr.save_table(hr.Study(work).load("compare-pruning-seeds"), output / "compare-pruning-seeds.parquet")
 
 
 def _sizes(

@@ -19,15 +19,15 @@ from headroles.tables.io import load_table, save_table
 from headroles.tables.study import study_at
 
 TESTED = (12, 6)  # numbers of heads left of the primary outcome
-CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
+CONTROL = "compare-pruning-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
 PRUNE_ARM = "python figures/specialists/make.py prune"
 OTHERS = ("-roles", "l0", "importance", "-importance")
 RARITY = "rarity"
 FURTHER = {  # columns that a folder may have besides `survival`, and where
     RARITY: "heads.parquet",
-    "ablation[loss]": "ablation-loss-single-zero.parquet",
-    "ablation[loss precision=1.1]": "ablation-loss-single-zero-precision=1.1.parquet",
+    "ablation[loss]": "ablation-loss-head-zero.parquet",
+    "ablation[loss precision=1.1]": "ablation-loss-head-zero-precision=1.1.parquet",
     "relevance[cp].size": "relevance/heads.parquet",
 }
 PAIRS = [*CORRECTED, *((name, "random") for name in OTHERS), ("l0", "importance")]
@@ -181,7 +181,7 @@ def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:
     """Each pruned model, without the resamples of its metric."""
     columns = ["model", "gates", "heads", "value", "change", "undecided"]
     tables = [
-        load_table(place / "sizes-l0-enc-self.parquet").assign(model=name, gates=place.name.removeprefix("gates-"))
+        load_table(place / "sparsity-l0-enc-self.parquet").assign(model=name, gates=place.name.removeprefix("gates-"))
         for name, folder in places.items()
         for place in sorted(folder.glob("gates-*"))
     ]
@@ -194,7 +194,7 @@ def _changes(places: Mapping[str, Path]) -> pd.DataFrame | None:
     tables = []
     for name, folder in places.items():
         for place in sorted(folder.glob("gates-*")):
-            sizes = load_table(place / "sizes-l0-enc-self.parquet")["enc-self"]
+            sizes = load_table(place / "sparsity-l0-enc-self.parquet")["enc-self"]
             files = {int(size): place / f"roles-l0-enc-self-{size}.parquet" for size in sizes}
             if not all(file.is_file() for file in files.values()):
                 return None

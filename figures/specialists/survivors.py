@@ -67,7 +67,7 @@ def tables(folder: Path, output: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Save the lean tables of a model, and return its roles and survival."""
     output.mkdir(parents=True, exist_ok=True)
     survival = io.load_table(folder / "survival.parquet")
-    (effects,) = folder.glob("ablation-loss-single-zero*.parquet")
+    (effects,) = folder.glob("ablation-loss-head-zero*.parquet")
     ablated = io.load_table(effects)
     effect = str(ablated.columns[0])
     survival = lean(frame.join(survival, frame.only(ablated.loc[["enc-self"]], [effect])))
@@ -149,7 +149,7 @@ def untrained(trained: Path, data: Path) -> pd.DataFrame:
 def sizes(folder: Path) -> pd.DataFrame:
     """The metric at each size and gate seed, and its change against all heads trained as long."""
     tables = [
-        io.load_table(place / "sizes-l0-enc-self.parquet").assign(gates=int(place.name.removeprefix("gates-")))
+        io.load_table(place / "sparsity-l0-enc-self.parquet").assign(gates=int(place.name.removeprefix("gates-")))
         for place in sorted(folder.glob("gates-*"))
     ]
     columns = ["gates", "enc-self", "value", "low", "high", "change", "change.low", "change.high", "undecided"]

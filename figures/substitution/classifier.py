@@ -36,7 +36,7 @@ def main(
     offsets = {(*head,): best_offset(scores, head) for head in scores.index}
     effects = {
         name: hr.ablate(*encoder, pud, metric="agreement", replacement=given, study=work / NAME / name).iloc[:, 0]
-        for name, given in (("removed", "zero"), ("own", offsets))
+        for name, given in (("removed", "zero"), ("role_pattern", offsets))
     }
     train, dev = (hr.read(data / f"glue/SST-2/{part}.tsv.gz") for part in ("train", "dev"))
     learnt, place = train.sample(LEARNT, seed=0), work / NAME / "classifier"
@@ -47,7 +47,7 @@ def main(
     survived = {f"survival[quarter {seed}]": _survival(place, learnt, seed) for seed in SEEDS}
     table = frame.table(
         {
-            "explained": 1 - effects["own"] / effects["removed"],
+            "explained": 1 - effects["role_pattern"] / effects["removed"],
             **survived,
         },
         frame.rows(scores),

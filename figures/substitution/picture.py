@@ -27,7 +27,7 @@ WORDS = {
 }
 PARTS = {"": "", "-repeated": "", "-previous": " on repeats"}
 SHOWN = {
-    "own": ("the pattern of their role: it is what they do", "o", "C0"),
+    "role_pattern": ("the pattern of their role: it is what they do", "o", "C0"),
     "mean": ("their mean output", "^", "C7"),
     "wrong": ("as sharp elsewhere", "D", "C1"),
 }
@@ -70,7 +70,10 @@ def shares() -> pd.DataFrame:
                 shown = {f"{cost}{end}": row[f"{cost}{end}"] / row["removed"] for cost in SHOWN for end in ENDS}
                 if (role, name) in UNDONE:
                     shown |= {f"wrong{end}": float("nan") for end in ENDS}
-                shown |= {"own.low": 1 - row["explained.high"], "own.high": 1 - row["explained.low"]}  # paired
+                shown |= {
+                    "role_pattern.low": 1 - row["explained.high"],
+                    "role_pattern.high": 1 - row["explained.low"],
+                }  # paired
                 what = {"role": f"{words}{where}", "model": model, "heads": int(count), "removed": row["removed"]}
                 rows.append({**what, **shown, "verdict": row["verdict"]})
     return pd.DataFrame(rows)
@@ -95,7 +98,7 @@ def draw_shares(rows: pd.DataFrame) -> None:
     for y, row in enumerate(rows.to_dict("records")):
         for place, (cost, (_, marker, color)) in enumerate(SHOWN.items()):
             height = y + 0.18 * (place - 1)
-            is_hollow = cost == "own" and not row["verdict"].startswith("its role")
+            is_hollow = cost == "role_pattern" and not row["verdict"].startswith("its role")
             ax.plot([row[f"{cost}.low"], row[f"{cost}.high"]], [height] * 2, color=color, linewidth=1.4)
             ax.plot(
                 row[cost], height, marker, color=color, markersize=5, markerfacecolor="white" if is_hollow else color

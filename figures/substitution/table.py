@@ -26,7 +26,7 @@ ROLES = {
     "first": "first token",
     "all": "any role",
 }
-CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "there": "removed there"}
+CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "removed_local": "removed there"}
 PREVIOUS = {"smollm2": "dec-self:16:0", "gemma3": "dec-self:4:1"}  # the heads of the plan on repeated tokens
 MOST = 0.45  # of the tokens, at least; of dependencies those of MiniLM's heads
 
@@ -70,7 +70,7 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
         f"{MODELS[name]} {who}, {ROLES.get(role, role)}{where}",
         f"{row['applies']:.0%}",
         _cost(row["removed"]),
-        _cost(row["own"]),
+        _cost(row["role_pattern"]),
         f"{_cost(row[control])} ({CONTROLS[control]})",
         explained,
         row["verdict"],

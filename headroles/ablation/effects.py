@@ -25,7 +25,7 @@ from headroles.ablation.units import (
     code,
     known_replacement,
     masked_heads,
-    on_disk,
+    replacement_name,
     table_name,
 )
 from headroles.analysis.intervals import rounded
@@ -87,7 +87,7 @@ def ablate(
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
             `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). The table of `sets` is
-            `sets-METRIC-REPLACEMENT`. File names have the words of `on_disk`. Finished batches are kept in its folder
+            `sets-METRIC-REPLACEMENT`. Finished batches are kept in its folder
             of unfinished work.
 
     Returns:
@@ -148,7 +148,7 @@ def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) 
     final = f"{'ablation-' if ablation.sets is None else ''}{ablation.name}"
     tables: dict[str, Callable[[ExampleStats, int], pd.DataFrame]] = {final: ablation.table}
     if ablation.unit == "all_but_one" and not ablation.is_sampled:
-        name = f"best-{ablation.metric.name}-{on_disk(ablation.replacement)}"
+        name = f"best-{ablation.metric.name}-{replacement_name(ablation.replacement)}"
         tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True), **tables}
     key = ablation.key()
     rows = "" if ablation.sets is None else f"|rows:{hashlib.sha256(repr([*ablation.sets]).encode()).hexdigest()[:12]}"
@@ -231,7 +231,7 @@ class Ablation:
 
     def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
-        unit, replacement = on_disk(self.unit), on_disk(self.replacement)
+        unit, replacement = self.unit, replacement_name(self.replacement)
         usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero" or self.sets is not None))
         words = [
             self.metric.name,
@@ -245,7 +245,7 @@ class Ablation:
         columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
         fields |= {"measured": int(stats.counted.sum())} if not stats.counted.all() else {}
-        fields |= {"plan": unit} if self.sets is None else {}
+        fields |= {"unit": self.unit} if self.sets is None else {}
         if self.is_sampled:
             fields |= {"precision": f"{self.precision:g}", "estimate": "prediction-powered", "drawn": "by gradients"}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"

@@ -108,7 +108,7 @@ class ExampleStats:
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
 
-        Columns are `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
+        Columns are `masked` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
         statistics of the metric, and if there are predictions `predicted`, the predicted change, and `size`, how likely
         the example is to be drawn.
         """
@@ -121,16 +121,16 @@ class ExampleStats:
         if self.sizes is not None:
             table["size"] = np.tile(self.sizes, len(parts))
         table.insert(0, "example", np.tile(self.numbers, len(parts)))
-        table.insert(0, "closed", np.repeat([key for key, _ in parts], len(self.numbers)))
+        table.insert(0, "masked", np.repeat([key for key, _ in parts], len(self.numbers)))
         table.attrs["signatures"] = dict.fromkeys(table.columns, f"too_long:{self.too_long}|{self.signature}")
         return table
 
     @staticmethod
     def of(table: pd.DataFrame, metric: Metric) -> ExampleStats:
         """Restore the statistics of a metric from their table."""
-        parts = {str(key): part for key, part in table.groupby("closed", sort=False, observed=True)}
+        parts = {str(key): part for key, part in table.groupby("masked", sort=False, observed=True)}
         first, _, text = table.attrs["signatures"]["example"].partition("|")
-        other = {"closed", "example", "predicted", "size"}
+        other = {"masked", "example", "predicted", "size"}
         values = {
             key: part[[name for name in part if name not in other]].to_numpy(float) for key, part in parts.items()
         }

@@ -38,11 +38,11 @@ from headroles.tables.study import Study, study_at
 log = logging.getLogger(__name__)
 ALPHA = 0.05  # of each verdict, by Holm over the rows
 RIVALS = {  # column -> test of own against it
-    "removed": "own",
+    "removed": "role_pattern",
     "mean": "mean",
     "uniform": "uniform",
     "wrong": "wrong",
-    "there": "there",
+    "removed_local": "removed_local",
 }
 LEAST = 10  # texts with a token to which the pattern applies; an interval of fewer is of chance
 NEGLIGIBLE = 1e-4  # of the metric: with many tokens, less is significant even in a model with random weights
@@ -109,7 +109,7 @@ def test_roles(
           to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
           if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
           which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
-          there is no verdict but "too few places", whatever the tests show. A head does not matter here
+          there is no verdict but "too few places", whatever the tests show. A head has no measurable effect
           if its removal shows no cost, also before Holm's correction, or one below a ten-thousandth of the metric's
           value, however sure that is. With "agreement" any removal surely costs something, since it can only fall.
 
@@ -275,7 +275,7 @@ class _Test:
         parts: dict[str, list[list[Array]]] = {"removed": [removed]}
         parts |= {word: [[masked[row.heads] for row in self.rows]] for word, masked in others.items()}
         there = self._imposed([{head: Absent(pattern) for head, pattern in row.members} for row in self.rows])
-        parts |= {"own": [imposed], "wrong": wrong, "there": [there]}
+        parts |= {"role_pattern": [imposed], "wrong": wrong, "removed_local": [there]}
         draws = {name: np.mean([self._cost(part) for part in listed], axis=0) for name, listed in parts.items()}
         columns: dict[str, Array] = {}
         for name, cost in draws.items():
@@ -284,7 +284,7 @@ class _Test:
         columns |= self._tests(parts, draws)
         intact = float(self.metric.compute(self._base.intact.sum(0)))
         least = NEGLIGIBLE * abs(intact)
-        columns |= _explained(draws["removed"], draws["own"], columns["p.removed.holm"], least)
+        columns |= _explained(draws["removed"], draws["role_pattern"], columns["p.removed.holm"], least)
         table = pd.DataFrame(columns, index=self._index())
         table["applies"], table["tokens"], table["texts"] = self._coverage()
         table["verdict"] = [_verdict(row, least) for _, row in table.iterrows()]
@@ -325,7 +325,10 @@ class _Test:
         means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # of the controls: one row each
         intact = [self._base.intact] * len(self.rows)
         p = {"removed": self._p(intact, means["removed"], draws["removed"])}
-        p |= {test: self._p(means["own"], means[rival], draws[rival] - draws["own"]) for rival, test in RIVALS.items()}
+        p |= {
+            test: self._p(means["role_pattern"], means[rival], draws[rival] - draws["role_pattern"])
+            for rival, test in RIVALS.items()
+        }
         return {
             f"p.{name}{end}": values for name, row in p.items() for end, values in (("", row), (".holm", holm(row)))
         }
@@ -378,7 +381,7 @@ def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
         return nothing
     if not row["p.removed.holm"] < ALPHA:
         return undecided
-    differs = [(row[rival] - row["own"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
+    differs = [(row[rival] - row["role_pattern"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
         return whole if row["explained.low"] >= WHOLE and not row["applies"] < WHOLE else part
     if row["explained.high"] < WHOLE or any(saved < 0 and is_sure for saved, is_sure in differs):

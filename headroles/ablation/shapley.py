@@ -18,7 +18,7 @@ from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement, on_disk
+from headroles.ablation.units import Replacement, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
@@ -303,7 +303,7 @@ class Game:
     def _words(self, *words: str) -> list[str]:
         """Return the words of columns and tables: metric, an unusual replacement, and others."""
         replacement = self.sweep.replacement
-        return [self.sweep.metric.name, *([] if replacement == "zero" else [on_disk(replacement)]), *words]
+        return [self.sweep.metric.name, *([] if replacement == "zero" else [replacement_name(replacement)]), *words]
 
     def columns(self, name: str, parts: Array, draws: Array, *words: str) -> dict[str, npt.NDArray[np.float64]]:
         """Compute means of `parts` [sample, row], and 95 % intervals with `draws` of the examples [row, resample]."""

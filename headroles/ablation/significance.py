@@ -13,7 +13,6 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import Array, bounds, least_p, t_test
 from headroles.analysis.multiple_testing import corrections
 from headroles.tables import frame
@@ -141,7 +140,7 @@ def best(
     columns |= {f"effect{end}": measured[end][chosen] for end in ("", ".low", ".high", ".p")}
     columns |= {f"effect.{name}": values for name, values in corrections(measured[".p"][chosen]).items()}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
-    text = f"{statistics.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
+    text = f"{statistics.signature}|unit:all_but_one|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
     return frame.signed(pd.DataFrame(columns, index=names), text)
 
 

@@ -19,7 +19,7 @@ from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Filling, Others, Replay, bound
 from headroles.ablation.metrics import METRICS, Metric, Observation, Written
-from headroles.ablation.units import Replacement, code, known_replacement, needs_words, on_disk, pattern_for
+from headroles.ablation.units import Replacement, code, known_replacement, needs_words, pattern_for, replacement_name
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
@@ -114,15 +114,16 @@ class Sweep:
     def _check_words(self) -> None:
         if isinstance(self.replacement, str):
             return
+        name = replacement_name(self.replacement)
         if self.replacement.needs_links and not self.encoded.linked:
             raise ValueError(
-                f"replacement {on_disk(self.replacement)} needs word links: got corpus {self.corpus.name!r} without "
+                f"replacement {name} needs word links: got corpus {self.corpus.name!r} without "
                 f"any; try hr.read(source, target, links=...)"
             )
         sentences = [*self.encoded.source, *(self.encoded.target or ())]
         if self.replacement.needs_trees and not any(row.sentence.has_tree for row in sentences):
             raise ValueError(
-                f"replacement {on_disk(self.replacement)} needs dependency trees: got corpus {self.corpus.name!r} "
+                f"replacement {name} needs dependency trees: got corpus {self.corpus.name!r} "
                 f"without any; read CoNLL-U, or make trees with headroles.parse"
             )
 
@@ -198,7 +199,7 @@ class Sweep:
             examples=len(self.examples),
             too_long=self.encoded.too_long,
             **of_metric,
-            fill=on_disk(self.replacement),
+            replacement=replacement_name(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
 
@@ -276,7 +277,7 @@ class Sweep:
             self.corpus,
             metric=self.metric,
             code=code_of(self.metric),
-            replacement=on_disk(self.replacement),
+            replacement=replacement_name(self.replacement),
             **code(self.replacement),
             **fields,
         )

@@ -1,4 +1,4 @@
-"""Units and replacements: which heads are masked for a row of a table, what replaces them, and their words on disk."""
+"""Units and replacements: which heads are masked for a row of a table, what replaces them, and their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headroles.models.imposing import ByHead, Imposed
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.tables.arguments import one_of
-from headroles.tables.columns import ON_DISK
 
 Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
 Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
@@ -43,11 +42,11 @@ def masked_heads(head: Head, model: HeadModel, unit: Unit) -> HeadSet:
     return frozenset(other for other in same if unit != "all_but_one" or other != head)
 
 
-def on_disk(choice: Unit | Replacement) -> str:
-    """Return the word for a unit or replacement in table names, column names, provenance and cache keys."""
-    if isinstance(choice, str):
-        return ON_DISK.get(choice, choice)
-    return f"pattern={choice.label}" if choice.label in REPLACEMENTS else choice.label
+def replacement_name(replacement: Replacement) -> str:
+    """Return the word for a replacement in table names, column names, provenance and cache keys."""
+    if isinstance(replacement, str):
+        return replacement
+    return f"pattern={replacement.label}" if replacement.label in REPLACEMENTS else replacement.label
 
 
 def pattern_for(replacement: Replacement, head: Head) -> Imposed | None:
@@ -92,5 +91,5 @@ def table_name(
     precision: float = 1.0,
 ) -> str:
     """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""
-    words = [metric, on_disk(unit), on_disk(replacement), *([f"precision={precision:g}"] if precision > 1 else [])]
+    words = [metric, unit, replacement_name(replacement), *([f"precision={precision:g}"] if precision > 1 else [])]
     return "-".join(words)

@@ -120,7 +120,7 @@ def matters(outcome: str, signature: str = "") -> str:
     better = quality(column.metric or "", signature).better
     if not better:
         return "unknown"
-    return "higher" if (better < 0) != ("rest" in column.words) else "lower"
+    return "higher" if (better < 0) != ("all_but_one" in column.words) else "lower"
 
 
 def measured(name: str, table: pd.DataFrame) -> bool:

@@ -156,8 +156,8 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
 
     Returns:
         One row per role, its variants joined; with several tables, a column `heads` has their keys. Of the heads that
-        had the role `before`: `stayed` kept it, `lost` are left without it, `went` were pruned. `new` had it not
-        before. `after` = stayed + new; a role is taken over where `went` and `new` are above 0.
+        had the role `before`: `kept` have it still, `lost` are left without it, `removed` were pruned. `new` had it not
+        before. `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
 
     Raises:
         ValueError: If `after` is empty, or has heads that `before` has not.
@@ -179,12 +179,12 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
     for name, old in had.items():
         now = has.get(name, set())
         left = old & set(after.index)
-        counts = {"before": len(old), "stayed": len(left & now), "lost": len(left - now), "went": len(old - left)}
+        counts = {"before": len(old), "kept": len(left & now), "lost": len(left - now), "removed": len(old - left)}
         rows.append({"role": name, **counts, "new": len(now - old), "after": len(now)})
     return _signed(pd.DataFrame(rows), before)
 
 
 def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     texts = list(before.attrs.get("signatures", {}).values())
-    text = frame.holding(drift="of", roles=texts[0] if texts else "unsigned")
+    text = frame.holding(role_changes="of", roles=texts[0] if texts else "unsigned")
     return frame.signed(table, text)

@@ -41,7 +41,7 @@ def relate(
         roles: Study with a table of roles, or its file; the scores of the study are outcomes too. Or a table of
             `hr.roles`.
         outcomes: Table of the same heads with effects of ablation, importance, relevance, attribution or survival
-            (`.turn`: when a head is pruned); or studies and files with such columns. Of a column in several the first
+            (`.order`: when a head is pruned); or studies and files with such columns. Of a column in several the first
             is taken. Columns of several seeds are averaged; of survival this is the share of seeds in which a head
             stays.
         by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
@@ -52,9 +52,10 @@ def relate(
         n_resamples: Permutations of the role over all heads, for intervals.
         n_permutations: Permutations of the role within layers, for `p` and the interval of `within`.
         seed: Seed of the permutations.
-        study: Study or folder that keeps the table as `relate`; if there is an outcome of 0 and 1, also `odds`, as of
-            `hr.survival_odds`, and `predictors`, how well each score predicts survival; and `drift-STRATEGY`, as of
-            `hr.role_changes`, if `outcomes` are studies with the roles of the remaining heads at several sizes.
+        study: Study or folder that keeps the table as `relate`. If there is an outcome of 0 and 1, also as
+            `survival-odds` (`hr.survival_odds`) and `predictors`: how well each score predicts survival. If `outcomes`
+            are studies with the roles of the remaining heads at several sizes, also as `role-changes-STRATEGY`
+            (`hr.role_changes`).
 
     Returns:
         One row per role and outcome. `matters` is "higher" or "lower": which values mean that a head matters more
@@ -96,17 +97,17 @@ def relate(
     kept = study_at(study)
     kept.save("relate", table)
     for old in kept.names():
-        if stem_of(old) in ("odds", "predictors", "drift"):
+        if stem_of(old) in ("survival-odds", "predictors", "role-changes"):
             kept.path(old).unlink()  # of other outcomes
     survival = of_name(dict.fromkeys(table["outcome"]), "survival")
     outcome = measured.loc[assigned.index]
     sure = [name for name in survival if set(values(outcome, name).dropna()) == {0.0, 1.0}]
     if sure:
-        kept.save("odds", survival_odds(assigned, outcome, columns=sure))
+        kept.save("survival-odds", survival_odds(assigned, outcome, columns=sure))
     if survival and any(map(predicts, map(str, outcome))):
         kept.save("predictors", predict_outcome(outcome, outcome, outcome_columns=survival, seed=seed))
     for strategy, tables in _remaining([] if isinstance(outcomes, pd.DataFrame) else _places(None, outcomes)).items():
-        kept.save(f"drift-{strategy}", role_changes(assigned, tables))
+        kept.save(f"role-changes-{strategy}", role_changes(assigned, tables))
     return table
 
 

@@ -23,8 +23,8 @@ from headroles.tables.study import Study, study_at
 VERDICTS = (  # of role tests (`hr.test_roles`)
     "its role is what it does",
     "its role is a part of it",
-    "it has the pattern, and does something else",
-    "does not matter here",
+    "has the pattern, but the pattern does not explain it",
+    "no measurable effect on this corpus",
     "undecided",
     "too few places",
 )

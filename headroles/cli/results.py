@@ -182,7 +182,7 @@ def show_ablation(call: Call) -> None:
     """Print the score of the intact model, the largest effects, how many have a small p, and the best heads."""
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.units import on_disk, table_name
+    from headroles.ablation.units import replacement_name, table_name
 
     given, study = call.given, call.arguments["study"]
     metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
@@ -193,7 +193,7 @@ def show_ablation(call: Call) -> None:
     say(f"the intact model: {metric} {intact['value']:.3f}{ends}")
     _show_effects(call.result)
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
-    for best in (f"best-{metric}-{on_disk(given['replacement'])}{part}" for part in ("", "-halves")):
+    for best in (f"best-{metric}-{replacement_name(given['replacement'])}{part}" for part in ("", "-halves")):
         if unit == "all_but_one" and exact and study.has(best):
             how = "best head by the other half" if "halves" in best else "best head"
             _show_best(study.load(best), f"{how}, kept alone: {_harmful(call.result)}")
@@ -250,8 +250,8 @@ def _better(metric: str) -> str:
 
 
 COSTS = (  # of role tests that are printed, two tables that fit 80 characters
-    ("what it costs; above 0 is harm", ("removed", "own", "explained")),
-    ("costs that its own pattern has to be below", ("there", "mean", "wrong")),
+    ("what it costs; above 0 is harm", ("removed", "role_pattern", "explained")),
+    ("costs that its own pattern has to be below", ("removed_local", "mean", "wrong")),
 )
 
 

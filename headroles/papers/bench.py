@@ -192,8 +192,8 @@ def stake(bench: Bench, of: pd.DataFrame, kind: Kind | None = None) -> dict[str,
     rows = table[table["order"] == name]
     if rows.empty:
         return unknown
-    last = rows.nlargest(1, "closed")
-    cost = costs(last, rows.iloc[rows["closed"].argmin()], metric_of(table))
+    last = rows.nlargest(1, "masked")
+    cost = costs(last, rows.iloc[rows["masked"].argmin()], metric_of(table))
     ends = {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
     return {**ends, "all.metric": metric_of(table)}
 

@@ -52,13 +52,13 @@ def _contest(run: Workflow) -> list[Path]:
     strategies: list[str | Strategy] = ["importance", "effect", L0(rate=run.gate_rate), "random", "-importance"]
     if run.material.trees is not None:
         strategies.insert(3, ByRoles(load_table(functions(run)[0])))
-    return [run.compare("contest", strategies, run.contested)]
+    return [run.compare("compare-pruning", strategies, run.contested)]
 
 
-NEEDS["contest"] = Need(
+NEEDS["compare-pruning"] = Need(
     "a comparison of pruning strategies",
     "headroles compare-pruning MODEL CORPUS --held-out DEV",
-    "(.*-)?contest",
+    "(.*-)?compare-pruning",
     _contest,
     columns=("strategy", "tuned"),
     values=("strategy", "importance", "random"),
@@ -73,7 +73,7 @@ def _permute_strategies(table: pd.DataFrame, random: np.random.Generator) -> pd.
 
 def claim1(bench: Bench) -> Reproduced:
     """Show random pruning before and after training; beside it Prasanna et al. 2020, not the paper's numbers."""
-    table = bench.table("contest")
+    table = bench.table("compare-pruning")
     whole, metric = _whole(table), metric_of(table)
     rows = table[table["strategy"] == "random"].assign(
         of="here", metric=metric, whole=table["tuned"].map(whole["value"])
@@ -106,7 +106,7 @@ def _of_prasanna() -> pd.DataFrame:
     model (of a loss, 0.03 nats) after the same training, with its interval, at some number of heads, and more without
     training; fails if it costs more at each. Not comparable where the training is shorter than three epochs of all
     data of the task, or its length is unknown.""",
-    shuffles={"contest": _permute_strategies},
+    shuffles={"compare-pruning": _permute_strategies},
 )
 def claim1_claim(table: pd.DataFrame) -> Verdict:
     here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
@@ -123,7 +123,7 @@ def claim1_claim(table: pd.DataFrame) -> Verdict:
 
 def claim2(bench: Bench) -> Reproduced:
     """Show the gain of each strategy over random pruning, after training."""
-    table = bench.table("contest")
+    table = bench.table("compare-pruning")
     reversed_ = table["strategy"].str.startswith("-")  # no strategy for choosing heads to keep
     rows = table[~reversed_ & ~table["strategy"].isin(["random", ALL])]
     rows = rows[["strategy", "heads", "value", "tuned", *GAIN]].copy()
@@ -160,7 +160,7 @@ def _widened(gain: Interval, tests: int, seeds: float) -> Interval:
     direction, its interval widened for all comparisons (Bonferroni, by Student's t of the seeds; by the normal if
     their number is unknown), and without training some is not; fails if such an interval of any is above 0. Not
     comparable as claim 1.""",
-    shuffles={"contest": _permute_strategies},
+    shuffles={"compare-pruning": _permute_strategies},
 )
 def claim2_claim(table: pd.DataFrame) -> Verdict:
     rows = [row for _, row in table.iterrows()]
@@ -238,23 +238,23 @@ def _compensation(run: Workflow) -> list[Path]:
     from headroles.pruning.removal import remove_heads
     from headroles.pruning.weight_changes import alike, weight_change
 
-    study, ranking, tables = run.study("compensation"), run.random_ranking(), []
+    study, ranking, tables = run.study("weight-change"), run.random_ranking(), []
     for seed in range(max(run.seeds, 3)):
         for name, pruned in ((f"{seed}", ranking[: len(ranking) // 2]), (f"whole-{seed}", [])):
             tuned = remove_heads(deepcopy(run.model), pruned)
-            run.train(tuned, "compensation", name, options={**run.tune, "seed": seed})
+            run.train(tuned, "weight-change", name, options={**run.tune, "seed": seed})
             table = weight_change(run.model, tuned)
-            study.remove(study.claim(f"compensation-{name}", frame.provenance(table, MOVED)))
-            save_table(table, study.path(f"compensation-{name}"))
+            study.remove(study.claim(f"weight-change-{name}", frame.provenance(table, MOVED)))
+            save_table(table, study.path(f"weight-change-{name}"))
             tables += [table] if pruned else []
     save_table(alike(tables), study.path("uniformity"))
-    return [study.path("compensation-0")]
+    return [study.path("weight-change-0")]
 
 
-NEEDS["compensation"] = Need(
+NEEDS["weight-change"] = Need(
     "changes of each head's weights in fine-tuning",
     "hr.weight_change(model, tuned, study=...)",
-    r"compensation-\d+",
+    r"weight-change-\d+",
     _compensation,
     trains=True,
 )
@@ -272,7 +272,7 @@ NEEDS["uniformity"] = Need(
 
 def claim4(bench: Bench) -> Reproduced:
     """Show how much the weights of each head changed in fine-tuning, and whether all changed alike."""
-    table = bench.table("compensation")
+    table = bench.table("weight-change")
     rows = bench.table("uniformity").reset_index().assign(**_movements(bench, table))
     rows, label = _with_training(bench, table, rows), "change of the weights, relative"
     return judged(claim4_claim, rows, lambda: plots.heatmaps(table[MOVED], label=label)[0])
@@ -283,10 +283,10 @@ def _movements(bench: Bench, table: pd.DataFrame) -> dict[str, float]:
 
     Returns:
         Both means, and `more`, their difference paired by seed, with its interval by Student's t; NaN without tables
-        `compensation-whole-SEED` beside the table.
+        `weight-change-whole-SEED` beside the table.
     """
     pairs = []
-    for path in sorted(Path(table.attrs["file"]).parent.glob("compensation-whole-*.parquet")):
+    for path in sorted(Path(table.attrs["file"]).parent.glob("weight-change-whole-*.parquet")):
         pruned, whole = (bench.beside(table, name) for name in (path.stem.replace("whole-", ""), path.stem))
         if pruned is not None and whole is not None:
             pairs.append((pruned[MOVED].mean(), whole[MOVED].reindex(pruned.index).mean(skipna=False)))

@@ -85,12 +85,12 @@ def single(run: Workflow) -> list[Path]:
     for name, corpus in (("ablation", run.material.test), ("ablation-other", run.material.other)):
         if corpus is not None:
             run.ablate(run.study(name), corpus)
-            files.append(run.study(name).path(f"ablation-{run.metric}-single-zero"))
+            files.append(run.study(name).path(f"ablation-{run.metric}-head-zero"))
     return files
 
 
 NEEDS["single"] = Need(
-    "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{METRIC}-single-zero(-other)?", single
+    "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{METRIC}-head-zero(-other)?", single
 )
 
 

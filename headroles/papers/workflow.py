@@ -180,7 +180,7 @@ class Workflow:
             n_resamples=self.n_resamples,
             study=study,
         )
-        return study.path("contest")
+        return study.path("compare-pruning")
 
     def train(self, model: PreTrainedModel, *names: str, options: TrainOptions) -> Path:
         """Train a model on the training corpus; return the folder of its checkpoints."""

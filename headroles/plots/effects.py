@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = (("Pearson", "pearson"), ("Spearman", "spearman"))
-ABLATED = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds"}
+ABLATED = {"all_but_one": "all but one", "layer": "whole layers", "kind": "whole kinds"}
 SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 
@@ -183,7 +183,7 @@ def effect_of(table: pd.DataFrame) -> str:
 
 
 def _measured(table: pd.DataFrame) -> str:
-    """Metric with its unit, and heads of an effect: `ablation[loss rest]` -> loss (nats), all but one."""
+    """Metric with its unit, and heads of an effect: `ablation[loss all_but_one]` -> loss (nats), all but one."""
     name = effect_of(table)
     metric, *unit = Column.parse(name).words
     return ", ".join([str(quality(metric, signature_of(table, name))), *(ABLATED.get(word, word) for word in unit)])

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which a mark is filled
-CHANGES = {"stayed": "stayed", "new": "new", "lost": "lost", "went": "pruned"}  # column -> label
+CHANGES = {"kept": "kept", "new": "new", "lost": "lost", "removed": "pruned"}  # column -> label
 COSTS = {  # mark, place of the hue
     "removed": ("s", 3),
-    "there": ("v", 4),
+    "removed_local": ("v", 4),
     "uniform": ("^", GREY),
     "wrong": ("D", 1),
-    "own": ("o", 0),
+    "role_pattern": ("o", 0),
 }
 _COSTS = {
-    "there": "there: removed where the pattern applies",
+    "removed_local": "there: removed where the pattern applies",
     "wrong": "wrong: as sharp elsewhere",
-    "own": "own: the pattern of the role",
+    "role_pattern": "own: the pattern of the role",
     "uniform": "uniform attention",
 }
-_HUES = {"stayed": 2, "new": 0, "lost": 1, "went": GREY}  # places in seaborn's "colorblind"
+_HUES = {"kept": 2, "new": 0, "lost": 1, "removed": GREY}  # places in seaborn's "colorblind"
 
 
 def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -135,7 +135,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     """
     from matplotlib.lines import Line2D
 
-    needs(table, {*COSTS, "verdict"} - {"there"}, "hr.test_roles")
+    needs(table, {*COSTS, "verdict"} - {"removed_local"}, "hr.test_roles")
     part = table[table.index.get_level_values("heads").str.startswith("all ") == sets]
     if part.empty:
         raise ValueError(f"nothing to draw: got no {'sets of heads' if sets else 'heads alone'} in the table")
@@ -149,7 +149,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
             height = y + 0.14 * (place - (len(costs) - 1) / 2)
             color = hue(shade)
             ax.plot([row[f"{name}.low"], row[f"{name}.high"]], [height, height], color=color, linewidth=1.3)
-            face = "white" if name == "own" and row["verdict"] not in VERDICTS[:2] else color
+            face = "white" if name == "role_pattern" and row["verdict"] not in VERDICTS[:2] else color
             ax.plot(row[name], height, marker, color=color, markerfacecolor=face, markersize=4)
     starts = [y for y, role in enumerate(roles) if y and role != roles[y - 1]]
     for y in starts:
@@ -159,14 +159,14 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
         f"{role_label(role)}  {heads}" if y in (0, *starts) else heads for y, (heads, role) in enumerate(part.index)
     ]
     ax.set_yticks(range(len(part)), names)
-    label = f"cost: change of {axis_label(signature_of(table, 'own'))} towards worse"
+    label = f"cost: change of {axis_label(signature_of(table, 'role_pattern'))} towards worse"
     ax.set(xlabel=label, ylim=(len(part) - 0.4, -0.6))
     marks = {
         _COSTS.get(name, name): Line2D([], [], color=hue(shade), marker=marker)
         for name, (marker, shade) in costs.items()
     }
     marks["own, not shown to be what the head does"] = Line2D(
-        [], [], color=hue(COSTS["own"][1]), marker="o", markerfacecolor="white"
+        [], [], color=hue(COSTS["role_pattern"][1]), marker="o", markerfacecolor="white"
     )
     legend(ax, [*marks.values()], [*marks])
     finish(ax)
@@ -176,7 +176,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
 def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
-    Above zero are heads that have the role after pruning: those that had it (stayed) and those that had not (new).
+    Above zero are heads that have the role after pruning: those that had it (kept) and those that had not (new).
     Below zero are heads that had it and lost it, or were pruned.
 
     Args:

@@ -29,9 +29,9 @@ DRAWING = ("headroles", "matplotlib", "seaborn")
 DRAWN = (  # files that `plot` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
-    *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
-    *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
-    *("budget-*.png", "role-tests-*.png", "relate.png", "odds.png", "predictors.png", "drift-*.png"),
+    *("sparsity-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
+    *("weight-change-*.png", "compare-pruning.png", "efficiency.png", "dynamics.png", "settling.png"),
+    *("budget-*.png", "role-tests-*.png", "relate.png", "survival-odds.png", "predictors.png", "role-changes-*.png"),
 )
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
@@ -182,7 +182,7 @@ def _roles(name: str, load: Load) -> Iterator[Figure]:
 def _effects(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     yield from _each_kind(name, table, plots.ablation, _kinds(table))
-    if "-single-" in name:
+    if "-head-" in name:
         yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
 
 
@@ -218,7 +218,7 @@ def _compensation(name: str, load: Load) -> Iterator[Figure]:
 
 def _contest(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    yield Figure(name, partial(plots.contest, table, load("contest-seeds"), label=_measured(table)))
+    yield Figure(name, partial(plots.contest, table, load("compare-pruning-seeds"), label=_measured(table)))
 
 
 def _dynamics(name: str, load: Load) -> Iterator[Figure]:
@@ -267,11 +267,11 @@ DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
         "role-": _tests,
         "budget-": _whole(plots.budget),
     },
-    **{"curves-": _whole(plots.curves, labelled=True, along="share"), "sizes-": _sizes, "survival-": _survival},
-    **{"functions-": _functions, "gates-": _whole(plots.gates, along="step"), "compensation-": _compensation},
-    **{"contest": _contest, "efficiency": _whole(plots.efficiency, along="share"), "dynamics-curves": _dynamics},
-    **{"drift-": _drift},
-    **{"relate": _whole(plots.relation, column="auc"), "odds": _odds},
+    **{"curves-": _whole(plots.curves, labelled=True, along="share"), "sparsity-": _sizes, "survival-": _survival},
+    **{"functions-": _functions, "gates-": _whole(plots.gates, along="step"), "weight-change-": _compensation},
+    **{"compare-pruning": _contest, "role-changes-": _drift, "dynamics-curves": _dynamics},
+    **{"efficiency": _whole(plots.efficiency, along="share")},
+    **{"relate": _whole(plots.relation, column="auc"), "survival-odds": _odds},
     **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},
 }
 

@@ -10,7 +10,7 @@ from headroles.tables.declared import RANKINGS, declared, harm, metric_of, quali
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 UNITS = {
-    "rest": "all other heads of its layer are ablated",
+    "all_but_one": "all other heads of its layer are ablated",
     "group": "the heads that share its key-value head are ablated",
     "layer": "its whole layer is ablated",
     "kind": "all heads of its kind are ablated",
@@ -125,13 +125,13 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
 def direction(matters: str, outcome: object) -> str:
     """Return which values of an outcome mean that a head matters more, in words; of effects, what is harm."""
     known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
-    if matters in known and Column.parse(outcome).metric is not None and unit_of(outcome) != "rest":
+    if matters in known and Column.parse(outcome).metric is not None and unit_of(outcome) != "all_but_one":
         return harmful(more=matters == "higher")
     return known.get(matters, "direction not known")
 
 
 def unit_of(effect: object) -> str | None:
-    """Return what an effect of ablation is of, if it is not the head alone: rest, group, layer or kind."""
+    """Return what an effect of ablation is of, if it is not the head alone: all_but_one, group, layer or kind."""
     return next((word for word in Column.parse(effect).words if word in UNITS), None)
 
 
@@ -227,8 +227,8 @@ def _ablation(column: Column, signature: str) -> Words:
     known, unit = quality(metric, signature), unit_of(column)
     change = "the head is ablated" if unit is None else UNITS[unit]
     needed = "Larger" if harm(column, signature) > 0 else "More negative"
-    matters = "its layer loses more without the others" if unit == "rest" else "matters more"
+    matters = "its layer loses more without the others" if unit == "all_but_one" else "matters more"
     others = "".join(f" ({word})" for word in rest if word not in UNITS)
-    what = "" if unit is None else ", kept alone" if unit == "rest" else f" of its {unit}"
+    what = "" if unit is None else ", kept alone" if unit == "all_but_one" else f" of its {unit}"
     label = f"effect on {known.title}{what}{others}"
     return Words(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")

@@ -27,7 +27,7 @@ def contest(
 
     Args:
         table: Table `contest` of `hr.compare_pruning`: means with 95 % intervals. Dotted lines are the whole model.
-        seeds: Table `contest-seeds` of `hr.compare_pruning`; each seed is a small mark.
+        seeds: Table `compare-pruning-seeds` of `hr.compare_pruning`; each seed is a small mark.
         label: Name of the metric.
         axes: Axes to draw on, one per number of heads; by default those of a new figure.
 

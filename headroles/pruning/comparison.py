@@ -73,8 +73,8 @@ def compare_pruning(
         scored: Number of examples in the sample on which heads are ranked.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         n_resamples: Bootstrap resamples of the examples.
-        study: Study or folder that keeps the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which
-            heads stay), and finished runs.
+        study: Study or folder that keeps the tables `compare-pruning`, `compare-pruning-seeds` (each seed) and
+            `compare-pruning-heads` (which heads stay), and finished runs.
 
     Returns:
         A table with a row per strategy, number of heads and retraining.
@@ -102,7 +102,7 @@ def compare_pruning(
         scored=scored,
     )
     trials.check(handle)
-    trials.claim("contest")
+    trials.claim("compare-pruning")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
@@ -121,10 +121,10 @@ def compare_pruning(
         }
         for run, draw in zip(runs, draws, strict=True)
     )
-    kept.save("contest-seeds", signed(by_seed, trials.key, trials.signature))
-    kept.save("contest-heads", _survivors(work, runs))
+    kept.save("compare-pruning-seeds", signed(by_seed, trials.key, trials.signature))
+    kept.save("compare-pruning-heads", _survivors(work, runs))
     table = signed(_summary(by_seed, draws), trials.key, trials.signature, f"resamples:{n_resamples}")
-    return kept.save("contest", table)
+    return kept.save("compare-pruning", table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class _Work:
         key = f"{frame.holding(recipe=self.trials.key)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
-            ranked = table["turn"].dropna().sort_values().index
+            ranked = table["order"].dropna().sort_values().index
             return pruned_first([(kind, layer, head) for kind, layer, head in ranked], count)
 
         def learnt() -> pd.DataFrame:
@@ -211,7 +211,7 @@ class _Work:
         context = RankingContext(handle.model, handle.tokenizer, Corpus(corpus.name, tuple(sample)), self.among, seed)
         ranked = strategy.order(context)
         turns = pd.Series(range(1, len(ranked) + 1), index=pd.MultiIndex.from_tuples(ranked), dtype=float)
-        return frame.table({"turn": turns.reindex(handle.index).to_numpy()}, handle.index, self.trials.key)
+        return frame.table({"order": turns.reindex(handle.index).to_numpy()}, handle.index, self.trials.key)
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def efficiency(
     Returns:
         A table with a row per share, way ("gates": masked; "cut": removed) and batch size.
 
-        - closed: number of masked or removed heads.
+        - masked: number of masked or removed heads.
         - parameters, bytes: size of the weights.
         - flops: operations of the matrix products of one forward.
         - speed, speed.sd: examples per second, and their standard deviation over the repeats.
@@ -91,7 +91,7 @@ def efficiency(
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 variant = make()
                 forward = _Forward(variant, inputs, handle.head_mask(ranked[:count]) if way == "gates" else None)
-                row = {"share": share, "closed": count, "way": way, "batch": batch} | _size(variant.model)
+                row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(variant.model)
                 flops = _flops(forward)
                 rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)

@@ -107,7 +107,7 @@ def prune(
         - survival[STRATEGY HEADS KINDS]: 1 for a head that stays, 0 for a pruned one. With the unit "group" it is
           survival[STRATEGY group GROUPS KINDS].
         - .open: P(gate != 0), with learned gates.
-        - .turn: when the head is pruned, from 1, with a ranking.
+        - .order: when the head is pruned, from 1, with a ranking.
 
     Raises:
         ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
@@ -280,7 +280,7 @@ def _by_ranking(
     pruned = {head for first in pruned_first(ordered, count, at_least) for head in together[first]}
     survival = [0.0 if head in pruned else 1.0 for head in index]
     turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
-    return frame.table({label: survival, f"{label}.turn": turn}, index, provenance)
+    return frame.table({label: survival, f"{label}.order": turn}, index, provenance)
 
 
 def _by_gates(

@@ -76,7 +76,7 @@ def sparsity_sweep(
         tune: Options of `train`.
         n_resamples: Bootstrap resamples of the examples.
         max_tokens: Tokens in one forward pass when the metric and scores are measured.
-        study: Study or folder that keeps the tables: `sizes-STRATEGY[-KINDS]`, the returned one; `survival-...`, a
+        study: Study or folder that keeps the tables: `sparsity-STRATEGY[-KINDS]`, the returned one; `survival-...`, a
             column per size; with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and
             `functions-...`.
         output: Folder for the pruned and trained models, each saved in a folder named by its number of heads; `load`
@@ -110,7 +110,7 @@ def sparsity_sweep(
     given: Any = {"strategy": chosen} | ({} if options["seed"] == seed else {"selection_seed": seed})
     trials = Trials(*what, kinds=kinds, tune=options, max_tokens=max_tokens, **given)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
-    kept.remove(trials.claim(f"sizes-{name}"))
+    kept.remove(trials.claim(f"sparsity-{name}"))
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
@@ -129,7 +129,7 @@ def sparsity_sweep(
         table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
         kept.save(f"functions-{name}", table)
     sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
-    return kept.save(f"sizes-{name}", sizes)
+    return kept.save(f"sparsity-{name}", sizes)
 
 
 @dataclass

@@ -38,7 +38,7 @@ def weight_change(
         before: The model before fine-tuning.
         after: The model after it, which may lack pruned heads; heads of the same number are compared.
         seed: Seed of the fine-tuning, which names the table in the study.
-        study: Study or folder that keeps the table as `compensation-SEED`, and with at least three seeds, as
+        study: Study or folder that keeps the table as `weight-change-SEED`, and with at least three seeds, as
             `uniformity`, whether all heads change alike.
 
     Returns:
@@ -56,7 +56,7 @@ def weight_change(
     first, last = HeadModel(before), HeadModel(after)
     if study is not None:
         kept = study_at(study)
-        kept.claim(f"compensation-{seed}", frame.sign(before=first.weights))
+        kept.claim(f"weight-change-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
@@ -71,8 +71,8 @@ def weight_change(
     names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
     table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
     if study is not None:
-        kept.save(f"compensation-{seed}", table)
-        seeds = [kept.load(name) for name in kept.names() if re.fullmatch(r"compensation--?\d+", name)]
+        kept.save(f"weight-change-{seed}", table)
+        seeds = [kept.load(name) for name in kept.names() if re.fullmatch(r"weight-change--?\d+", name)]
         if len(seeds) >= 3 and all(seed.index.equals(index) for seed in seeds):
             kept.save("uniformity", alike(seeds))
     return table

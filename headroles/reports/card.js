@@ -111,7 +111,7 @@ function gateLine(pruning, row) {
   const values = (part, name, decimals) => pruning.sizes.filter((size) => size[part]?.[row] !== null && size[part] !== undefined).map((size) => `${number(size[part][row], decimals)} ${name(size)}`);
   if (pruning.fate[row] === null) return null;
   const open = values("open", (size) => `(${size.size})`, 2);
-  const turns = values("turn", (size) => `(${size.size} left)`, 0);
+  const turns = values("order", (size) => `(${size.size} left)`, 0);
   const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `Pruned as number ${turns.join(", ")}.` : ""].filter(Boolean);
   return texts.length ? make("span", { class: "small block", text: texts.join(" ") }) : null;
 }

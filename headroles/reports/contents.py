@@ -101,7 +101,7 @@ def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, A
         pruning = collected.setdefault((strategy, *kinds), entry | {"sizes": []})
         size = int(along(left, prunable).sum()) if pruned.heads is None else pruned.heads
         extras: dict[str, Any] = {
-            part: numbers(along(column.parts[part], index)) for part in ("open", "turn") if part in column.parts
+            part: numbers(along(column.parts[part], index)) for part in ("open", "order") if part in column.parts
         }
         pruning["sizes"].append({"size": size, "held": [int(value) for value in left], **extras})
     for pruning in collected.values():

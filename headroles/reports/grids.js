@@ -146,8 +146,8 @@ function badge(tag, text, family, options = {}) {
 const TESTED = [ // of the tests of roles, where there are any
   ["whole", "its role is what the head does: the pattern alone costs less than removal and than other attention, saves at least half, and applies to at least half of the tokens"],
   ["part", "its role is a part of what it does"],
-  ["other", "it has the pattern, and does something else"],
-  ["open", "not tested, undecided, of too few places, or of a head that does not matter here"],
+  ["other", "has the pattern, but the pattern does not explain it"],
+  ["open", "not tested, undecided, of too few places, or of a head without a measurable effect"],
 ];
 
 const isCrowded = (kind) => isDeep(kind) || own(kind).length > MANY;

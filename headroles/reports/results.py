@@ -84,7 +84,7 @@ def curves(tables: Iterable[Table]) -> list[Entry]:
     """Collect the curves of cumulative ablation, a line per ranking."""
     entries: list[Entry] = []
     for table in (table for table in tables if table.kind.part == "curves"):
-        parts = ["closed", "share", "value", *BOUNDS]
+        parts = ["masked", "share", "value", *BOUNDS]
         needs(table.frame, {"order", *parts}, "hr.ablation_curve")
         signature = table.signatures.get("value", "")
         lines = [

@@ -14,7 +14,7 @@ from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.study import Study
 
 PARTS = (  # companions of a column `c`, such as `c.low`
-    *("low", "high", "p", "holm", "bh", "examples", "words", "open", "turn", "value", "stability"),
+    *("low", "high", "p", "holm", "bh", "examples", "words", "open", "order", "value", "stability"),
     *("baseline", "baseline.low", "baseline.high"),
 )
 Studies = Study | str | Path | Iterable[Study | str | Path]

@@ -10,9 +10,8 @@ from headroles.tables.frame import KINDS
 
 VARIANTS = ("norm", "nosink")  # follow the name of a score or role: confidence-norm by norms, position-nosink[-1]
 ENDS = ("", ".low", ".high")  # a number and the ends of its interval
-ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
 _COLUMN = re.compile(r"([^.\[]+)(?:\[([^\]]*)\])?(?:\.(.+))?")
-_PICKED = ("turn", "size")  # suffixes of columns that are measurements of their own
+_PICKED = ("order", "size")  # suffixes of columns that are measurements of their own
 _SEED = re.compile(r" seed (\d+)$")
 
 
@@ -29,9 +28,8 @@ class Column(NamedTuple):
     """Name of a column, `name[detail].suffix`: `str` gives it back.
 
     `ablation[loss].low` is the lower end of `ablation[loss]`, and `syntax[nsubj dep>head].baseline.low` that of a
-    baseline. A role is a column as well: `positional[-1].stability`. `ablation[loss rest]` is measured with
-    `unit="all_but_one"`: the *rest* of the layer is ablated, and the head is kept alone. The older words of `ON_DISK`
-    stand in the names of columns and tables, so that tables of earlier versions are the same.
+    baseline. A role is a column as well: `positional[-1].stability`. `ablation[loss all_but_one]` is measured with
+    `unit="all_but_one"`: the other heads of the layer are ablated.
     """
 
     name: str
@@ -56,7 +54,7 @@ class Column(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The words of the detail: loss and rest of `ablation[loss rest]`."""
+        """The words of the detail: loss and all_but_one of `ablation[loss all_but_one]`."""
         return self.detail.split(" ") if self.detail else []
 
     @property
@@ -184,35 +182,38 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("interactions-", "hr.shapley_interactions", one_model=True),
         Table("agreement", "hr.agreement", derived=True),
         Table("correlations", "hr.score_correlations"),
-        Table("sizes-", "hr.sparsity_sweep", "sparsity-sweep", one_model=True, part="sizes"),
+        Table("sparsity-", "hr.sparsity_sweep", "sparsity-sweep", one_model=True, part="sizes"),
         Table("survival-", "hr.prune", "prune", one_model=True, part="prunings", is_outcome=True),
         Table("survival", "hr.prune", one_model=True),
         Table("gates", "hr.prune"),
         Table("gates-", "hr.sparsity_sweep", "sparsity-sweep", part="gates"),
         Table("functions-", "hr.sparsity_sweep", "sparsity-sweep"),
-        Table("contest-", "hr.compare_pruning", "compare-pruning", one_model=True),
-        Table("compensation-", "hr.weight_change"),
+        Table("compare-pruning-", "hr.compare_pruning", "compare-pruning", one_model=True),
+        Table("weight-change-", "hr.weight_change"),
         Table("uniformity", "hr.weight_change"),
         Table("efficiency", "hr.efficiency", one_model=True),
         Table("dynamics-", "hr.dynamics"),
         Table("stability", "hr.stability"),
         Table("relate", "hr.relate", "relate", one_model=True, derived=True, part="relate"),
-        Table("odds", "hr.survival_odds", "relate", derived=True),
+        Table("survival-odds", "hr.survival_odds", "relate", derived=True),
         Table("predictors", "hr.predict_outcome", "relate", derived=True),
-        Table("drift-", "hr.role_changes", "relate", derived=True),
+        Table("role-changes-", "hr.role_changes", "relate", derived=True),
     )
 }
 _UNKNOWN = Table("", "")
 
 
 def stem_of(name: str) -> str:
-    """Return the first word of a table's name: ablation of `ablation-loss-single-zero`."""
-    return name.partition("-")[0]
+    """Return the registered beginning of a table's name: role-changes of `role-changes-l0`; else its first word."""
+    known = {stem.removesuffix("-") for stem in TABLES}
+    return max(
+        (stem for stem in known if name == stem or name.startswith(f"{stem}-")), key=len, default=name.partition("-")[0]
+    )
 
 
 def after_stem(name: str) -> str:
     """Return the other words of a table's name."""
-    return name.partition("-")[2]
+    return name.removeprefix(stem_of(name)).removeprefix("-")
 
 
 def table_of(name: str) -> Table:

@@ -61,7 +61,7 @@ def kept_heads(text: str) -> pd.Series[float] | None:
             frame.parsed_head(part)
         return None
     table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "turn")]
+    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "order")]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
     if name in columns:

@@ -425,7 +425,7 @@ def _score(table: pd.DataFrame, column: str) -> str | None:
 
 
 def _model(text: str) -> tuple[str, ...]:
-    """Digest of the weights in a cache key or signature; of `compensation`, of the weights before."""
+    """Digest of the weights in a cache key or signature; of `weight-change`, of the weights before."""
     return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
 
 

@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = _FILE["options"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     name: (row["architecture"], row["options"]) for name, row in _FILE["variants"].items()
 }
-AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
+AREAS = ("scores", "ablation", "relevance", "pruning", "removal")
 WORST = ("no", "refused", "yes", "not asked")  # results of a check: an area has the worst of its checks
 LARGEST = 50_000_000  # parameters: not all options are named after what they are the size of
 LONGEST = 160  # characters of a reason

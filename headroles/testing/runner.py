@@ -49,7 +49,7 @@ CHECKS: dict[str, Check] = {
     "conserved": Check("relevance", checks.conserved, checks.RESIDUE),
     "slopes": Check("pruning", checks.head_gradients, checks.SLOPE),
     "chosen": Check("pruning", checks.chosen, 0),
-    "cut": Check("shrinking", checks.cut, 1e-4),
+    "cut": Check("removal", checks.cut, 1e-4),
 }
 
 
@@ -72,7 +72,7 @@ def check_model(
             memory once.
 
     Returns:
-        A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or shrinking. `holds` is
+        A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or removal. `holds` is
         "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
         something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
         `why` the reason unless `holds` is "yes".

@@ -58,7 +58,7 @@ def dynamics(
 
     Returns:
         Two tables. `curves`, kept as `dynamics-curves`, has a row per checkpoint and number of ablated heads, the least
-        important first: `epoch`, `step`, `closed`, `share`, `value` with `low` and `high`, and `kept`, the share of the
+        important first: `epoch`, `step`, `masked`, `share`, `value` with `low` and `high`, and `kept`, the share of the
         intact model's value at that checkpoint. `order`, kept as `dynamics-order`, has a row per checkpoint: Spearman's
         correlation of importance with that at the last one, over `all` heads and `within` layers, with intervals; the
         number of heads with each family of roles; and the share of the last checkpoint's roles that are assigned.
@@ -76,7 +76,7 @@ def dynamics(
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
-    whole = curves[curves["closed"] == 0].set_index("step")["value"]
+    whole = curves[curves["masked"] == 0].set_index("step")["value"]
     curves["kept"] = curves["value"] / curves["step"].map(whole)
     order = pd.DataFrame(
         {"epoch": epoch, "step": step} | _agreement(table, tables[-1])

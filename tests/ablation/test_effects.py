@@ -23,7 +23,7 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import BLEU, METRICS, ChrF, Loss
 from headroles.ablation.significance import best
-from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
+from headroles.ablation.units import REPLACEMENTS, UNITS
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import holm
 from headroles.data.corpus import Corpus, Sentence, partners
@@ -56,7 +56,7 @@ def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
     close(table[name], expected, size=intact, operations=roundings)
     assert list(table.index) == list(families.head_index(model))
     fields = frame.provenance(table, name).split("|")
-    said = {f"intact:{intact:.6g}", f"plan:{on_disk(unit)}", f"fill:{on_disk(replacement)}", "examples:6"}
+    said = {f"intact:{intact:.6g}", f"unit:{unit}", f"replacement:{replacement}", "examples:6"}
     assert said <= set(fields)
 
 
@@ -142,8 +142,10 @@ def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_her
 def test_a_head_alone_in_its_layer_has_no_rest():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
     table = ablate(model, tokens_of("gpt2"), corpus(4), unit="all_but_one", n_resamples=20)
-    assert (table[["ablation[loss rest]", "ablation[loss rest].low", "ablation[loss rest].high"]] == 0).all(axis=None)
-    assert (table["ablation[loss rest].p"] == 1).all()
+    assert (
+        table[["ablation[loss all_but_one]", "ablation[loss all_but_one].low", "ablation[loss all_but_one].high"]] == 0
+    ).all(axis=None)
+    assert (table["ablation[loss all_but_one].p"] == 1).all()
 
 
 @pytest.mark.slow
@@ -309,13 +311,13 @@ def values_of(table):
 def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
     study = Study(tmp_path)
     table = kept(study)
-    assert study.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]
+    assert study.names() == ["ablation-loss-head-zero", "examples-loss-head-zero"]
     expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), n_resamples=20)
     pd.testing.assert_frame_equal(values_of(table), values_of(expected))
     assert table.attrs["signatures"] == expected.attrs["signatures"]
     model = zoo.tiny("gpt2")
     found = sweep(model, tokens_of("gpt2"), corpus(6), singles(model), Loss())
-    equal(ExampleStats.of(study.load("examples-loss-single-zero"), Loss()), found)
+    equal(ExampleStats.of(study.load("examples-loss-head-zero"), Loss()), found)
 
 
 @pytest.mark.slow
@@ -326,7 +328,7 @@ def test_other_statistics_of_a_study_need_no_model(unit, precision, tmp_path):
     study, options = Study(tmp_path), {"unit": unit, "precision": precision}
     kept(study, **options)
     before = tables(tmp_path)
-    end = f"loss-{on_disk(unit)}-zero{'-precision=1.5' if precision > 1 else ''}.parquet"
+    end = f"loss-{unit}-zero{'-precision=1.5' if precision > 1 else ''}.parquet"
     options |= {"n_resamples": 50} | ({"seed": 1} if precision == 1 else {})  # which otherwise draws examples
     with broken():
         told = kept(study, zoo.tiny("gpt2"), **options)
@@ -340,7 +342,7 @@ def test_other_statistics_of_a_study_need_no_model(unit, precision, tmp_path):
 def test_a_study_keeps_the_best_heads_of_all_but_one(tmp_path):
     study, model = Study(tmp_path), zoo.tiny("marian")
     kept(study, name="marian", unit="all_but_one", metric="agreement", seed=3)
-    names = {f"{name}-agreement-rest-zero" for name in ("ablation", "examples")}
+    names = {f"{name}-agreement-all_but_one-zero" for name in ("ablation", "examples")}
     assert set(study.names()) == names | {"best-agreement-zero", "best-agreement-zero-halves"}
     variants = closing("marian", "all_but_one")
     found = sweep(model, tokens_of("marian"), corpus(6), variants, METRICS["agreement"])
@@ -451,7 +453,7 @@ def test_single_heads_as_sets_are_those_of_ablate():
 
 def test_a_table_of_sets_says_what_was_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(sets(seed=2), "ablation[loss].p").split("|"))
-    expected = {"corpus": "letters", "text": corpus(6).hash, "examples": "6", "fill": "zero", "resamples": "50"}
+    expected = {"corpus": "letters", "text": corpus(6).hash, "examples": "6", "replacement": "zero", "resamples": "50"}
     assert expected | {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"} == {
         name: fields[name] for name in [*expected, "seed", "intact"]
     }

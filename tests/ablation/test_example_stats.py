@@ -98,8 +98,8 @@ def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
 def test_a_table_of_examples_names_what_is_in_it(tmp_path):
     found = measured(np.ones(3), np.zeros((2, 3)))
     table = load_table(save_table(found.table(), tmp_path / "examples.parquet"))
-    assert list(table) == ["closed", "example", "sum", "steps"]
-    assert table["closed"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
+    assert list(table) == ["masked", "example", "sum", "steps"]
+    assert table["masked"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
     assert table["example"].tolist() == [0, 1, 2] * 3
     assert {text.partition("|")[0] for text in table.attrs["signatures"].values()} == {"too_long:0"}
 

@@ -518,9 +518,9 @@ def test_statistics_and_predictions_are_kept_and_read_again(tmp_path):
     study, options = Study(tmp_path), {"precision": 1.5, "n_resamples": 50}
     given = *CASES["loss"]()[:2], corpus(100)
     table = hr.ablate(*given, study=study, **options)
-    assert sorted(study.names()) == [f"{name}-loss-single-zero-precision=1.5" for name in ("ablation", "examples")]
+    assert sorted(study.names()) == [f"{name}-loss-head-zero-precision=1.5" for name in ("ablation", "examples")]
     pd.testing.assert_frame_equal(table, hr.ablate(*given, **options), check_exact=True)
-    kept = ExampleStats.of(study.load("examples-loss-single-zero-precision=1.5"), Loss())
+    kept = ExampleStats.of(study.load("examples-loss-head-zero-precision=1.5"), Loss())
     again = effects(kept, n_resamples=50).columns
     for end, values in again.items():
         np.testing.assert_array_equal(values, table[f"ablation[loss precision=1.5]{end}"])

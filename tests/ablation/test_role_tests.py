@@ -140,9 +140,14 @@ def test_a_pattern_of_few_tokens_is_a_part_of_what_a_head_does(agreement):
 def test_a_pattern_that_saves_no_more_than_removal_there_is_no_part(agreement):
     """A head that is removed where its pattern applies, and not elsewhere, costs less than a removed head, too."""
     row = agreement.loc[("dec-self:0:0", "previous")]
-    of_few = {**row, "applies": 0.05, "p.there.holm": 0.2}
+    of_few = {**row, "applies": 0.05, "p.removed_local.holm": 0.2}
     assert role_tests._verdict(pd.Series(of_few)) == VERDICTS[4]
-    assert role_tests._verdict(pd.Series({**of_few, "there": row["own"] - 1, "p.there.holm": 0.01})) == VERDICTS[2]
+    assert (
+        role_tests._verdict(
+            pd.Series({**of_few, "removed_local": row["role_pattern"] - 1, "p.removed_local.holm": 0.01})
+        )
+        == VERDICTS[2]
+    )
 
 
 def test_a_cost_that_only_the_correction_leaves_open_is_undecided(agreement):
@@ -178,16 +183,16 @@ def test_no_head_of_an_untrained_model_is_what_a_role_says(case):
     assert (
         table["explained"][~little] > 0.5
     ).all()  # a share of the cost of removal alone would have called it their role
-    assert (table["uniform"] < table["own"]).all()
+    assert (table["uniform"] < table["role_pattern"]).all()
 
 
 def test_the_provenance_names_the_patterns(table):
-    assert dict(fields(hr.provenance(table, "own")))["patterns"] == "Previous()"
+    assert dict(fields(hr.provenance(table, "role_pattern")))["patterns"] == "Previous()"
 
 
 def test_few_examples_leave_undecided(planted, case):
     table = hr.test_roles(planted, case.tokenizer, texts(case, 6), ROLES, metric="agreement", n_resamples=200)
-    assert table["own"].iloc[0] < table["removed"].iloc[0]
+    assert table["role_pattern"].iloc[0] < table["removed"].iloc[0]
     assert set(table["verdict"]) == {"too few places"}
 
 
@@ -219,7 +224,7 @@ def test_patterns_that_are_learnt_by_layer_are_tested(planted, case):
 
 def test_a_head_that_attends_elsewhere_is_not_explained(agreement):
     row = agreement.loc[("dec-self:0:2", "previous")]
-    assert row["own"] > 0
+    assert row["role_pattern"] > 0
     assert row["verdict"] == VERDICTS[2]
     assert not row["explained"] > 0.5
 
@@ -261,12 +266,12 @@ def test_costs_are_those_of_a_slow_loop(planted, case, table):
         removed = loop(planted, corpus, [head], None).mean() - intact
         own = loop(planted, corpus, [head], one_earlier).mean() - intact
         assert row["removed"] == pytest.approx(removed, abs=1e-5)
-        assert row["own"] == pytest.approx(own, abs=1e-5)
+        assert row["role_pattern"] == pytest.approx(own, abs=1e-5)
         there = loop(planted, corpus, [head], None, first=1).mean() - intact  # the first token has none before it
         assert abs(there - removed) > 1e-4
-        assert row["there"] == pytest.approx(there, abs=1e-5)
+        assert row["removed_local"] == pytest.approx(there, abs=1e-5)
     together = loop(planted, corpus, [EXACT, SILENT, ELSEWHERE], one_earlier).mean() - intact
-    assert table.loc[("all 3", "previous"), "own"] == pytest.approx(together, abs=1e-5)
+    assert table.loc[("all 3", "previous"), "role_pattern"] == pytest.approx(together, abs=1e-5)
 
 
 def test_wrong_is_the_mean_of_patterns_of_the_same_sharpness(planted, case, table):
@@ -295,13 +300,22 @@ def test_roles_of_a_table_and_a_study(planted, case, tmp_path, monkeypatch):
 def test_a_head_with_two_roles_has_a_row_of_each(planted, case):
     table = hr.test_roles(planted, case.tokenizer, texts(case, 8), {EXACT: [Previous(), First()]}, n_resamples=10)
     assert list(table.index)[:2] == [("dec-self:0:0", "previous"), ("dec-self:0:0", "first")]
-    assert table["own"].nunique() > 1
+    assert table["role_pattern"].nunique() > 1
 
 
 def test_heads_alone_have_rows_and_sets_are_of_all_heads(planted, case, table):
     some = hr.test_roles(planted, case.tokenizer, texts(case), ROLES, alone=[EXACT], n_resamples=200)
     assert list(some.index) == [("dec-self:0:0", "previous"), ("all 3", "previous")]
-    costs = ["removed", "mean", "uniform", "own", "wrong", "own.low", "own.high", "p.own"]  # Holm's are of fewer rows
+    costs = [
+        "removed",
+        "mean",
+        "uniform",
+        "role_pattern",
+        "wrong",
+        "role_pattern.low",
+        "role_pattern.high",
+        "p.role_pattern",
+    ]  # Holm's are of fewer rows
     pd.testing.assert_frame_equal(some[costs], table.loc[some.index, costs], rtol=1e-6, atol=1e-7)
     none = hr.test_roles(planted, case.tokenizer, texts(case, 8), ROLES, alone=(), n_resamples=10)
     assert list(none.index) == [("all 3", "previous")]
@@ -312,7 +326,7 @@ def test_heads_alone_have_rows_and_sets_are_of_all_heads(planted, case, table):
 def test_sharp_attention_to_a_wrong_place_costs_more_than_no_head(planted, case):
     table = hr.test_roles(planted, case.tokenizer, texts(case), {ELSEWHERE: Offset(0)}, metric="agreement")
     row = table.loc[("dec-self:0:2", "offset=0")]
-    assert row["own"] > row["removed"] > 0
+    assert row["role_pattern"] > row["removed"] > 0
     assert row["explained"] <= row["explained.high"] < 0
     assert row["verdict"] == VERDICTS[2]
 

@@ -152,7 +152,7 @@ def test_effects_chosen_and_measured_on_the_same_examples_are_biased_and_on_halv
 
 def test_the_best_say_how_they_were_chosen():
     table = best(alone(), INDEX, halves=True, n_resamples=10, seed=4)
-    expected = "a:1|b:2|plan:rest|halves:True|resamples:10|seed:4"
+    expected = "a:1|b:2|unit:all_but_one|halves:True|resamples:10|seed:4"
     assert {frame.provenance(table, name) for name in table} == {expected}
 
 

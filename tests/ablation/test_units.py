@@ -29,8 +29,8 @@ def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own
     options = {"metric": "agreement", "n_resamples": 0}
     both = hr.join(*(hr.ablate(*given, replacement=each, **options) for each in ("uniform", Uniform())))
     word, pattern = "ablation[agreement uniform]", "ablation[agreement pattern=uniform]"
-    assert "|fill:uniform|" in hr.provenance(both, word)
-    assert "|fill:pattern=uniform|" in hr.provenance(both, pattern)
+    assert "|replacement:uniform|" in hr.provenance(both, word)
+    assert "|replacement:pattern=uniform|" in hr.provenance(both, pattern)
     assert not np.allclose(both[word], both[pattern], atol=0.01)
 
 
@@ -58,7 +58,7 @@ def test_sets_have_no_unit():
 def test_a_study_keeps_sets_by_their_heads(tmp_path):
     study = hr.Study(tmp_path)
     first = hr.ablate(*given(), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
-    assert study.names() == ["examples-sets-loss-single-zero", "sets-loss-single-zero"]
+    assert study.names() == ["examples-sets-loss-head-zero", "sets-loss-head-zero"]
     again = hr.ablate(*given(), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
     assert again.to_numpy().tolist() == first.to_numpy().tolist()
     other = hr.ablate(*given(), sets={"mine": HEADS}, n_resamples=20, study=study)

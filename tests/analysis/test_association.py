@@ -147,11 +147,11 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
     where = index(layers=2, many=4, kinds=("enc-self", "cross"))
     n, random = len(where), np.random.default_rng(0)
     names = ["ablation[loss]", "ablation[loss].p", "importance", "importance.low", "confidence", "relevance[cp].size"]
-    names += ["survival[l0 8 cross]", "survival[l0 8 cross].open", "survival[importance 8].turn", "attribution[ig]"]
+    names += ["survival[l0 8 cross]", "survival[l0 8 cross].open", "survival[importance 8].order", "attribution[ig]"]
     out = frame.table({name: random.random(n) for name in names}, where, "s")
     found = hr.relate(told(where, rarity=random.random(n)), out, n_resamples=5, n_permutations=9).set_index("outcome")
     assert found.index.tolist() == [
-        "ablation[loss]", "importance", "relevance[cp].size", "survival[l0 8 cross]", "survival[importance 8].turn",
+        "ablation[loss]", "importance", "relevance[cp].size", "survival[l0 8 cross]", "survival[importance 8].order",
         "attribution[ig]",
     ]  # fmt: skip
     both = found["with"] + found["without"]
@@ -348,9 +348,10 @@ def test_infinite_numbers_are_refused():
 
 def test_which_way_an_outcome_matters():
     expected = {
-        "ablation[loss]": "higher", "ablation[bleu]": "lower", "ablation[loss rest]": "lower",
-        "ablation[bleu rest mean]": "higher", "ablation[accuracy layer early]": "lower", "ablation[own]": "unknown",
-        "survival[l0 12]": "higher", "survival[importance 8].turn": "higher", "importance": "higher",
+        "ablation[loss]": "higher", "ablation[bleu]": "lower", "ablation[loss all_but_one]": "lower",
+        "ablation[bleu all_but_one mean]": "higher", "ablation[accuracy layer early]": "lower",
+        "ablation[own]": "unknown",
+        "survival[l0 12]": "higher", "survival[importance 8].order": "higher", "importance": "higher",
         "relevance[cp].size": "higher", "confidence": "unknown",
     }  # fmt: skip
     assert {name: matters(name) for name in expected} == expected

@@ -21,7 +21,7 @@ def test_drift_counts_who_kept_lost_left_and_took_over():
     left = frame.index({("enc-self", 0): [0, 1, 3, 5]})
     after = told(left, rarity=[1, 0, 1, 0])
     row = hr.role_changes(before, after).iloc[0].drop("role")
-    assert row.to_dict() == {"before": 3, "stayed": 1, "lost": 1, "went": 1, "new": 1, "after": 2}
+    assert row.to_dict() == {"before": 3, "kept": 1, "lost": 1, "removed": 1, "new": 1, "after": 2}
     several = hr.role_changes(before, {6: before, 4: after})
     assert several[["heads", "after"]].to_numpy().tolist() == [[6, 3], [4, 2]]
     with pytest.raises(

@@ -17,7 +17,7 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
     alive = (random.random(24) < 0.5).astype(float)
     scores = {"importance": alive + 0.1 * random.random(24), "confidence": layer, "entropy": [1.0] * 24}
     table = frame.table(scores | {"position[-1]": range(24), "ablation[loss]": range(24)}, where, "s")
-    out = frame.table({"survival[x 12]": alive, "survival[x 12].turn": range(24)}, where, "s")
+    out = frame.table({"survival[x 12]": alive, "survival[x 12].order": range(24)}, where, "s")
     found = hr.predict_outcome(table, out, n_resamples=50, n_permutations=199)
     assert found["score"].tolist() == ["importance", "confidence", "entropy"]
     best, flat, same = (found.iloc[place] for place in range(3))
@@ -28,7 +28,7 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
     assert flat["note"] == "alike within each layer"
     assert np.isnan(flat["p"])
     assert same["note"] == "the score is constant"
-    chosen = {"outcome_columns": ["survival[x 12].turn"], "columns": ["position[-1]"]}
+    chosen = {"outcome_columns": ["survival[x 12].order"], "columns": ["position[-1]"]}
     turns = hr.predict_outcome(table, out, **chosen, n_permutations=99).iloc[0]
     assert turns["spearman"] == turns["within"] == pytest.approx(1)
     assert np.isnan(turns["auc"])

@@ -39,13 +39,18 @@ def studies(tmp_path):
 def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     study = Study(studies / "both")
     found = hr.relate(studies / "one", [studies / "two"], study=study)
-    assert study.names() == ["drift-l0", "odds", "predictors", "relate"]
+    assert study.names() == ["predictors", "relate", "role-changes-l0", "survival-odds"]
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]", "survival[l0 10 cross]"]
     alone = hr.relate(load_table(studies / "one/roles.parquet"), load_table(studies / "one/heads.parquet"))
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
-    assert {path.name for path in hr.plot(study)} == {"drift-l0.png", "odds.png", "predictors.png", "relate.png"}
+    assert {path.name for path in hr.plot(study)} == {
+        "role-changes-l0.png",
+        "survival-odds.png",
+        "predictors.png",
+        "relate.png",
+    }
 
 
 def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
@@ -62,7 +67,7 @@ def test_seeds_are_one_outcome(studies):
     study = Study(studies / "both")
     found = hr.relate(studies / "one", [studies / "seeds.parquet"], study=study).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
-    assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
+    assert set(study.load("survival-odds")["outcome"]) == {"survival[y 24]"}
     hr.relate(studies / "one", [studies / "seeds.parquet"], columns=["importance"], study=study)
     assert study.names() == ["relate"]  # nothing is left of other outcomes
 
@@ -80,11 +85,11 @@ def test_the_forests_show_the_table(studies):
     hr.relate(studies / "one", [studies / "two"], study=study)
     for name, drawing, column in (
         ("relate", hr.plots.relation, "auc"),
-        ("odds", hr.plots.odds, "odds"),
+        ("survival-odds", hr.plots.odds, "odds"),
         ("predictors", hr.plots.predictors, "auc"),
     ):
         table = study.load(name)
-        table = table[~table["term"].str.match("kind|depth")] if name == "odds" else table
+        table = table[~table["term"].str.match("kind|depth")] if name == "survival-odds" else table
         ax = drawing(study.load(name))
         marks = [line for line in ax.lines if line.get_marker() != "None"]
         assert [line.get_xdata()[0] for line in marks] == pytest.approx(table[column].tolist())

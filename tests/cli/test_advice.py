@@ -104,13 +104,13 @@ def test_relations_read_alike_whatever_is_better(tmp_path):
     where = index(layers=2)
     study = hr.Study(tmp_path / "study")
     study.save("roles", told(where, rarity=[1, 1, 0, 0, 1, 0, 0, 0] * 2))
-    study.save("ablation-loss-single-zero", effects(where, loss=range(16), bleu=range(0, -16, -1)))
-    end = run("relate", study.folder, study.folder / "ablation-loss-single-zero.parquet")
+    study.save("ablation-loss-head-zero", effects(where, loss=range(16), bleu=range(0, -16, -1)))
+    end = run("relate", study.folder, study.folder / "ablation-loss-head-zero.parquet")
     titles = [text.strip() for text in end.out.splitlines() if "above 0.5" in text]
     assert titles == [f"ablation[{name}]: above 0.5 the role matters more" for name in ("loss", "bleu")]
     loss, bleu = [text for text in end.out.splitlines() if text.startswith("│ rare")]
     assert loss == bleu
-    table = hr.relate(study, study.folder / "ablation-loss-single-zero.parquet", n_resamples=100)
+    table = hr.relate(study, study.folder / "ablation-loss-head-zero.parquet", n_resamples=100)
     assert table["auc"].sum() == pytest.approx(1)  # the table has the values as they are
 
 

@@ -310,9 +310,9 @@ def test_role_tests_of_a_study(study, model, tmp_path):
     assert {*alone} == {"enc-self:0:0", "enc-self:1:5"}
     assert all(heads in done.out for heads, _ in table.index)
     assert all(verdict in done.out for verdict in table["verdict"])
-    for name in ("removed", "there", "mean", "own", "wrong", "explained"):  # also in a narrow terminal
+    for name in ("removed", "removed_local", "mean", "role_pattern", "wrong", "explained"):  # also in a narrow terminal
         assert f" {name} ┃" in done.out
-    low, high = table.loc[("enc-self:0:0", slice(None)), ["own.low", "own.high"]].iloc[0]
+    low, high = table.loc[("enc-self:0:0", slice(None)), ["role_pattern.low", "role_pattern.high"]].iloc[0]
     assert re.search(rf"\[{low:.3f}\d*, {high:.3f}\d*\]", done.out) is not None
     assert "note: p of removed is from 12 examples" in done.out
 

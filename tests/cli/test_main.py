@@ -535,7 +535,7 @@ def test_the_demo_has_the_option_of_all_commands():
 
 
 ODD = [
-    "a|fill:mean|b",
+    "a|replacement:mean|b",
     "a:b",
     "a,b=c",
     "two\nlines",
@@ -556,7 +556,7 @@ def test_ablation_ends_with_its_table(name):
 
 @pytest.mark.slow
 def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
-    name = "a|b:c,d=e\n[bold] {x} %7C <b> Кошка |fill:mean|weights:0"
+    name = "a|b:c,d=e\n[bold] {x} %7C <b> Кошка |replacement:mean|weights:0"
     place = tmp_path / name
     place.mkdir()
     model = hr.save(learnt(), of_films(), place / f"{name} model")
@@ -574,9 +574,9 @@ def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     for command in commands:
         done = run(*command)
         assert done.code == 0, done.err
-    table = load_table(study[1] / "ablation-accuracy-single-zero.parquet")
+    table = load_table(study[1] / "ablation-accuracy-head-zero.parquet")
     fields = dict(frame.fields(frame.provenance(table, "ablation[accuracy]")))
-    assert (fields["corpus"], fields["metric"], fields["fill"]) == (name, "Accuracy()", "zero")
+    assert (fields["corpus"], fields["metric"], fields["replacement"]) == (name, "Accuracy()", "zero")
     assert fields["model"] == f"{name}/{name} model"
     assert "<b>" not in (place / f"{name}.html").read_text()  # what could be a tag is escaped
 

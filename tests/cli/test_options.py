@@ -89,7 +89,7 @@ def test_repeated_tokens_are_a_corpus_by_their_name(tmp_path):
     assert done.code == 0, done.err
     texts = hr.repeated_tokens(tokenizer, 3, length=20, seed=1)  # twice, and a BOS
     expected = hr.ablate(*hr.load(tmp_path / "model"), texts, n_resamples=2)
-    found = hr.Study(tmp_path / "study").load("ablation-loss-single-zero")
+    found = hr.Study(tmp_path / "study").load("ablation-loss-head-zero")
     assert found["ablation[loss]"].tolist() == pytest.approx(expected["ablation[loss]"].tolist())
     refused = run("ablate", tmp_path / "model", "repeated-tokens", "--chat", *options)
     assert refused == line("--chat is of a corpus that is read: got repeated-tokens; expected a file")

@@ -33,7 +33,7 @@ def test_what_is_made_ends_well(study):
 
 def test_an_artefact_is_printed_with_its_claim_and_verdict_and_ten_rows(tmp_path):
     place = tmp_path / "multi30k-en-de"
-    for name in ("relevance/heads.parquet", "pruning/sizes-l0.parquet"):
+    for name in ("relevance/heads.parquet", "pruning/sparsity-l0.parquet"):
         (place / name).parent.mkdir(parents=True)
         shutil.copy(FIGURES / place.name / name, place / name)
     end = run("reproduce", "voita2019", "fig1b", "--from", place)

@@ -41,7 +41,7 @@ def test_json_of_effects_has_every_head(model, text, tmp_path):
     done = run("ablate", model, text, "--study", tmp_path / "new", "--resamples", 5, "--metric", "agreement", "--json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["tables"][0]["rows"]
-    table = hr.load_table(tmp_path / "new" / "ablation-agreement-single-zero.parquet")
+    table = hr.load_table(tmp_path / "new" / "ablation-agreement-head-zero.parquet")
     assert [row["ablation[agreement]"] for row in rows] == pytest.approx(
         table["ablation[agreement]"].tolist(), rel=1e-14
     )

@@ -70,7 +70,7 @@ def test_ablation_of_groups_is_a_plain_loop():
             for masked in ((), *([group] for group in GROUPS))
         ]
     close(table["ablation[loss group]"], of_heads([value - sums[0] for value in sums[1:]]), size=sums[0], operations=32)
-    assert "plan:group" in hr.provenance(table, "ablation[loss group]")
+    assert "unit:group" in hr.provenance(table, "ablation[loss group]")
     assert table["ablation[loss group].p"].nunique() == 4  # a test for each group, not for each head
 
 
@@ -125,7 +125,7 @@ def test_pruned_groups_are_removed_whole(strategy):
 def test_groups_are_ranked_by_their_own_importance():
     table = hr.score(*given(), hr.Importance(unit="group"), n_resamples=0)
     pruned = hr.prune(*given(), "importance", keep=1, unit="group", remove=False)
-    turn = pruned["survival[importance group 1].turn"]
+    turn = pruned["survival[importance group 1].order"]
     assert turn.tolist() == table["importance[group]"].rank(method="dense").tolist()
 
 

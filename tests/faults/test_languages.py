@@ -264,7 +264,7 @@ def test_two_tokenisations_are_two_columns_and_two_tables(tmp_path):
     words, characters = (table.iloc[:, 0] for table in tables)
     assert [words.name, characters.name] == ["ablation[bleu]", "ablation[bleu-char]"]
     assert not words.equals(characters)
-    assert {"ablation-bleu-single-zero", "ablation-bleu-char-single-zero"} <= {*study.names()}
+    assert {"ablation-bleu-head-zero", "ablation-bleu-char-head-zero"} <= {*study.names()}
     assert {words.name, characters.name} <= {*study.scores()}
     assert "tokenize='char'" in unquote(hr.provenance(tables[1], characters.name))
     assert "tokenize" not in unquote(hr.provenance(tables[0], words.name))  # as before there was a choice

@@ -110,15 +110,15 @@ def test_replicate_makes_every_table_once(data, tmp_path):
     replicate(tmp_path / "study", data, TINY)
     study = hr.Study(tmp_path / "study")
     sizes = {f"{table}-l0{kind}" for table in ("sizes", "survival", "functions") for kind in ("", "-enc-self")}
-    related = {"relate", "odds", "predictors", "drift-l0", "drift-l0-enc-self"}
-    made = {"history", "heads", "offsets", "roles", "conservation-cp", "evaluation-test", "ablation-loss-single-zero"}
+    related = {"relate", "survival-odds", "predictors", "role-changes-l0", "role-changes-l0-enc-self"}
+    made = {"history", "heads", "offsets", "roles", "conservation-cp", "evaluation-test", "ablation-loss-head-zero"}
     assert made | sizes | related | {"gates-l0-3", "gates-l0-enc-self-1", "roles-l0-3"} <= set(study.names())
     tables = {name: study.load(name) for name in study.names()}
-    assert len(tables["heads"]) == len(tables["ablation-loss-single-zero"]) == 6
+    assert len(tables["heads"]) == len(tables["ablation-loss-head-zero"]) == 6
     assert list(tables["history"]["epoch"]) == [1, 2]
     assert list(tables["evaluation-test"].index) == ["loss", "bleu", "chrf"]
-    assert tables["sizes-l0-enc-self"]["heads"].tolist() == [6, 5]
-    assert tables["sizes-l0"]["heads"].tolist() == [6, 3]
+    assert tables["sparsity-l0-enc-self"]["heads"].tolist() == [6, 5]
+    assert tables["sparsity-l0"]["heads"].tolist() == [6, 3]
     assert {"ablation[loss]", "survival[l0 1 enc-self]", "survival[l0 3]"} <= set(tables["relate"]["outcome"])
     assert data.train.hash in frame.provenance(tables["heads"], "rarity")  # rare by what the model was trained on
     model, _ = hr.load(tmp_path / "study-weights" / "model")

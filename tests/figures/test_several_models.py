@@ -37,7 +37,9 @@ def save_model(place, seed):
     for gates in range(2):
         sizes = pd.DataFrame({"heads": [40, 28, 22, 19], "enc-self": [24, 12, 6, 3], "undecided": [0, 1, 2, 1]})
         sizes["value"], sizes["change"] = [30.0 - seed, 28.0, 27.0, 25.0], [0.0, -2.0, -3.0, -5.0]
-        save_table(frame.signed(sizes, "metric:BLEU(beams=1)"), place / f"gates-{gates}" / "sizes-l0-enc-self.parquet")
+        save_table(
+            frame.signed(sizes, "metric:BLEU(beams=1)"), place / f"gates-{gates}" / "sparsity-l0-enc-self.parquet"
+        )
     rows = [
         {"strategy": name, "heads": 24 if name == "all heads" else 6, "tuned": tuned, "seed": draw}
         | {"value": value - 5 * (not tuned) + random.normal() / 4}
@@ -51,7 +53,7 @@ def save_model(place, seed):
     parts |= {f"l0-6-{seed}": (strategies == "l0") & (seeds == seed) for seed in range(3)}
     for part, chosen in parts.items():
         of_part = table[chosen].reset_index(drop=True).assign(**{"seed": 0} if part.startswith("l0") else {})
-        save_table(frame.signed(of_part, "simulated"), place / part / "contest-seeds.parquet")
+        save_table(frame.signed(of_part, "simulated"), place / part / "compare-pruning-seeds.parquet")
     return place
 
 
@@ -86,7 +88,7 @@ def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path
         noise = np.random.default_rng(seed).normal(size=24) / 20
         index = frame.index({(kind, layer): 8 for kind in ("enc-self", "dec-self") for layer in range(3)})
         effects = np.concatenate([survival["positional"] + noise, np.zeros(24)])
-        save_table(frame.table({"ablation[loss]": effects}, index, "x"), place / "ablation-loss-single-zero.parquet")
+        save_table(frame.table({"ablation[loss]": effects}, index, "x"), place / "ablation-loss-head-zero.parquet")
     found = pool_models([tmp_path / folder.name for folder in folders])
     assert found.heads["ablation[loss]"].notna().all()
     table = found.survival.set_index(["analysis", "outcome", "predictor"])["r"]
@@ -115,7 +117,7 @@ def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders
                 table = frame.table({"position[-1]": np.delete(after, pruned)}, left, f"{size} left")
                 save_table(roles(table), place / f"gates-{gates}" / f"roles-l0-enc-self-{size}.parquet")
     found = pool_models(places)
-    counts = found.changes.query("role == 'positional'").groupby("heads")[["stayed", "lost", "went", "new"]].agg(set)
+    counts = found.changes.query("role == 'positional'").groupby("heads")[["kept", "lost", "removed", "new"]].agg(set)
     expected = {24: (3, 1, 0, 2), 12: (2, 1, 1, 2), 6: (1, 1, 2, 1), 3: (0, 1, 3, 1)}
     assert {heads: tuple(numbers.pop() for numbers in row) for heads, row in counts.T.items()} == expected
     assert found.changes.groupby(["model", "gates", "role"]).size().eq(4).all()
@@ -123,10 +125,10 @@ def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders
     rare = found.survival.query("analysis == 'rare words'")
     assert rare["outcome"].tolist() == ["survival[12]", "survival[6]", "survival[3]"]
     assert ((rare["r.low"] < 0) & (rare["r.high"] > 0)).all()
-    half = found.changes.assign(stayed=found.changes["stayed"] - (found.changes["gates"] == "1"))
+    half = found.changes.assign(kept=found.changes["kept"] - (found.changes["gates"] == "1"))
     (ax,) = drift(half[half["role"] == "positional"])
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
-    assert heights["stayed"] == [2.5, 1.5, 0.5, -0.5]
+    assert heights["kept"] == [2.5, 1.5, 0.5, -0.5]
     assert heights["pruned"] == [0, -1, -2, -3]
     plt.close("all")
     (places[-1] / "gates-1" / "roles-l0-enc-self-6.parquet").unlink()
@@ -186,8 +188,10 @@ def test_models_without_controls_are_pooled(folders, tmp_path):
 def test_random_controls_may_be_among_the_others(folders, pooled, tmp_path):
     for folder in folders:
         place = shutil.copytree(folder, tmp_path / folder.name)
-        parts = [load_table(place / part / "contest-seeds.parquet") for part in ("controls", "random")]
-        save_table(frame.signed(pd.concat(parts, ignore_index=True), "x"), place / "controls/contest-seeds.parquet")
+        parts = [load_table(place / part / "compare-pruning-seeds.parquet") for part in ("controls", "random")]
+        save_table(
+            frame.signed(pd.concat(parts, ignore_index=True), "x"), place / "controls/compare-pruning-seeds.parquet"
+        )
         shutil.rmtree(place / "random")
     found = pool_models([tmp_path / folder.name for folder in folders])
     pd.testing.assert_frame_equal(found.differences, pooled.differences)
@@ -196,7 +200,7 @@ def test_random_controls_may_be_among_the_others(folders, pooled, tmp_path):
 def test_one_seed_of_each_control_leaves_the_interval_over_models(folders, tmp_path):
     for folder in folders:
         place = shutil.copytree(folder, tmp_path / folder.name)
-        for path in place.glob("*/contest-seeds.parquet"):
+        for path in place.glob("*/compare-pruning-seeds.parquet"):
             save_table(frame.signed(load_table(path).query("seed == 0").reset_index(drop=True), "x"), path)
     found = pool_models([tmp_path / folder.name for folder in folders])
     values = found.controls.query("tuned and strategy in ('roles', 'random')").pivot(
@@ -212,7 +216,7 @@ def test_one_seed_of_each_control_leaves_the_interval_over_models(folders, tmp_p
 def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):
     for folder in folders:
         shutil.copytree(folder, tmp_path / folder.name)
-    place = tmp_path / "C-3/controls/contest-seeds.parquet"
+    place = tmp_path / "C-3/controls/compare-pruning-seeds.parquet"
     table = load_table(place)
     save_table(frame.signed(table[table["strategy"] != "-importance"], "simulated"), place)
     found = pool_models([tmp_path / folder.name for folder in folders]).differences

@@ -304,13 +304,13 @@ def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path)
     mean = sum(table["survival[l0 2 enc-self]"] for table in each).loc[["enc-self"]] / 2
     assert found["survival[2]"].tolist() == mean.tolist()
     assert found["survival[2]"].sum() == pytest.approx(2)
-    contest, chance = (load_table(tmp_path / name / "contest.parquet") for name in ("controls", "random"))
+    contest, chance = (load_table(tmp_path / name / "compare-pruning.parquet") for name in ("controls", "random"))
     assert set(contest["strategy"]) == {"all heads", "importance", "-importance", "roles", "-roles"}
     assert set(chance["strategy"]) == {"all heads", "random"}
     for seed, table in enumerate(each):
-        own = load_table(tmp_path / f"l0-2-{seed}" / "contest-heads.parquet")["survival[l0 2 seed 0]"]
+        own = load_table(tmp_path / f"l0-2-{seed}" / "compare-pruning-heads.parquet")["survival[l0 2 seed 0]"]
         assert own.loc["enc-self"].tolist() == table["survival[l0 2 enc-self]"].loc["enc-self"].tolist()
-    kept = load_table(tmp_path / "controls" / "contest-heads.parquet")
+    kept = load_table(tmp_path / "controls" / "compare-pruning-heads.parquet")
     role_last, role_first = kept["survival[roles 2 seed 0]"], kept["survival[-roles 2 seed 0]"]
     assert (role_last + role_first == 1).loc["enc-self"].all()
     options |= {"chosen": (), "roles": True}

@@ -19,7 +19,6 @@ import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import on_disk
 from headroles.data.corpus import Corpus, partners
 from headroles.models import batching, heads, masking
 from headroles.models.attention_hooks import without_cache
@@ -150,7 +149,7 @@ def closing(name, unit):
 
 
 def column(unit, metric="loss", replacement="zero"):
-    how = [on_disk(word) for word, usual in ((unit, "head"), (replacement, "zero")) if word != usual]
+    how = [word for word, usual in ((unit, "head"), (replacement, "zero")) if word != usual]
     return f"ablation[{' '.join([metric, *how])}]"
 
 

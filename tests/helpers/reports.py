@@ -65,7 +65,7 @@ def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None
     changes = {"change": [0, 0.1, 1.0], "change.low": [0, 0, 0.9], "change.high": [0, 0.2, 1.1], "undecided": 0}
     left = {kind: [48, 24, 3] for kind in frame.KINDS}
     rows = {"heads": [len(index), len(index) // 2, 10], "of": len(index)} | left | values | changes
-    save_table(signed(rows), study.path("sizes-l0"))
+    save_table(signed(rows), study.path("sparsity-l0"))
 
 
 def related(note: str) -> pd.DataFrame:
@@ -103,13 +103,13 @@ def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = E
     table = scores(index, rng)
     save_table(table, study.path("heads"))
     save_table(hr.roles(table), study.path("roles"))
-    save_table(effects(index, rng), study.path("ablation-loss-single-zero"))
+    save_table(effects(index, rng), study.path("ablation-loss-head-zero"))
     copying = {"copying": np.where(index.get_level_values("kind") == "dec-self", rng.random(len(index)), np.nan)}
     save_table(frame.table(copying, index, "model:toy|weights:abc|score:copying"), study.path("circuits"))
     pruned(study, index, rng)
     points = [("importance", n, n / 10, 1 + n, 0.9 + n, 1.2 + n) for n in range(11)]
     lines = points + [(f"random {evil}", *point[1:]) for point in points]
-    columns = ["order", "closed", "share", "value", "low", "high"]
+    columns = ["order", "masked", "share", "value", "low", "high"]
     save_table(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
     save_table(related(f"no head has the role {evil}"), study.path("relate"))
     words = ["▁The", evil, *(f"▁w{place}" for place in range(tokens - 2))]

@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_path):
     study = tmp_path / "captions-en-de"
     one = {"ablation[loss]": [1.0]}
-    files = ["ablation-bleu-single-zero", "ablation-loss-single-zero", "captions/ablation-loss-single-zero"]
-    files += ["a/ablation-loss-single-zero"]
-    for name in (*files, "papers/x/ablation-bleu-single-zero", ".sweeps/ablation-bleu-single-zero", "other"):
+    files = ["ablation-bleu-head-zero", "ablation-loss-head-zero", "captions/ablation-loss-head-zero"]
+    files += ["a/ablation-loss-head-zero"]
+    for name in (*files, "papers/x/ablation-bleu-head-zero", ".sweeps/ablation-bleu-head-zero", "other"):
         put(study / f"{name}.parquet", one)
     bench = Bench([study])
     assert [table.attrs["file"] for table in bench.tables("single")] == [
@@ -36,7 +36,7 @@ def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_pa
     ]
     bench.used = []
     assert metric_of(bench.table("single")) == "bleu"
-    assert bench.used == [study / "ablation-bleu-single-zero.parquet"]
+    assert bench.used == [study / "ablation-bleu-head-zero.parquet"]
     for name in files[1:]:
         put(study / "untrained" / f"{name}.parquet", one)
     untrained = [Path(table.attrs["file"]).parent for table in Bench([study / "untrained"]).tables("single")]

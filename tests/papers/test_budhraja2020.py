@@ -96,7 +96,7 @@ def fought(folder: Path, whole: float, step: float, metric: str = "Loss()", half
         for tuned, times in ((False, 9), (True, 1))
         for name, heads, share, gain in parts
     ]
-    put(folder / "contest.parquet", contest(*rows), f"model:m|metric:{metric}")
+    put(folder / "compare-pruning.parquet", contest(*rows), f"model:m|metric:{metric}")
     lengths(folder)
     return Bench([folder])
 
@@ -136,7 +136,7 @@ def test_a_little_of_a_score_is_a_share(tmp_path):
 def test_few_seeds_widen_for_many_comparisons_by_t(tmp_path):
     bench = fought(tmp_path, 3.5, 0.08, half=0.02)  # a gain of 0.04 [0.02, 0.06] nats
     assert budhraja2020.claim2(bench).table["seeds"].isna().all()
-    put(tmp_path / "contest-seeds.parquet", {"seed": [0, 1, 2] * 2})
+    put(tmp_path / "compare-pruning-seeds.parquet", {"seed": [0, 1, 2] * 2})
     single = budhraja2020.claim2(bench)
     assert single.table["seeds"].tolist() == [3]
     assert "0.040 [0.020, 0.060] (1 comparisons)" in single.verdict.why
@@ -166,10 +166,10 @@ def compensated(folder: Path, *more: float) -> Bench:
         whole = 0.02 + 0.01 * seed + 0.0005 * rng.standard_normal(8)
         whole[:2] += 0.1  # heads that were pruned
         tables.append(heads.table({"moved[all]": whole[2:] + surplus}, index[2:], "model:m|before:w|after:x"))
-        save_table(tables[-1], folder / f"compensation-{seed}.parquet")
+        save_table(tables[-1], folder / f"weight-change-{seed}.parquet")
         if not np.isnan(surplus):
             full = heads.table({"moved[all]": whole}, index, "model:m|before:w|after:y")
-            save_table(full, folder / f"compensation-whole-{seed}.parquet")
+            save_table(full, folder / f"weight-change-whole-{seed}.parquet")
         else:
             tables[-1]["moved[all]"] = whole[2:]
     save_table(alike(tables), folder / "uniformity.parquet")
@@ -190,7 +190,7 @@ def test_heads_that_move_more_without_the_others_make_up_for_them(tmp_path):
 
 def test_movement_without_its_counterpart_is_undecided(tmp_path):
     bench = compensated(tmp_path, 0.003, 0.004, 0.005)
-    for path in tmp_path.glob("compensation-whole-*"):
+    for path in tmp_path.glob("weight-change-whole-*"):
         path.unlink()
     verdict = budhraja2020.claim4(bench).verdict
     assert verdict.holds is None
@@ -201,10 +201,10 @@ def test_a_workflow_trains_with_and_without_pruning(tmp_path):
     material = Material(films(16), films(8, 1), films(8, 2))
     run = Workflow(tmp_path, learnt(), tokenizer(), material, seeds=1, tune={"rate": 1e-3, "batch": 8})
     made = budhraja2020.claim4(Bench([tmp_path], run))
-    folder = tmp_path / "compensation"
-    names = {f"compensation-{arm}{seed}" for arm in ("", "whole-") for seed in range(3)}
+    folder = tmp_path / "weight-change"
+    names = {f"weight-change-{arm}{seed}" for arm in ("", "whole-") for seed in range(3)}
     assert {path.stem for path in folder.glob("*.parquet")} == names | {"uniformity"}
-    pruned, whole = (load_table(folder / f"compensation-{name}1.parquet") for name in ("", "whole-"))
+    pruned, whole = (load_table(folder / f"weight-change-{name}1.parquet") for name in ("", "whole-"))
     assert (len(pruned), len(whole)) == (4, 8)
     assert (whole["moved[all]"] > 0).all()
     assert made.table[bounded("more")].notna().all(axis=None)
@@ -215,9 +215,9 @@ def test_only_the_length_of_the_same_study_counts(tmp_path):
     """Another study's training was long: it says nothing of this one."""
     study, other = tmp_path / "study", tmp_path / "other"
     fought(other, 3.5, 0.01)
-    fought(study / "contest", 3.5, 0.01)
-    (study / "contest" / "trainings.parquet").unlink()
-    (other / "contest.parquet").unlink()
+    fought(study / "compare-pruning", 3.5, 0.01)
+    (study / "compare-pruning" / "trainings.parquet").unlink()
+    (other / "compare-pruning.parquet").unlink()
     bench = Bench([other, study])
     verdict = budhraja2020.claim1(bench).verdict
     assert (verdict.answer, "the length of training is unknown" in verdict.why) == ("not comparable", True)
@@ -226,7 +226,7 @@ def test_only_the_length_of_the_same_study_counts(tmp_path):
     assert budhraja2020.claim1(Bench([study, other])).table["epochs"][0] == 2
     lengths(study, epochs=4)
     assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 4
-    lengths(study / "contest", epochs=5)
+    lengths(study / "compare-pruning", epochs=5)
     assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 5
 
 

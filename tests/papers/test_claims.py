@@ -89,8 +89,8 @@ def pruned(folder: Path) -> Path:
     columns = {"heads": [144, 120, 106], "of": 144, "enc-self": [48, 24, 10], "dec-self": 48, "cross": 48}
     columns |= {"value": [30.0, 30.1, 29.9], "low": [29, 29.1, 28.9], "high": [31, 31.1, 30.9]}
     columns |= {"change": [0, 0.1, -0.1], "change.low": [0, -0.1, -0.3], "change.high": [0, 0.3, 0.1]}
-    put(folder / "sizes-l0-enc-self.parquet", columns, "model:m|metric:BLEU(beams=1)")
-    curve_ = {"order": "enc-self by importance", "closed": [0, 48], "share": [0, 1], "value": [30.0, 20.0]}
+    put(folder / "sparsity-l0-enc-self.parquet", columns, "model:m|metric:BLEU(beams=1)")
+    curve_ = {"order": "enc-self by importance", "masked": [0, 48], "share": [0, 1], "value": [30.0, 20.0]}
     curve_ |= {"low": [29, 19], "high": [31, 21], "change": [0, -10], "change.low": [0, -11], "change.high": [0, -9]}
     put(folder / "curves-bleu-each.parquet", curve_, "model:m|metric:BLEU(beams=1)")
     return folder
@@ -119,10 +119,10 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
     assert facts["controls"]["untrained"] == {
         "yes": 0, "of": 0, "why": "no tables of an untrained model", "passes": False
     }  # fmt: skip
-    assert facts["tables"] == ["mine/sizes-l0-enc-self.parquet", "mine/curves-bleu-each.parquet"]
+    assert facts["tables"] == ["mine/sparsity-l0-enc-self.parquet", "mine/curves-bleu-each.parquet"]
     assert facts["command"] == "headroles reproduce"
     assert (place / "fig7.png").read_bytes().startswith(b"\x89PNG")
-    (study / "sizes-l0-enc-self.parquet").unlink()
+    (study / "sparsity-l0-enc-self.parquet").unlink()
     again = reproduce(Bench([study]), study, "voita2019", "fig7")
     assert not again["made"].any()
     assert list(place.iterdir()) == []  # nothing is left of what can no longer be made
@@ -180,8 +180,8 @@ def test_curves_without_random_rankings_are_judged_without_that_control(telling)
 def telling(tmp_path: Path) -> Bench:
     """A study in which the kinds, the layers and the single heads that matter are plain to see."""
     for number, name in enumerate(("ablation", "other")):
-        put_heads(tmp_path / name / "ablation-loss-single-zero.parquet", effects(number), name)
-    columns = {"order": np.repeat(["importance", "random 0", "random 1"], 3), "closed": [0, 58, 144] * 3}
+        put_heads(tmp_path / name / "ablation-loss-head-zero.parquet", effects(number), name)
+    columns = {"order": np.repeat(["importance", "random 0", "random 1"], 3), "masked": [0, 58, 144] * 3}
     columns |= {"share": [0, 0.4, 1] * 3, "value": [2, 2.01, 5, *[2, 3, 5] * 2], "low": 2, "high": 2}
     columns |= {"change": [0, 0.01, 3, *[0, 1, 3] * 2], "change.low": [0, 0, 2.9, *[0, 0.9, 2.9] * 2]}
     put(tmp_path / "curves-loss.parquet", columns | {"change.high": [0, 0.02, 3.1, *[0, 1.1, 3.1] * 2]})
@@ -194,7 +194,7 @@ def telling(tmp_path: Path) -> Bench:
     columns["survival[l0 36].open"] = columns["survival[l0 36]"]
     put_heads(tmp_path / "survival-l0.parquet", of_heads(**columns))
     counts = {"heads": [144, 36], "of": 144, "enc-self": [48, 3], "dec-self": [48, 14], "cross": [48, 19]}
-    put(tmp_path / "sizes-l0.parquet", counts | {"value": 2.0, "low": 2.0, "high": 2.0})
+    put(tmp_path / "sparsity-l0.parquet", counts | {"value": 2.0, "low": 2.0, "high": 2.0})
     return Bench([tmp_path])
 
 
@@ -206,7 +206,7 @@ def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, tmp_path,
     for number, corpus in enumerate(("ablation", "other")):  # other heads matter on each corpus
         table = effects(number)
         table = table.sample(frac=1, random_state=number).set_axis(table.index)
-        put_heads(tmp_path / "untrained" / corpus / "ablation-loss-single-zero.parquet", table, corpus)
+        put_heads(tmp_path / "untrained" / corpus / "ablation-loss-head-zero.parquet", table, corpus)
     telling.untrained = Bench([tmp_path / "untrained"])
     assert make(telling).verdict.holds is True
     told = controls(make(telling), make, telling)
@@ -322,7 +322,7 @@ def test_committed_tables_of_untrained_models_give_the_committed_answers(study, 
 
 def test_what_takes_training_is_said_not_to_be_repeated(tmp_path):
     for path in (tmp_path, tmp_path / "untrained"):
-        put(path / "ablation-loss-single-zero.parquet", {"ablation[loss]": [1.0]})
+        put(path / "ablation-loss-head-zero.parquet", {"ablation[loss]": [1.0]})
     bench = Bench([tmp_path / "untrained"], shared=Bench([tmp_path]))
     with pytest.raises(Missing, match=whole("pruning and training are not repeated for an untrained model")):
         bench.table("sizes")
@@ -333,12 +333,12 @@ def test_what_takes_training_is_said_not_to_be_repeated(tmp_path):
 
 def test_what_all_heads_are_worth_is_measured_as_their_effects_are(tmp_path):
     for metric, last in (("bleu", 10.0), ("loss", 5.0)):
-        columns = {"order": "importance", "closed": [0, 4], "share": [0, 1], "value": [20.0, last], "change": [0, -9]}
+        columns = {"order": "importance", "masked": [0, 4], "share": [0, 1], "value": [20.0, last], "change": [0, -9]}
         columns |= {"low": 0, "high": 0, "change.low": [0, -9], "change.high": [0, -9]}
         put(tmp_path / f"curves-{metric}.parquet", columns)
     tables = [pd.DataFrame() for _ in range(3)]
     for table, metric in zip(tables, ("loss", "bleu", "chrf"), strict=True):
-        table.attrs["file"] = f"ablation-{metric}-single-zero.parquet"
+        table.attrs["file"] = f"ablation-{metric}-head-zero.parquet"
     assert [stake(Bench([tmp_path]), table)["all"] for table in tables] == [-9, 0.45, 0.45]
 
 
@@ -346,7 +346,7 @@ def test_what_all_heads_are_worth_is_measured_as_their_effects_are(tmp_path):
 def test_what_all_heads_are_worth_is_that_of_the_same_model(tmp_path, weights):
     """Curves of another model say nothing of this one, and are not among its sources."""
     for name, cost in (("a", -3), ("b", -9)):
-        columns = {"order": "importance", "closed": [0, 4], "share": [0, 1], "value": [20.0, 10], "change": [0, cost]}
+        columns = {"order": "importance", "masked": [0, 4], "share": [0, 1], "value": [20.0, 10], "change": [0, cost]}
         columns |= {"low": 0, "high": 0, "change.low": [0, cost], "change.high": [0, cost]}
         put(tmp_path / name / "curves-bleu.parquet", columns, f"model:m|weights:{name}|metric:BLEU(beams=1)")
     table = pd.DataFrame()

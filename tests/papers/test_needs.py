@@ -28,12 +28,12 @@ def test_without_tables_every_artefact_says_what_is_missing(paper, tmp_path):
 
 
 def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
-    put(tmp_path / "a" / "contest.parquet", {"strategy": ["importance", "random"], "tuned": [True, True]})
+    put(tmp_path / "a" / "compare-pruning.parquet", {"strategy": ["importance", "random"], "tuned": [True, True]})
     columns = {"strategy": ["middle", "ends"], "tuned": [True, True], "value.low": [0.1, 0.2]}
-    put(tmp_path / "b" / "contest.parquet", columns)
+    put(tmp_path / "b" / "compare-pruning.parquet", columns)
     put(tmp_path / "heads.parquet", {"confidence": [0.5]})
     bench = Bench([tmp_path])
-    assert bench.table("contest").attrs["file"] == str(tmp_path / "a" / "contest.parquet")
-    assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "contest.parquet")
+    assert bench.table("compare-pruning").attrs["file"] == str(tmp_path / "a" / "compare-pruning.parquet")
+    assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "compare-pruning.parquet")
     with pytest.raises(Missing, match="^no table of scores with confidence and relevance in "):
         bench.table("relevance")

@@ -94,7 +94,7 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     study = toys["translation"].folder
     scores = load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
     assert made["voita2019", "fig1a"].artefact.table["share"].tolist() == scores.groupby("layer").max().tolist()
-    sizes_ = load_table(study / "pruning" / "sizes-l0.parquet")
+    sizes_ = load_table(study / "pruning" / "sparsity-l0.parquet")
     ours = made["voita2019", "fig9"].artefact.table.dropna(subset="enc-self")
     assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
     layers = (
@@ -102,7 +102,7 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     )
     assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
     table = made["michel2019", "fig1"].artefact.table
-    effects = load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
+    effects = load_table(study / "ablation" / "ablation-loss-head-zero.parquet")
     assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
     intact = float(
         dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
@@ -111,7 +111,7 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     table = made["michel2019", "table1"].artefact.table
     assert table["significant"].sum() == (effects.loc["enc-self", "ablation[loss].p"] < 0.01).sum()
     assert made["michel2019", "fig3"].artefact.table["paired"].all()
-    contest = load_table(toys["classifier"].folder / "contest" / "contest.parquet")
+    contest = load_table(toys["classifier"].folder / "compare-pruning" / "compare-pruning.parquet")
     contest = contest.set_index(["strategy", "heads", "tuned"])
     for row in made["budhraja2020", "claim2"].artefact.table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]

@@ -27,7 +27,7 @@ def test_its_tables_are_those_of_the_functions(flow):
     found = load_table(flow.score(flow.study("scores"), flow.material.test, ["confidence"]))
     pd.testing.assert_frame_equal(found, hr.score(*parts, ["confidence"], n_resamples=5))
     flow.ablate(flow.study("effects"), flow.material.test)
-    found = flow.study("effects").load("ablation-loss-single-zero")
+    found = flow.study("effects").load("ablation-loss-head-zero")
     pd.testing.assert_frame_equal(found, hr.ablate(*parts, metric="loss", n_resamples=5))
     orders = {"all": flow.random_ranking()}
     found = load_table(flow.curves(orders))

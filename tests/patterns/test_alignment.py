@@ -74,8 +74,8 @@ def test_links_in_a_batch_are_those_of_each_pair():
     options = {"sets": {"head": [head]}, "replacement": Alignment(), "n_resamples": 0}
     alone = [hr.ablate(model, tokenizer(), Corpus("one", (pair,)), **options).iloc[0, 0] for pair in pairs]
     words = [tokenizer()(pair.target.text).word_ids() for pair in pairs]
-    assert table["own"].iloc[0] == pytest.approx(np.average(alone, weights=[*map(len, words)]), abs=1e-6)
-    assert abs(table["own"].iloc[0]) > 1e-4
+    assert table["role_pattern"].iloc[0] == pytest.approx(np.average(alone, weights=[*map(len, words)]), abs=1e-6)
+    assert abs(table["role_pattern"].iloc[0]) > 1e-4
     targets = [{target for _, target in pair.links} for pair in pairs]
     count = sum(word in linked_words for row, linked_words in zip(words, targets, strict=True) for word in row)
     assert table[["tokens", "texts"]].iloc[0].tolist() == [count, len(pairs) - 1]

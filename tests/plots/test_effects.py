@@ -91,7 +91,7 @@ def test_a_given_ax_is_used():
 
 
 def test_plans_are_said_in_words():
-    table = effects("ablation[bleu rest]")
+    table = effects("ablation[bleu all_but_one]")
     label = plots.ablation(table, kind="cross").figure.axes[-1].get_ylabel()
     assert " ".join(label.split()) == "change in BLEU, all but one (red: worse)"
 
@@ -151,13 +151,13 @@ def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
     assert "the largest of 16 effects on agreement: below 0 is harm" in done.out
     assert re.search(r"^\d+ of 16 heads with p after Holm < 0\.01$", done.out, flags=re.MULTILINE)
-    table = load_table(folder / "s" / "ablation-agreement-single-zero.parquet")
+    table = load_table(folder / "s" / "ablation-agreement-head-zero.parquet")
     assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
     model, tokenizer = hr.load(folder / "model")
     again = hr.ablate(model, tokenizer, hr.read(folder / "given.txt"), metric="agreement", n_resamples=20)
     pd.testing.assert_frame_equal(table, again)
     names = {path.name for path in (folder / "s").glob("*.png")}
-    assert names == {f"ablation-agreement-single-zero-{end}.png" for end in ("enc-self", "histogram")}
+    assert names == {f"ablation-agreement-head-zero-{end}.png" for end in ("enc-self", "histogram")}
 
 
 def test_curve_orders_heads_by_a_column_of_the_study(swept):
@@ -167,7 +167,7 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
     assert done.code == 0, done.err
     table = load_table(folder / "s" / "curves-agreement.parquet")
     assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]
-    assert table["closed"].unique().tolist() == [0, 4, 8, 12, 16]
+    assert table["masked"].unique().tolist() == [0, 4, 8, 12, 16]
     assert (folder / "s" / "curves-agreement.png").exists()
     wrong = run("ablation-curve", *given, "--by", "nonsense")
     known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"

@@ -19,7 +19,7 @@ def test_drift_is_drawn_as_it_is_counted():
     after = told(frame.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
     (ax,) = hr.plots.drift(hr.role_changes(before, {6: before, 4: after}))
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
-    assert heights == {"stayed": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1]}
+    assert heights == {"kept": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1]}
     assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
     assert all(tick == int(tick) for tick in ax.get_yticks())  # heads are whole
     assert ax.get_ylim()[1] > 3  # the tallest bar ends below the title
@@ -40,8 +40,8 @@ def role_tests():
     rows = [("enc-self:0:0", "a"), ("enc-self:0:1", "b"), ("all 2", "all")]
     labels = pd.MultiIndex.from_tuples(rows, names=["heads", "role"])
     columns = {}
-    costs = {"removed": [3.0, 2, 4], "there": [1, 1.5, 2.5], "uniform": [2, 1, 3], "wrong": [4, 3, 5]}
-    for name, values in {**costs, "own": [0, 2.5, 2]}.items():
+    costs = {"removed": [3.0, 2, 4], "removed_local": [1, 1.5, 2.5], "uniform": [2, 1, 3], "wrong": [4, 3, 5]}
+    for name, values in {**costs, "role_pattern": [0, 2.5, 2]}.items():
         columns[name] = values
         columns |= {f"{name}.low": np.array(values) - 0.5, f"{name}.high": np.array(values) + 0.5}
     verdicts = [VERDICTS[0], VERDICTS[2], VERDICTS[1]]
@@ -54,7 +54,7 @@ def test_costs_of_roles_are_those_of_the_table(sets, heads):
     ax = plots.role_costs(table, sets=sets)
     assert [text.get_text() for text in ax.get_yticklabels()] == heads
     rows = table.iloc[2:] if sets else table.iloc[:2]
-    names = ["removed", "there", "uniform", "wrong", "own"]
+    names = ["removed", "removed_local", "uniform", "wrong", "role_pattern"]
     lines = [line for line in ax.lines if line.get_marker() in "sv^Do"]
     assert [line.get_xdata()[0] for line in lines] == [row[name] for _, row in rows.iterrows() for name in names]
     ends = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "None" and len(line.get_ydata()) == 2]
@@ -86,7 +86,7 @@ def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
 
 def test_effects_of_a_head_a_group_and_a_layer_are_rows_of_their_own():
     where = index(layers=3, many=8)
-    columns = {f"ablation[loss{unit}]": range(24) for unit in ("", " group", " layer", " rest")}
+    columns = {f"ablation[loss{unit}]": range(24) for unit in ("", " group", " layer", " all_but_one")}
     outcomes = frame.table(columns, where, "model:m|metric:loss")
     table = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0, 0, 0] * 3), outcomes, n_permutations=99)
     ax = hr.plots.relation(table)

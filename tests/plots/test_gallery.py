@@ -45,7 +45,7 @@ def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
 
 
 def test_pictures_in_a_study_that_are_not_ours_stay(study):
-    mine, place = study.folder / "contest.png", study.folder / "heatmap-entropy.png"
+    mine, place = study.folder / "compare-pruning.png", study.folder / "heatmap-entropy.png"
     mine.write_bytes(b"a photograph")
     hr.plot(study)
     assert hr.plot(study) == [place]

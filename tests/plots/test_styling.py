@@ -39,7 +39,7 @@ def test_colours_follow_the_values_and_are_around_zero_where_signs_differ():
     assert min(red, green, blue) > 230  # zero is almost white
 
 
-@pytest.mark.parametrize(("name", "values"), [("ablation[bleu]", [0, -2]), ("ablation[loss rest]", [0, 2])])
+@pytest.mark.parametrize(("name", "values"), [("ablation[bleu]", [0, -2]), ("ablation[loss all_but_one]", [0, 2])])
 def test_red_is_harm_also_where_no_head_helps(name, values):
     html = hr.style_table(pd.DataFrame({name: values}, dtype=float)).to_html()
     zero, most = re.findall(r"background-color: #(\w{6})", html)
@@ -107,7 +107,7 @@ def test_numbers_are_readable_on_every_colour(name):
 def test_columns_of_one_unit_have_one_scale():
     """Half is one colour as a share of the weight and as an accuracy; nats and words have scales of their own."""
     shares = {"confidence": [0.0, 0.5, 0.9], "rarity": [0.5, 0.1, 0.2], "entropy": [0.0, 0.5, 3.0]}
-    effects = {"ablation[loss]": [0.5, 0, 2.0], "ablation[loss rest]": [0.1, 0, 0.5]}
+    effects = {"ablation[loss]": [0.5, 0, 2.0], "ablation[loss all_but_one]": [0.1, 0, 0.5]}
     html = hr.style_table(pd.DataFrame(shares | effects)).to_html()
     rules = re.findall(r"((?:#T_\w+_row\d_col\d(?:, )?)+) \{[^}]*background-color: (#\w+)", html)
     colours = {cell[-9:]: colour for cells, colour in rules for cell in cells.split(", ")}

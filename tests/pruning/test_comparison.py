@@ -63,7 +63,7 @@ def fought(folder, seeds=2):
 @pytest.mark.slow
 def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch):
     found, study = fought(tmp_path), Study(tmp_path)
-    each, choices = study.load("contest-seeds"), study.load("contest-heads")
+    each, choices = study.load("compare-pruning-seeds"), study.load("compare-pruning-heads")
     assert choices.sum().tolist() == [4.0] * 4
     for seed in (0, 1):
         gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
@@ -86,7 +86,7 @@ def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch)
     fought.cache_clear()
     assert fought(tmp_path).equals(found)
     fought(tmp_path, seeds=(1,))  # a seed of those that were run
-    pd.testing.assert_frame_equal(study.load("contest-seeds"), each[each["seed"] == 1].reset_index(drop=True))
+    pd.testing.assert_frame_equal(study.load("compare-pruning-seeds"), each[each["seed"] == 1].reset_index(drop=True))
 
 
 def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
@@ -115,7 +115,7 @@ def test_three_fine_tunings_of_a_study_are_compared(folder):
         after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
         hr.train(after, tokens, hr.read(folder / "train.tsv"), folder / f"tuned-{seed}", epochs=1, seed=seed)
         hr.weight_change(before, after, seed=seed, study=folder / "moved")
-    tables = [load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    tables = [load_table(folder / "moved" / f"weight-change-{seed}.parquet") for seed in range(3)]
     assert [len(table) for table in tables] == [7, 7, 7]
     assert all((table["moved[all]"] > 0).all() for table in tables)
     found = load_table(folder / "moved/uniformity.parquet")
@@ -125,21 +125,21 @@ def test_three_fine_tunings_of_a_study_are_compared(folder):
 @pytest.mark.slow
 def test_comparison_is_a_command_and_its_study_is_drawn(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "1", "--strategies", "random,top"]
-    done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
+    done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "compare-pruning")
     assert done.code == 0, done.err
-    each = load_table(folder / "contest/contest-seeds.parquet")
+    each = load_table(folder / "compare-pruning/compare-pruning-seeds.parquet")
     assert (set(each["strategy"]), set(each["seed"])) == ({"all heads", "random", "top"}, {0})
     model, _ = hr.load(folder / "model")
     for batch in (1, 2):
-        hr.efficiency(model, batches=[batch], length=5, repeats=2, study=folder / "contest")
-        assert load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [batch]
+        hr.efficiency(model, batches=[batch], length=5, repeats=2, study=folder / "compare-pruning")
+        assert load_table(folder / "compare-pruning/efficiency.parquet")["batch"].unique().tolist() == [batch]
     options = ["--epochs", "2", "--output", folder / "trained"]
     assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
     dev = hr.read(folder / "dev.tsv")
-    found = hr.dynamics(folder / "trained", dev, dev, study=folder / "contest")
+    found = hr.dynamics(folder / "trained", dev, dev, study=folder / "compare-pruning")
     assert list(found.order["epoch"]) == [1, 2]
-    names = {path.stem for path in hr.plot(folder / "contest")}
-    assert {"contest", "efficiency", "dynamics", "settling"} <= names
+    names = {path.stem for path in hr.plot(folder / "compare-pruning")}
+    assert {"compare-pruning", "efficiency", "dynamics", "settling"} <= names
 
 
 def test_gates_of_each_seed_are_others_also_beside_a_seed_of_training(tmp_path):
@@ -149,6 +149,6 @@ def test_gates_of_each_seed_are_others_also_beside_a_seed_of_training(tmp_path):
     heads = []
     for given in (tune, tune | {"seed": 5}):
         compare_pruning(deepcopy(learnt()), tokenizer(), corpus, corpus, tune=given, **options)
-        heads.append(load_table(tmp_path / "contest-heads.parquet"))
+        heads.append(load_table(tmp_path / "compare-pruning-heads.parquet"))
     assert heads[0].iloc[:, 0].tolist() != heads[0].iloc[:, 1].tolist()
     assert heads[1].to_numpy().tolist() == heads[0].to_numpy().tolist()

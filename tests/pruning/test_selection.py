@@ -39,10 +39,10 @@ def test_a_ranking_ends_where_enough_heads_stay_and_layers_keep_some():
 
 def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
     table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5, remove=False)
-    assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].turn"]
+    assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].order"]
     gone = table.index[table["survival[random 2]"] == 0].tolist()
     assert table["survival[random 2]"].sum() == 2
-    assert sorted(table.loc[gone, "survival[random 2].turn"]) == [1, 2, 3, 4, 5, 6]
+    assert sorted(table.loc[gone, "survival[random 2].order"]) == [1, 2, 3, 4, 5, 6]
     assert gone == sorted(Random().order(setting(5))[:6])
     assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|train:no|seed:5" in frame.provenance(
         table, "survival[random 2]"

@@ -101,7 +101,7 @@ def test_sweep_and_remove_are_commands(folder):
     drawn = {path.name for path in (folder / "study").glob("*.png")}
     assert "gates-l0-4.png" in drawn
     assert not {name for name in drawn if name.startswith(("sizes", "survival"))}  # of one size: no line, no map
-    control = load_table(folder / "study/sizes-l0.parquet")
+    control = load_table(folder / "study/sparsity-l0.parquet")
     for name, row in {"8, control": control.iloc[0], "4": control.iloc[1]}.items():
         assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
     survivors = load_table(folder / "study/survival-l0.parquet").iloc[:, 0]

@@ -88,7 +88,7 @@ def test_uniform_movement_differs_from_heads_that_always_move_most():
 
 def test_fine_tunings_of_the_whole_model_are_no_seeds_of_the_pruned_ones(tmp_path):
     before = zoo.tiny("bert")
-    save_table(weight_change(before, zoo.tiny("bert")), tmp_path / "compensation-whole-0.parquet")
+    save_table(weight_change(before, zoo.tiny("bert")), tmp_path / "weight-change-whole-0.parquet")
     for seed in range(3):
         after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
         weight_change(before, after, seed=seed, study=tmp_path)

@@ -25,7 +25,7 @@ def test_measurements_are_those_of_the_tables(study, html):
     assert [tuple(head) for head in data["heads"]] == list(index)
     tables = {
         "made/heads": study.load("heads"),
-        "made/ablation-loss-single-zero": study.load("ablation-loss-single-zero"),
+        "made/ablation-loss-head-zero": study.load("ablation-loss-head-zero"),
         "made/circuits": study.load("circuits"),
     }
     assert [one["name"] for one in data["columns"]] == [
@@ -103,13 +103,13 @@ def test_a_pruning_of_one_kind_says_nothing_of_the_others(tmp_path):
     index = frame.index({("enc-self", 0): 2, ("cross", 0): 2})
     columns = {
         "survival[random 1 enc-self]": [1.0, 0, 1, 1],
-        "survival[random 1 enc-self].turn": [np.nan, 1, np.nan, np.nan],
+        "survival[random 1 enc-self].order": [np.nan, 1, np.nan, np.nan],
     }
     save_table(frame.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
     (found,) = told(hr.report(tmp_path, tmp_path / "r.html").read_text())["prunings"]
     assert (found["name"], found["kinds"], found["of"]) == ("random enc-self", ["enc-self"], 2)
     assert found["fate"] == ["kept with 1 heads", "pruned with 1 heads", None, None]
-    assert found["sizes"][0]["turn"] == [None, 1.0, None, None]
+    assert found["sizes"][0]["order"] == [None, 1.0, None, None]
 
 
 def test_tests_of_roles_are_those_of_the_table(study):
@@ -130,10 +130,10 @@ def test_tests_of_roles_are_those_of_the_table(study):
 def test_how_an_effect_was_estimated_and_when_heads_were_pruned_are_no_measurements():
     rows = frame.index({("enc-self", 0): 3})
     effects = {"ablation[loss]": [0.1, 0.2, 0.3], "ablation[loss].slope": 0.4, "ablation[loss].explained": 0.2}
-    survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].turn": [3, 2, 1]}
+    survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].order": [3, 2, 1]}
     made = [
         Table("made", name, frame.table(columns, rows, "model:made"))
-        for name, columns in (("ablation-loss-single-zero", effects), ("survival-importance", survival))
+        for name, columns in (("ablation-loss-head-zero", effects), ("survival-importance", survival))
     ]
     assert [one["name"] for one in measured(made[:1], [*rows])[0]] == ["ablation[loss]"]
     (pruning,) = prunings(made[1:], [*rows])

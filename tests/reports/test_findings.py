@@ -28,7 +28,7 @@ def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):
 
 def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
     html = hr.report(FIGURES / "multi30k-en-de/ablation", tmp_path / "report.html").read_text()
-    effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-single-zero.parquet")
+    effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-head-zero.parquet")
     assert effects["ablation[loss]"].idxmax() == ("dec-self", 1, 0)
     assert "Most is lost without layer 1 head 0 of decoder self-attention (effect on loss +0.0321)" in html
 
@@ -48,7 +48,7 @@ def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
     heads = [["dec-self", 0, 0], ["dec-self", 0, 1]]
     columns = [
         {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": -1, "values": values, "decimals": 2}
-        for unit, values in ((" rest", [-0.9, -0.1]), (" group", [-0.8, -0.1]), ("", [-0.1, -0.5]))
+        for unit, values in ((" all_but_one", [-0.9, -0.1]), (" group", [-0.8, -0.1]), ("", [-0.1, -0.5]))
     ]
     data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": []}
     assert findings.findings(data) == ["Most is lost without layer 0 head 1 (effect −0.50)."]

@@ -136,7 +136,7 @@ def title_of(page: Any) -> str:
 @pytest.mark.slow
 def test_a_click_on_a_head_opens_its_card_with_the_numbers_of_the_tables(opened, study):
     head, row = ("dec-self", 2, 5), 48 + 2 * 8 + 5
-    table, effects_table = study.load("heads"), study.load("ablation-loss-single-zero")
+    table, effects_table = study.load("heads"), study.load("ablation-loss-head-zero")
     assert opened.locator("#card").is_hidden()
     cell = cell_of(opened, "confidence, decoder self-attention", row)
     rank = int(table["confidence"].xs("dec-self").rank(ascending=False)[2, 5])

@@ -18,11 +18,11 @@ def test_curves_and_sizes_are_those_of_the_tables(study, html):
     (curves,) = data["curves"]
     rows = [(line["name"], *point) for line in curves["lines"] for point in line["points"]]
     table["order"] = table["order"].map(label_of)  # words, not the names of columns
-    assert rows == list(table[["order", "closed", "share", "value", "low", "high"]].itertuples(index=False, name=None))
+    assert rows == list(table[["order", "masked", "share", "value", "low", "high"]].itertuples(index=False, name=None))
     (sizes,) = data["sizes"]
     assert (sizes["label"], curves["label"]) == ("loss (nats)", "loss (nats)")
     assert [one["heads"] for one in sizes["rows"]] == [144, 72, 10]
-    assert [one["value"] for one in sizes["rows"]] == study.load("sizes-l0")[
+    assert [one["value"] for one in sizes["rows"]] == study.load("sparsity-l0")[
         ["value", "low", "high"]
     ].to_numpy().tolist()
     assert sizes["rows"][2]["change"] == [1.0, 0.9, 1.1]

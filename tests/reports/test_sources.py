@@ -13,11 +13,12 @@ from headroles.tables.io import save_table
 
 LACKS = {  # section -> the sentence that stands where its table is not there
     "heads": "There are no scores in these tables; <code>headroles score</code> makes them.",
-    "ablation-loss-single-zero": "No ablation is in these tables; <code>headroles ablate</code> makes it.",
+    "ablation-loss-head-zero": "No ablation is in these tables; <code>headroles ablate</code> makes it.",
     "circuits": "Nothing that the weights alone say (copying, succession) is in these tables; "
     "<code>hr.copying</code> in Python makes it.",
     "roles": "No roles are in these tables; <code>headroles roles</code> assigns them by scores.",
-    "sizes-l0": "No model pruned to several sizes is in these tables; <code>headroles sparsity-sweep</code> makes it.",
+    "sparsity-l0": "No model pruned to several sizes is in these tables; "
+    "<code>headroles sparsity-sweep</code> makes it.",
     "curves-loss": "No curves are in these tables; <code>headroles ablation-curve</code> makes them.",
     "relate": "No comparison of roles with outcomes is in these tables; <code>headroles relate</code> makes it.",
     "attention": "There is no attention on example sentences; <code>hr.attention_examples</code> makes it.",
@@ -36,7 +37,7 @@ def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lack
 
 def test_a_page_of_curves_alone_has_no_heads(tmp_path):
     save_table(
-        signed({"order": ["a", "a"], "closed": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}),
+        signed({"order": ["a", "a"], "masked": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}),
         tmp_path / "curves.parquet",
     )
     html = hr.report([tmp_path], tmp_path / "report.html").read_text()
@@ -78,7 +79,7 @@ def test_folders_of_one_name_are_distinguished(tmp_path):
 def test_tables_of_another_model_are_refused(small, tmp_path):
     save_table(frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
     message = (
-        f"{small.folder} (ablation-loss-single-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
+        f"{small.folder} (ablation-loss-head-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
         "2 in common; a report is of one model"
     )
     with pytest.raises(ValueError, match=whole(message)):
@@ -116,7 +117,7 @@ def test_a_table_that_is_none_of_ours_is_refused(tmp_path):
     save_table(signed({"a": [1]}), tmp_path / "curves.parquet")
     message = (
         "not a table of hr.ablation_curve: got a DataFrame (a) with 1 rows, index None; "
-        "expected columns closed, high, low, order, share, value"
+        "expected columns high, low, masked, order, share, value"
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.report(tmp_path, tmp_path / "report.html")

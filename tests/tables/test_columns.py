@@ -67,10 +67,10 @@ def test_what_a_column_is():
         False,
         True,
     ]
-    assert [name for name in ("a", "a[b].turn", "a.size", "a.p", "a[b]c") if Column.parse(name).is_measurement] == [
-        *("a", "a[b].turn", "a.size")
+    assert [name for name in ("a", "a[b].order", "a.size", "a.p", "a[b]c") if Column.parse(name).is_measurement] == [
+        *("a", "a[b].order", "a.size")
     ]
-    assert Column.parse("ablation[loss rest]").metric == "loss"
+    assert Column.parse("ablation[loss all_but_one]").metric == "loss"
     assert [Column.parse(name).metric for name in ("ablation", "shapley[loss]")] == [None, None]
     assert columns.of_variant("position[-1].low", "norm") == "position-norm[-1].low"
     assert str(Column.parse("position-norm[-1]").plain) == "position[-1]"
@@ -98,7 +98,7 @@ def test_a_column_of_survival_says_what_was_pruned(text, expected):
 
 
 def test_tables_are_known_by_name_or_first_word():
-    assert {table_of(name).stem for name in ("ablation-loss-single-zero", "ablation")} == {"ablation-"}
+    assert {table_of(name).stem for name in ("ablation-loss-head-zero", "ablation")} == {"ablation-"}
     one_model = {name: table_of(name).one_model for name in ("roles", "roles-l0-36", "heads", "heads-100", "mine")}
     assert one_model == {"roles": True, "roles-l0-36": False, "heads": True, "heads-100": False, "mine": False}
     assert all(table_of(stem) is table for stem, table in TABLES.items())
@@ -128,7 +128,7 @@ METHODS = {
     "removesuffix",
     "find",
 }
-MARKED = re.compile(r"[\[\]]|^\.(low|high|p|holm|bh|words|open|turn|size|stability|value|margin|baseline|examples)$")
+MARKED = re.compile(r"[\[\]]|^\.(low|high|p|holm|bh|words|open|order|size|stability|value|margin|baseline|examples)$")
 PATTERN = re.compile(r"\\\[|\[\\?\[|\[\^?\\?\]|\\\.(low|high|size)")
 
 

@@ -116,7 +116,7 @@ def test_a_role_of_the_package_has_the_provenance_of_before():
 
 def test_harm_of_a_metric_of_ones_own_is_red(study):
     for name, colours in (("surprise", "vlag"), ("gain", "vlag_r"), ("loss", "vlag")):
-        table = study.load(f"ablation-{name}-single-zero")
+        table = study.load(f"ablation-{name}-head-zero")
         ax = plots_of(table[f"ablation[{name}]"])
         harmful = sns.color_palette(colours, as_cmap=True)(0.9)
         assert ax.collections[0].cmap(0.9) == harmful, name
@@ -133,7 +133,7 @@ def plots_of(values: pd.Series):
 
 
 def _signature(study, name):
-    return hr.provenance(study.load(f"ablation-{name}-single-zero"), f"ablation[{name}]")
+    return hr.provenance(study.load(f"ablation-{name}-head-zero"), f"ablation[{name}]")
 
 
 def test_the_report_shows_what_they_declare(study, tmp_path):

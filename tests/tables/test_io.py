@@ -99,7 +99,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-@pytest.mark.parametrize("name", ["mine", "ablation-loss-single-zero", "conservation-cp", "sizes-l0", "relate"])
+@pytest.mark.parametrize("name", ["mine", "ablation-loss-head-zero", "conservation-cp", "sparsity-l0", "relate"])
 def test_a_foreign_file_in_a_study_is_left_out_with_a_warning(name, kind, tmp_path, caplog):
     study = Study(tmp_path / "study")
     study.keep("heads", "model:m|weights:w|text:t", lambda: TABLE)

@@ -27,7 +27,7 @@ def table(**columns):
 def study(tmp_path):
     made = hr.Study(tmp_path / "study")
     save_table(table(confidence=[1, 2, 3, 4]), made.path("heads"))
-    save_table(table(**{"ablation[loss]": [4, 3, 2, 1]}), made.path("ablation-loss-single-zero"))
+    save_table(table(**{"ablation[loss]": [4, 3, 2, 1]}), made.path("ablation-loss-head-zero"))
     return made
 
 
@@ -62,7 +62,7 @@ def test_columns_of_seeds_are_averaged(tmp_path):
 
 def test_kept_heads_are_a_column_of_a_table_or_a_text(tmp_path):
     one = save_table(
-        table(**{"survival[a 2]": [1, 0, 1, 0], "survival[a 2].turn": [3, 1, 4, 2]}), tmp_path / "1.parquet"
+        table(**{"survival[a 2]": [1, 0, 1, 0], "survival[a 2].order": [3, 1, 4, 2]}), tmp_path / "1.parquet"
     )
     two = save_table(table(**{"survival[a]": [1, 0, 1, 0], "survival[b]": [0, 0, 1, 1]}), tmp_path / "2.parquet")
     assert kept_heads("enc-self:0:1,L0H2") is None
@@ -76,7 +76,7 @@ def test_kept_heads_are_a_column_of_a_table_or_a_text(tmp_path):
 
 def test_functions_take_places_for_tables(study):
     scores = study.scores()
-    for place in (study, study.folder, [study.path("heads"), study.path("ablation-loss-single-zero")]):
+    for place in (study, study.folder, [study.path("heads"), study.path("ablation-loss-head-zero")]):
         found = hr.agreement(place, ["confidence"], "ablation[loss]")
         pd.testing.assert_frame_equal(found, hr.agreement(scores, ["confidence"], "ablation[loss]"))
         assert found.loc["confidence", "all"] == -1

@@ -501,7 +501,7 @@ def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
     assert set(frame.resamples(kept).draws) == {"confidence", "entropy"}
 
 
-@pytest.mark.parametrize("name", ["circuits", "composition", "attention", "ablation-loss-single-zero"])
+@pytest.mark.parametrize("name", ["circuits", "composition", "attention", "ablation-loss-head-zero"])
 def test_a_study_of_one_model_refuses_every_table_of_another(study, name):
     study.keep("heads", "weights:aaa|text:t", Counted(1))
     with pytest.raises(FileExistsError, match="holds another model: got bbb; expected aaa"):
@@ -532,7 +532,7 @@ def kept(filled, name, recipe):
 def filled(tmp_path):
     """Scores, roles and effects of one model on two corpora, and relations of them."""
     made = Study(tmp_path)
-    for name, text in (("heads", "A"), ("roles", "A"), ("ablation-loss-single-zero", "B"), ("history", "C")):
+    for name, text in (("heads", "A"), ("roles", "A"), ("ablation-loss-head-zero", "B"), ("history", "C")):
         kept(made, name, made_from(text=text))
     return made
 
@@ -545,12 +545,12 @@ def fails(filled, name, recipe):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["heads", "attention", "ablation-bleu-rest-mean", "curves-loss", "sizes-l0"])
+@pytest.mark.parametrize("name", ["heads", "attention", "ablation-bleu-all_but_one-mean", "curves-loss", "sparsity-l0"])
 def test_another_model_is_refused(name, filled):
     assert fails(filled, name, made_from("two")) == (
         f"study {filled.folder} holds another model: got two; expected one (model one), from which its tables "
-        "ablation-loss-single-zero, heads, roles were made; name another study, or give --overwrite, which removes "
-        "ablation-loss-single-zero, heads, history, roles"
+        "ablation-loss-head-zero, heads, roles were made; name another study, or give --overwrite, which removes "
+        "ablation-loss-head-zero, heads, history, roles"
     )
 
 
@@ -565,7 +565,7 @@ def test_the_same_command_and_other_options_go_on(filled, caplog):
     assert not kept(filled, "heads", made_from())
     assert kept(filled, "heads", made_from(seed=1))
     assert caplog.messages == [f"{filled.path('heads')} was made with other options: computed again"]
-    assert kept(filled, "ablation-bleu-single-zero", made_from(text="D"))  # another table may be of another corpus
+    assert kept(filled, "ablation-bleu-head-zero", made_from(text="D"))  # another table may be of another corpus
     assert kept(filled, "gates-l0-36", made_from("gated"))  # of what became of the model
 
 
@@ -575,14 +575,14 @@ def test_overwriting_replaces_and_removes_what_is_of_another_model(filled, caplo
     assert filled.names() == ["heads"]
     assert caplog.messages[-1] == (
         f"{filled.folder}: replacing and removing tables of another model: "
-        "ablation-loss-single-zero, heads, history, roles"
+        "ablation-loss-head-zero, heads, history, roles"
     )
 
 
 def test_overwriting_replaces_a_corpus_and_removes_what_was_derived_from_it(filled):
-    kept(filled, "drift-l0", frame.holding(drift="of", roles=made_from()))
+    kept(filled, "role-changes-l0", frame.holding(role_changes="of", roles=made_from()))
     assert kept(Study(filled.folder, overwrite=True), "heads", made_from(text="D"))
-    assert filled.names() == ["ablation-loss-single-zero", "heads", "history"]
+    assert filled.names() == ["ablation-loss-head-zero", "heads", "history"]
 
 
 def test_what_is_overwritten_stays_until_the_new_is_there(filled):
@@ -601,11 +601,11 @@ def test_a_table_computed_on_the_way_to_another_stays(filled):
     over = Study(filled.folder, overwrite=True)
 
     def compute():
-        kept(over, "examples-loss-single-zero", made_from("two"))
+        kept(over, "examples-loss-head-zero", made_from("two"))
         return frame.table({"a": [1.0] * 4}, INDEX, made_from("two"))
 
-    over.keep("ablation-loss-single-zero", made_from("two"), compute)
-    assert filled.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]
+    over.keep("ablation-loss-head-zero", made_from("two"), compute)
+    assert filled.names() == ["ablation-loss-head-zero", "examples-loss-head-zero"]
 
 
 def test_what_is_not_ours_is_neither_read_nor_removed(filled):

@@ -50,8 +50,8 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     asked = {"metric": "loss", "steps": 2, "n_resamples": 20}
     curves, settled = hr.dynamics(tmp_path / "trained", films(30, 1), films(20, 2), study=study, **asked)
     assert settled["epoch"].tolist() == [1, 2]
-    assert curves.groupby("epoch")["closed"].apply(list).tolist() == [[0, 2, 4]] * 2
-    assert (curves.loc[curves["closed"] == 0, "kept"] == 1).all()
+    assert curves.groupby("epoch")["masked"].apply(list).tolist() == [[0, 2, 4]] * 2
+    assert (curves.loc[curves["masked"] == 0, "kept"] == 1).all()
     last = settled.iloc[-1]
     assert (last["all"], last["within"]) == (pytest.approx(1), pytest.approx(1))
     model, _ = hr.load(tmp_path / "trained" / f"checkpoint-{settled['step'][0]}")

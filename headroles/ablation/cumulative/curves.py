@@ -19,7 +19,7 @@ from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import Replacement, code, known_replacement, on_disk
+from headroles.ablation.units import Replacement, code, known_replacement, replacement_name
 from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
@@ -76,7 +76,7 @@ def ablation_curve(
         A table with a row per order and number of masked heads; `attrs` hold the resampled values for `areas`.
 
         - order: name of the order.
-        - closed, share: number and share of masked heads; 0 is the intact model.
+        - masked, share: number and share of masked heads; 0 is the intact model.
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
@@ -90,13 +90,13 @@ def ablation_curve(
     def curve(folder: str | Path | None) -> pd.DataFrame:
         sweep = Sweep(handle, corpus, chosen, replacement=replacement, max_tokens=max_tokens, folder=folder, seed=seed)
         stats = sweep.run(list(dict.fromkeys(filter(None, masked))))
-        table = pd.DataFrame(points, columns=["order", "closed"])
+        table = pd.DataFrame(points, columns=["order", "masked"])
         table["share"] = [count / len(ordered[name]) for name, count in points]
         return _with_values(table, masked, stats, n_resamples, seed)
 
     if study is None:
         return curve(folder)
-    replaced, pattern = on_disk(replacement), code(replacement)
+    replaced, pattern = replacement_name(replacement), code(replacement)
     kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else []), *([replaced] if pattern else [])])
     written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
     key = handle.cache_key(
@@ -120,7 +120,7 @@ def _with_values(
     parts = stats.masked | {frozenset(): stats.intact}
     whole = stats.resampled([stats.intact, *(parts[heads] for heads in masked)], n_resamples, seed)
     values, changes = whole[1:], whole[1:] - whole[0]  # [point, 1 + resamples]
-    points = pd.MultiIndex.from_frame(table[["order", "closed"]])
+    points = pd.MultiIndex.from_frame(table[["order", "masked"]])
     low, high = bounds(values[:, 1:])
     less, more = bounds(changes[:, 1:])
     table = table.assign(value=values[:, 0], low=low, high=high)

@@ -83,7 +83,7 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
     metric = metric_of(table)
     wanted = table["order"].str.fullmatch(r"importance|ablation\[.*\]|random \d+")
     rows = table[wanted].reset_index(drop=True)
-    whole = rows.loc[rows["closed"] == 0, VALUES].iloc[0]
+    whole = rows.loc[rows["masked"] == 0, VALUES].iloc[0]
     rows = rows.assign(paired="change" in rows, **costs(rows, whole, metric), paper=math.nan)
     known = printed("michel2019-fig3")
     theirs = known[(known["figure"] == figure) & (known["metric"] == metric)]
@@ -116,10 +116,10 @@ def fig4(bench: Bench) -> Reproduced:
     """Show the score when heads of one kind are ablated by importance."""
     table = bench.table("kinds")
     curves = table[table["order"].str.endswith(" by importance")].reset_index(drop=True)
-    whole = curves.loc[curves["closed"] == 0, VALUES].iloc[0]
+    whole = curves.loc[curves["masked"] == 0, VALUES].iloc[0]
     metric = metric_of(table)
     rows = curves.assign(kind=curves["order"].str.partition(" ")[0], metric=metric, **costs(curves, whole, metric))
-    rows = rows[["kind", "closed", "share", "metric", *VALUES, *bounded("cost")]]
+    rows = rows[["kind", "masked", "share", "metric", *VALUES, *bounded("cost")]]
     return judged(fig4_claim, rows, lambda: plots.curves(curves, label=metric_label(table)))
 
 
@@ -183,7 +183,7 @@ def fig5(bench: Bench) -> Reproduced:
     parts = []
     for _, part in table.groupby("step"):
         rows = nearest(part, 0.4)
-        whole = part.loc[part["closed"] == 0, VALUES].iloc[0]
+        whole = part.loc[part["masked"] == 0, VALUES].iloc[0]
         cost = costs(rows, whole, metric_of(table))
         kept = {"kept": 1 - cost["cost"], "kept.low": 1 - cost["cost.high"], "kept.high": 1 - cost["cost.low"]}
         parts.append(rows[["epoch", "step", "share"]].assign(score=whole["value"], **kept, paired="change" in rows))
@@ -243,7 +243,7 @@ def table4(bench: Bench) -> Reproduced:
 
 def _copy_speeds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
     """Replace all speeds by those of a copy without removed heads (deterministic)."""
-    copies = table[(table["way"] == "cut") & (table["closed"] == 0)].set_index("batch")
+    copies = table[(table["way"] == "cut") & (table["masked"] == 0)].set_index("batch")
     for name in ("speed", "speed.sd", *bounded("speedup")):
         table[name] = table["batch"].map(copies[name])
     return table
@@ -263,9 +263,9 @@ def table4_claim(table: pd.DataFrame) -> Verdict:
 
 def heads_share(bench: Bench) -> Reproduced:
     """Show the share of parameters of one head, and of all heads (section 4.3, text)."""
-    table = bench.table("efficiency").query("way == 'cut'").drop_duplicates("closed")
-    whole, cut = table.iloc[0], table.iloc[table["closed"].argmax()]
-    head = (whole["parameters"] - cut["parameters"]) / cut["closed"]
+    table = bench.table("efficiency").query("way == 'cut'").drop_duplicates("masked")
+    whole, cut = table.iloc[0], table.iloc[table["masked"].argmax()]
+    head = (whole["parameters"] - cut["parameters"]) / cut["masked"]
     counts = bench.table("single").groupby(level=["kind", "layer"]).size()
     rows = [("one head of its layer", 1 / counts.max())]
     rows += [("one head of all parameters", head / whole["parameters"])]

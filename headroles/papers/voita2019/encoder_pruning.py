@@ -76,8 +76,8 @@ def pruned_encoder(run: Workflow) -> Study:
 NEEDS["sizes-encoder"] = Need(
     "an encoder pruned to several sizes",
     "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder",
-    "sizes-l0-enc-self",
-    lambda run: [pruned_encoder(run).path("sizes-l0-enc-self")],
+    "sparsity-l0-enc-self",
+    lambda run: [pruned_encoder(run).path("sparsity-l0-enc-self")],
     trains=True,
 )
 

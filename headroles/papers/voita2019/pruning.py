@@ -55,8 +55,8 @@ def _pruned(run: Workflow) -> Study:
 NEEDS["sizes"] = Need(
     "a translation model pruned to several sizes",
     "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV",
-    "sizes-l0",
-    lambda run: [_pruned(run).path("sizes-l0")],
+    "sparsity-l0",
+    lambda run: [_pruned(run).path("sparsity-l0")],
     columns=("cross",),
     trains=True,
 )
@@ -178,7 +178,7 @@ def _scratch(run: Workflow) -> list[Path]:
     from headroles.pruning.removal import remove_heads
 
     study = _pruned(run)
-    sizes, survival = study.load("sizes-l0"), study.load("survival-l0")
+    sizes, survival = study.load("sparsity-l0"), study.load("survival-l0")
     rows = []
     for name in map(str, survival.filter(regex=r"\]$")):
         removed = [*survival.index[survival[name] == 0]]

@@ -91,15 +91,15 @@ def test_every_point_is_that_of_a_plain_loop(metric):
     table = drawn("gpt2", metric)
     for row in table.itertuples():
         order = rankings("gpt2")[row.order]
-        sums, counts = point_by_hand("gpt2", metric, tuple(order[: row.closed]))
+        sums, counts = point_by_hand("gpt2", metric, tuple(order[: row.masked]))
         assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
-        assert row.share == row.closed / len(order)
+        assert row.share == row.masked / len(order)
 
 
 def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_masked():
     table = drawn("marian")
     for name, part in table.groupby("order"):
-        assert part["closed"].tolist() == {"all": [0, 6, 12, 18, 24], "three": [0, 1, 2, 3]}[name]
+        assert part["masked"].tolist() == {"all": [0, 6, 12, 18, 24], "three": [0, 1, 2, 3]}[name]
         assert part["share"].iloc[[0, -1]].tolist() == [0, 1]
         assert part.iloc[0][["value", "low", "high"]].tolist() == [1, 1, 1]
     assert table["order"].unique().tolist() == ["all", "three"]
@@ -113,9 +113,9 @@ def test_points_are_those_of_a_plain_loop_and_intervals_of_the_resamples_that_sc
     weights = bootstrap_counts(range(6), 50, 3)[1:]
     for row in table.itertuples():
         order = rankings("marian")[row.order]
-        sums, counts = point_by_hand("marian", metric, tuple(order[: row.closed]))
+        sums, counts = point_by_hand("marian", metric, tuple(order[: row.masked]))
         assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
-        assert row.share == row.closed / len(order)
+        assert row.share == row.masked / len(order)
         bounds = np.nanquantile(weights @ sums / (weights @ counts), [0.025, 0.975])
         close([row.low, row.high], bounds)
 
@@ -126,7 +126,7 @@ def test_changes_are_paired():
     weights = bootstrap_counts(range(6), 50, 3)
     intact = np.divide(*(weights @ each for each in point_by_hand("marian", "loss", ())))
     for row in table.to_dict("records"):
-        sums, counts = point_by_hand("marian", "loss", tuple(rankings("marian")[row["order"]][: row["closed"]]))
+        sums, counts = point_by_hand("marian", "loss", tuple(rankings("marian")[row["order"]][: row["masked"]]))
         changes = weights @ sums / (weights @ counts) - intact
         expected = [changes[0], *np.nanquantile(changes[1:], [0.025, 0.975])]
         close([row[f"change{end}"] for end in ("", ".low", ".high")], expected, size=intact)
@@ -143,13 +143,13 @@ def test_heads_may_be_replaced_by_something_else_than_nothing():
     first = zero["share"] == 0
     np.testing.assert_allclose(zero["value"][first], uniform["value"][first], rtol=1e-6)
     assert not np.allclose(zero["value"][~first], uniform["value"][~first])
-    assert "fill:uniform" in frame.provenance(uniform, "value").split("|")
+    assert "replacement:uniform" in frame.provenance(uniform, "value").split("|")
 
 
 def test_a_signature_says_what_was_masked_and_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
     expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
-    expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
+    expected |= {"metric": "Agreement()", "replacement": "zero", "resamples": "20", "seed": "0"}
     assert expected.items() <= fields.items()
 
 
@@ -190,7 +190,7 @@ def test_areas_are_trapezoids_best_first():
         assert row["area"] == pytest.approx(steps @ heights)
         weights = bootstrap_counts(range(6), 50, 0)[1:]
         pairs = [
-            point_by_hand("marian", "agreement", tuple(rankings("marian")[name][:masked])) for masked in part["closed"]
+            point_by_hand("marian", "agreement", tuple(rankings("marian")[name][:masked])) for masked in part["masked"]
         ]
         draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
         bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])
@@ -604,7 +604,7 @@ def by_gates(name, formula, masked):
 @pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
-    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    masked = [frozenset(closing(name)[row.order][: row.masked]) for row in table.itertuples()]
     by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(masked)}
     expected = [by_hand[heads_] for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
@@ -617,7 +617,7 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
 @pytest.mark.parametrize(("name", "one"), [("classifier", "accuracy"), ("marian", "bleu")])
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
     table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=3, n_resamples=0)
-    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    masked = [frozenset(closing(name)[row.order][: row.masked]) for row in table.itertuples()]
     found = sweep(*inputs_of(name, one), [*dict.fromkeys(filter(None, masked))], metric(one))
     each = found.masked | {frozenset(): found.intact}
     expected = [found.metric.compute(each[heads_].sum(0)) for heads_ in masked]
@@ -836,7 +836,7 @@ def test_the_command_masks_by_a_column_both_ways(place, scored):
     assert (done.code, done.err) == (0, "")
     table = load_table(scored / "curves-agreement.parquet")
     assert set(table["order"]) == {"importance", "-importance", "random 0", "random 1"}
-    assert table["closed"].unique().tolist() == [0, 2, 4, 6, 8]
+    assert table["masked"].unique().tolist() == [0, 2, 4, 6, 8]
     model, tokenizer = loading.load(place / "bert")
     listed = orders(hr.Study(scored).scores(), ["importance", "-importance"], seeds=2)
     expected = ablation_curve(model, tokenizer, hr.read(place / "talks.en"), listed, steps=4, n_resamples=10)
@@ -886,7 +886,7 @@ def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
         printed = re.findall(r"^│ (.+?) +│ +(-?[\d.]+) \[", part, re.M)[: len(table)]
         rows = [(f"{kind} layer {layer}: head {row['head']:.0f}", row) for (kind, layer), row in table.iterrows()]
         assert printed == [(label, f"{row['effect']:.3f}") for label, row in rows]
-    effects = hr.Study(tmp_path).load("ablation-loss-rest-zero")["ablation[loss rest]"]
+    effects = hr.Study(tmp_path).load("ablation-loss-all_but_one-zero")["ablation[loss all_but_one]"]
     best = effects.groupby(["kind", "layer"], sort=False).idxmin().tolist()  # the loss is better when it is less
     kept = hr.Study(tmp_path).load("best-loss-zero")["head"]
     assert [(*key, head) for key, head in kept.items()] == best

@@ -75,7 +75,7 @@ def test_a_curve_is_read_where_the_paper_reads_it_or_not_at_all(tmp_path, steps,
     shares = np.linspace(0, 1, steps + 1)
     values = np.where(shares < 1, 0.9, 0.1)
     ends = {"value": values, "low": values, "high": values}
-    put(tmp_path / "curves-accuracy.parquet", {"order": "importance", "closed": 10 * shares, "share": shares, **ends})
+    put(tmp_path / "curves-accuracy.parquet", {"order": "importance", "masked": 10 * shares, "share": shares, **ends})
     assert why in curves.fig6(Bench([tmp_path])).verdict.why
 
 

@@ -86,7 +86,7 @@ def best_of(folder: Path, **of: str) -> Bench:
     for name, columns, signature in (
         ("best-accuracy-zero", {"head": [0], "effect": [0.0], "low": [-0.01], "high": [0.01], "p": [0.5]}, facts),
         (
-            "ablation-accuracy-single-zero",
+            "ablation-accuracy-head-zero",
             {f"ablation[accuracy]{end}": [-0.1, 0.0] for end in ("", ".low", ".high", ".p", ".holm")},
             facts | of,
         ),

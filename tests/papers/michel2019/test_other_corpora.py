@@ -50,7 +50,7 @@ def test_the_agreement_of_an_untrained_marian_is_that_of_its_table():
     place = ROOT / "figures/multi30k-en-de"
     bench = Bench([place], untrained=Bench([place / "untrained"]))
     effects = [
-        pd.read_parquet(place / "untrained" / study / "ablation-loss-single-zero.parquet")["ablation[loss]"]["enc-self"]
+        pd.read_parquet(place / "untrained" / study / "ablation-loss-head-zero.parquet")["ablation[loss]"]["enc-self"]
         for study in ("ablation", "ablation-mscoco")
     ]
     rows = other_corpora.fig2(bench).table

@@ -50,12 +50,12 @@ def swept(folder: Path, name: str, value: float, **more: object) -> Bench:
 
 
 @pytest.mark.parametrize(
-    "other", ["sizes-l0-dec-self-enc-self", "sizes-l0-cross-enc-self", "sizes-importance-enc-self"]
+    "other", ["sparsity-l0-dec-self-enc-self", "sparsity-l0-cross-enc-self", "sparsity-importance-enc-self"]
 )
 def test_only_gates_of_the_encoder_are_shown(tmp_path, other):
     """Tables of other kinds and strategies come earlier by the alphabet."""
     swept(tmp_path, other, 10.0)
-    bench = swept(tmp_path, "sizes-l0-enc-self", 35.9)
+    bench = swept(tmp_path, "sparsity-l0-enc-self", 35.9)
     assert encoder_pruning.fig7(bench).table.set_index("heads")["value"].loc[10].max() == 35.9
 
 

@@ -57,7 +57,7 @@ def test_the_steps_before_pruning_count(tmp_path, base, steps):
         f"{name}{end}": [value] for name, value in (("finetuned", 30), ("scratch", 20)) for end in ("", ".low", ".high")
     }
     put(tmp_path / "scratch.parquet", {"heads": [72], "e": [8], "d": [32], "c": [32], **ends}, "metric:BLEU(beams=1)")
-    put(tmp_path / "sizes-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
+    put(tmp_path / "sparsity-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
     artefact = pruning.table2(Bench([tmp_path]))
     assert artefact.table["steps.finetuned"].max() == pytest.approx(steps, nan_ok=True)
     assert artefact.verdict.answer == "not comparable"
@@ -68,7 +68,7 @@ def test_steps_of_another_study_do_not_count(tmp_path):
     put(other / "trainings.parquet", {"what": ["base", "finetuned", "scratch"], "steps": 100, "epochs": 1.0})
     ends = {f"{name}{end}": [30.0] for name in ("finetuned", "scratch") for end in ("", ".low", ".high")}
     put(study / "scratch.parquet", {"heads": [72], "e": [8], "d": [32], "c": [32], **ends}, "metric:BLEU(beams=1)")
-    put(study / "sizes-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
+    put(study / "sparsity-l0.parquet", {"heads": [144, 72], "of": [144, 144], "cross": [48, 32]})
     assert pruning.table2(Bench([study, other])).verdict.answer == "not comparable"
     put(study / "trainings.parquet", {"what": ["base", "finetuned", "scratch"], "steps": 100, "epochs": 1.0})
     assert pruning.table2(Bench([other, study])).verdict.answer == "cannot be said"
