@@ -284,7 +284,8 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command(
             "papers.reproduce",
             ("paper", "artefact"),
-            show=results.show_reproductions,
+            show=results.show_reproduced,
+            defaults={"epochs": 1},
             flags={"folders": "from"},
         ),
         Command("demo", show=results.show_demo),

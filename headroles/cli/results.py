@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -378,33 +379,27 @@ def show_comparison(call: Call) -> None:
     show_table(shown, title, label="choice", rows=names, whole=table)
 
 
-def show_reproductions(call: Call) -> None:
-    """Print verdicts, and the table of a single artefact; raise RuntimeError, each reason once, if none was made."""
-    reasons: dict[str, list[str]] = {}
-    made = False
-    for title, study, paper, artefact, rows in call.result:
-        if title:
-            say(title)
-        table = study / "papers" / str(paper) / f"{artefact}.parquet"
-        empty = not rows["made"].any()
-        if artefact is not None and not empty:
-            _show_verdict(json.loads(table.with_suffix(".json").read_text(encoding="utf-8")))
-            show_rows(hr.load_table(table), f"{paper} {artefact}", first=ROWS)
-        title = "do the papers' claims hold here?"
-        record().keep(rows, title)
+def show_reproduced(call: Call) -> None:
+    """Print the verdicts, or the table of a single artefact; raise RuntimeError if none was made."""
+    rows, given = call.result, call.given
+    place = (given["study"] or Path(next(iter(given["folders"]), "study"))) / "papers"
+    made, title = rows["made"].any(), "do the papers' claims hold here?"
+    record().keep(rows, title)
+    if made and len(rows) == 1:
+        table = place / rows["paper"][0] / f"{rows['artefact'][0]}.parquet"
+        _show_verdict(json.loads(table.with_suffix(".json").read_text(encoding="utf-8")))
+        show_rows(hr.load_table(table), " ".join(rows.loc[0, ["paper", "artefact"]]), first=ROWS)
+    else:
         shown = rows[["paper", "artefact", "answer", "why", "controls"]]
         shown = shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1)
-        if artefact is None or empty:
-            show_grid(shown.drop(columns="why") if empty else shown, title, whole=2)
-        say(f"written: {study / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
-        made = made or not empty
-        for row in rows.itertuples() if empty else ():
-            reasons.setdefault(str(row.why), []).append(f"{row.artefact} of {row.paper}")
-    lacking = "; ".join(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in reasons.items())
+        show_grid(shown if made else shown.drop(columns="why"), title, whole=2)
+    say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
     if not made:
+        reasons: dict[str, list[str]] = {}
+        for row in rows.itertuples():
+            reasons.setdefault(str(row.why), []).append(f"{row.artefact} of {row.paper}")
+        lacking = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
         raise RuntimeError(f"nothing was made: {lacking}")
-    if lacking:
-        say(f"not made: {lacking}")
 
 
 def _show_verdict(facts: dict[str, Any]) -> None:

@@ -27,7 +27,6 @@ UNKNOWN = (
         ("train none labels.tsv --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
         ("relate study study --study new",
          "no table 'roles' in study; there are: heads; make it with headroles roles study"),
-        ("reproduce voita2019 fig99 --tiny", UNKNOWN),
         ("reproduce voita2019 fig99 --model none --data none", UNKNOWN),
         ("ablation-curve model text.txt --study study --by ablation[loss] --kind cross",
          "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),

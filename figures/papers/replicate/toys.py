@@ -1,4 +1,4 @@
-"""A toy translator and a toy classifier, trained in seconds, for all artefacts of the papers."""
+"""A toy translator and a toy classifier, trained in seconds, for all artefacts: `toys.py STUDY`, some minutes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import torch
 import transformers
+import typer
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
+from headroles.papers import claims
+from headroles.papers.claims import Paper
+from headroles.papers.reproduction import bench_of
 from headroles.papers.workflow import Material, Timing, Workflow
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.toy_translator import translator
 from headroles.training.trainer import train
 
 COUNTED = 1500  # sentences of token counts: the rarest token must be outside the 500 most frequent
+PAPERS: dict[str, tuple[Paper, ...]] = {  # of each toy
+    "translation": ("voita2019", "michel2019"),
+    "classifier": ("michel2019", "budhraja2020"),
+}
 _few = partial(
     Workflow,
     keep=(0.5, 0.2),
@@ -25,6 +34,16 @@ _few = partial(
     contested=(0.5,),
     timed=Timing(shares=(0.0, 0.5, 0.9), batches=(1, 4), length=8, repeats=2),
 )
+
+
+def reproduced(study: Path) -> pd.DataFrame:
+    """Reproduce every artefact on the toy that has it, beside an untrained toy: a row each with its verdict."""
+    made = [
+        claims.reproduce(bench_of(workflow, trains=True), workflow.folder, paper).assign(toy=toy)
+        for toy, workflow in workflows(study).items()
+        for paper in PAPERS[toy]
+    ]
+    return pd.concat(made, ignore_index=True)
 
 
 def workflows(folder: Path) -> dict[str, Workflow]:
@@ -71,3 +90,13 @@ def _material(*, translated: bool) -> Material:
     parts = {"dev": slice(24), "test": slice(24, 48), "trees": slice(48, 96), "train": slice(96, 256)}
     corpora = {name: Corpus(f"toy {name}", tuple(short[rows])) for name, rows in parts.items()}
     return Material(**corpora, other=long, other_trees=long, sentences=None)
+
+
+def main(study: Path) -> None:
+    """Print the verdicts on the toys; their tables are kept in STUDY."""
+    columns = ["toy", "paper", "artefact", "answer", "why", "controls"]
+    print(reproduced(study)[columns].to_string(index=False))
+
+
+if __name__ == "__main__":
+    typer.run(main)

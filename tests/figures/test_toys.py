@@ -11,14 +11,14 @@ from typing import NamedTuple
 import matplotlib
 import pytest
 from helpers.artefacts import WANTED, budhraja2020
-from helpers.commands import run
+from toys import PAPERS as TOYS
+from toys import workflows
 
 from headroles.papers.artefact import Reproduced
 from headroles.papers.bench import Bench
-from headroles.papers.claims import PAPERS, artefacts
+from headroles.papers.claims import PAPERS, artefacts, reproduce
 from headroles.papers.needs import Missing
-from headroles.papers.reproduction import TOYS
-from headroles.papers.tiny import workflows
+from headroles.papers.reproduction import bench_of
 from headroles.papers.voita2019 import relevance
 from headroles.papers.workflow import Workflow
 from headroles.tables import frame as heads
@@ -134,11 +134,10 @@ def test_what_a_toy_lacks_is_made_of_the_other(made):
 
 
 @pytest.mark.slow
-def test_the_command_makes_an_artefact_of_each_toy_that_has_it_and_asks_its_controls(toys, made):  # noqa: ARG001
+def test_an_artefact_of_each_toy_is_written_with_its_controls(toys, made):  # noqa: ARG001
     folder = toys["classifier"].folder.parent
-    done = run("reproduce", "--tiny", "michel2019", "fig1", "--study", folder, figures=True)
-    assert (done.code, "a toy translator, michel2019" in done.out) == (0, True), done.err
-    for toy in toys:
+    for toy, workflow in toys.items():
+        reproduce(bench_of(workflow), workflow.folder, "michel2019", "fig1")
         place = folder / toy / "papers" / "michel2019"
         facts = json.loads((place / "fig1.json").read_text())
         assert {path.name for path in place.iterdir()} == {"fig1.json", "fig1.parquet", "fig1.png"}
