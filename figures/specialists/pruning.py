@@ -45,7 +45,7 @@ def prune_arm(
     warmup: int = 100,
     metric: str = "bleu",
     roles: bool = False,
-    n_resamples: int = 1000,
+    n_resamples: int = 1000,  # of the scores
     sampling: str = "group_by_length",  # examples of a step; with this one the committed studies were made
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
@@ -77,14 +77,13 @@ def prune_arm(
     tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup, train_sampling_strategy=sampling)
     gates = L0(rate=GATES, freeze="decoder" if loaded.config.is_encoder_decoder else "nothing")
     parts = loaded, tokenizer, learnt, data.test
-    sweep = partial(sparsity_sweep, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
-    if roles:
-        sweep = partial(sweep, scored=data.parsed, reference=data.train)
-    compare = partial(compare_pruning, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
+    scored = {"corpus": data.parsed, "reference": data.train} if roles else None
+    compare = partial(compare_pruning, *parts, kinds=ENCODER, metric=metric, tune=tune)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
-        sweep(gates, keep=keep, seed=seed, study=place)
+        options = {"kinds": ENCODER, "metric": metric, "scored": scored, "tune": {**tune, "seed": seed}}
+        sparsity_sweep(*parts, gates, keep=keep, study=place, **options)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])

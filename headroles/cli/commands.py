@@ -138,8 +138,17 @@ def _without_checkpoints(call: Call) -> None:
     call.arguments["tune"]["save_strategy"] = "no"
 
 
+def _scored(call: Call) -> None:
+    """Add the corpus of word frequencies to the one of which roles are assigned."""
+    if call.given["reference"] is not None:
+        reference = hr.read(call.given["reference"], call.given["reference_target"])
+        call.arguments["scored"] = {"corpus": call.arguments["scored"], "reference": reference}
+
+
 def _trainer(call: Call) -> None:
     call.arguments |= trainer(call.given)
+    if call.given["mlm_probability"] is not None:
+        call.arguments["mlm_probability"] = call.given["mlm_probability"]
 
 
 def _with_index(call: Call) -> None:
@@ -196,6 +205,13 @@ HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or
 REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
 SAVED = "Folder for the smaller model and its tokenizer."
 REPLACE = option("overwrite", bool, False, "Replace another model in the folder.", "--overwrite")
+MASKED = option(
+    "mlm_probability", float | None, None, "Share of tokens that a masked language model learns to predict."
+)
+COUNTED = [
+    option("reference", Path | None, None, "Corpus of the word frequencies behind rarity, as for score."),
+    option("reference_target", Path | None, None, "Translations of --reference."),
+]
 SCRATCH = option("from_scratch", bool, False, "Initialise the weights at random by the seed.", "--from-scratch")
 QUESTIONS = argument(
     "corpus", Path, REQUIRED, "Long texts and answers: TSV, JSON lines (text, answer), two files; or hidden-facts."
@@ -259,8 +275,10 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command(
             "sparsity_sweep",
             show=results.show_sweep,
+            before=(_scored,),
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
-            rules=(GATE_OPTIONS, BY_ROLES),
+            extra=(*COUNTED,),
+            rules=(GATE_OPTIONS, BY_ROLES, OptionRule(("reference",), {"scored": ()})),
             trains=True,
         ),
         Command(
@@ -297,7 +315,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             before=(_free_folder, _trainer),
             load=_trainable,
             flags={"folder": "output"},
-            extra=(*trainer_options(), SCRATCH),
+            extra=(*trainer_options(), MASKED, SCRATCH),
             trains=True,
         ),
         Command(

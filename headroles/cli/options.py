@@ -159,9 +159,14 @@ class Options:
             yield option("overwrite", bool, False, text, "--overwrite")
 
     def _training(self) -> Iterator[inspect.Parameter]:
-        for name in ("epochs", "batch", "rate", "length"):
+        for name in self.trained():
             yield from self._plain(signature("train").parameters[name])
         yield from trainer_options()
+
+    def trained(self) -> list[str]:
+        """Return the options of `train` that a function takes as `tune`, with the seed if it has no other."""
+        has_seed = not {"seed", "seeds"} & signature(self.function).parameters.keys()
+        return ["epochs", "batch", "rate", "length", *(["seed"] if has_seed else [])]
 
     def _plain(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
         type_ = _type(parameter)
@@ -253,8 +258,8 @@ class Call:
         if "Corpus" in parameter.types and name not in self.options.words:
             value = self._corpus(name)
         elif "TrainOptions" in parameter.types:
-            value = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
-            value |= {} if given["length"] is None else {"length": given["length"]}
+            known = {key: given[key] for key in self.options.trained()}
+            value = {key: part for key, part in known.items() if part is not None} | trainer(given)
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
             value = _converted(parameter, given.get(name))
         if name in ("strategy", "strategies") and value is not None:

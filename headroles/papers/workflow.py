@@ -149,6 +149,7 @@ class Workflow:
         self, study: Study, kind: Kind | None, keep: Sequence[float] = (), *, reference: Corpus | None = None
     ) -> None:
         """Prune the encoder by learnt gates with the decoder frozen, or heads of all kinds (kind None)."""
+        trees = self.material.trees
         sparsity_sweep(
             *self._parts,
             self.material.train,
@@ -156,13 +157,10 @@ class Workflow:
             L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing"),
             keep=keep or self.keep,
             kinds=[kind] if kind else None,
-            scored=self.material.trees,
-            reference=reference,
-            tune=self.tune,
+            scored=None if trees is None else {"corpus": trees, "reference": reference},
+            tune={"seed": self.seed, **self.tune},
             metric=self.metric,
-            seed=self.seed,
             study=study,
-            **self._sampling,
         )
 
     def compare(self, name: str, strategies: Sequence[str | Strategy], keep: Sequence[float]) -> Path:
@@ -177,7 +175,6 @@ class Workflow:
             seeds=self.seeds,
             tune=self.tune,
             metric=self.metric,
-            n_resamples=self.n_resamples,
             study=study,
         )
         return study.path("compare-pruning")

@@ -42,12 +42,11 @@ class Trials:
         *,
         kinds: Sequence[Kind] | None,
         tune: TrainOptions,
-        max_tokens: int = 4096,
         **rest: Any,
     ) -> None:
         handle.check_named()
         self.handle, self.corpus, self.kinds = handle, corpus, kinds
-        self.held_out, self.metric, self.max_tokens = held_out, metric, max_tokens
+        self.held_out, self.metric = held_out, metric
         self.study, self.folder, self.signature = study, study.work / ".trials", ""
         self.key = handle.provenance(
             trained_on=corpus.hash,
@@ -84,7 +83,7 @@ class Trials:
         self._measured(handle, self.held_out[:2])
 
     def _measured(self, handle: HeadModel, held_out: Corpus) -> ExampleStats:
-        return Sweep(handle, held_out, self.metric, max_tokens=self.max_tokens, heads_per_batch=1).run([])
+        return Sweep(handle, held_out, self.metric, heads_per_batch=1).run([])
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
@@ -93,7 +92,7 @@ class Trials:
 
         def measure() -> ExampleStats:
             what = self.handle, self.held_out, self.metric
-            return Sweep(*what, max_tokens=self.max_tokens).run(variants)
+            return Sweep(*what).run(variants)
 
         stats = self._kept((*what, [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]
@@ -106,7 +105,7 @@ class Trials:
         return stats.take(np.argsort(stats.numbers))
 
 
-def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, seed: int = 0) -> Array:
+def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000) -> Array:
     """Compute the metric of each trial on all examples and in the same resamples of them: [trial, 1 + resample]."""
     stats = ExampleStats(trials[0], {}, list(range(len(trials[0]))), 0, metric)
-    return stats.resampled(trials, n_resamples, seed)
+    return stats.resampled(trials, n_resamples, 0)

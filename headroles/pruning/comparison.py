@@ -24,7 +24,7 @@ from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
-from headroles.pruning.selection import Strategy, check_sizes, counted, prune, pruned_first, strategy_of
+from headroles.pruning.selection import Strategy, check_sizes, counted, prune, strategy_of
 from headroles.tables import frame
 from headroles.tables.arguments import several
 from headroles.tables.frame import Kind, signed
@@ -49,7 +49,6 @@ def compare_pruning(
     metric: str | Metric = "loss",
     scored: int = 1000,
     tune: TrainOptions | None = None,
-    n_resamples: int = 1000,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compare pruning strategies at equal numbers of heads.
@@ -72,7 +71,6 @@ def compare_pruning(
         metric: Name of a metric or objective. Or a metric.
         scored: Number of examples in the sample on which heads are ranked.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
-        n_resamples: Bootstrap resamples of the examples.
         study: Study or folder that keeps the tables `compare-pruning`, `compare-pruning-seeds` (each seed) and
             `compare-pruning-heads` (which heads stay), and finished runs.
 
@@ -109,7 +107,7 @@ def compare_pruning(
     runs: list[_Run] = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         runs += work.seed(chosen, counts, seed)
-    draws = values(trials.metric, [run.statistics for run in runs], n_resamples=n_resamples)
+    draws = values(trials.metric, [run.statistics for run in runs])
     by_seed = pd.DataFrame(
         {
             "strategy": run.strategy,
@@ -123,7 +121,7 @@ def compare_pruning(
     )
     kept.save("compare-pruning-seeds", signed(by_seed, trials.key, trials.signature))
     kept.save("compare-pruning-heads", _survivors(work, runs))
-    table = signed(_summary(by_seed, draws), trials.key, trials.signature, f"resamples:{n_resamples}")
+    table = signed(_summary(by_seed, draws), trials.key, trials.signature)
     return kept.save("compare-pruning", table)
 
 
@@ -166,7 +164,7 @@ class _Work:
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
             ranked = table["order"].dropna().sort_values().index
-            return pruned_first([(kind, layer, head) for kind, layer, head in ranked], count)
+            return [(kind, layer, head) for kind, layer, head in ranked[: len(ranked) - count]]
 
         def learnt() -> pd.DataFrame:
             plain = self.tune.copy()
@@ -179,8 +177,8 @@ class _Work:
                 kinds=self.trials.kinds,
                 remove=False,
                 tune=plain,
-                folder=place,
                 seed=seed,
+                study=place,
             )
 
         survival = kept.keep(place.name, key, learnt).iloc[:, 0]

@@ -40,7 +40,7 @@ from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
 from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
-from headroles.tables.io import save_table
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
 from headroles.training import trainer
 from headroles.training.adapters import GATES
@@ -49,6 +49,7 @@ from headroles.training.hf_trainer import TrainOptions
 Training = Literal["before", "after", "both"]
 Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
+HISTORY = "gates.parquet"  # in the folder of a training
 DECIDED = 0.9
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
 
@@ -62,11 +63,9 @@ def prune(
     keep: float | None = None,
     unit: Literal["head", "group"] = "head",
     kinds: Sequence[Kind] | None = None,
-    at_least: int = 0,
     train: Training | None = None,
     remove: bool = True,
     tune: TrainOptions | None = None,
-    folder: str | Path | None = None,
     seed: int = 0,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
@@ -89,17 +88,15 @@ def prune(
             the ranking "effect" and gates are then those of groups; in another ranking a group is where the last of its
             heads is. Groups are always removed whole.
         kinds: Kinds of the heads that are pruned, by default all.
-        at_least: Heads, or groups, that stay in every layer (rankings only).
         train: Whether the model is fine-tuned "before" heads are selected, "after" the others are removed, or "both".
             Learned gates are trained with the model in any case.
         remove: Whether the pruned heads are removed. If not, the table has which they are:
             `remove_heads(model, table[column])`.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
-        folder: Where checkpoints, from which interrupted training continues, and the history of gates,
-            `gates.parquet`, are kept; by default in the study, or nowhere.
         seed: Seed of rankings and training.
         study: Study or folder that keeps the table, as `survival-STRATEGY[-KINDS]` with a column for each number of
-            heads, before heads are removed. Rankings that it has are not computed again.
+            heads, before heads are removed, and the history of learned gates, as `gates-STRATEGY[-KINDS][-HEADS]`.
+            Rankings that it has are not computed again, and interrupted training continues.
 
     Returns:
         A table with a row per head.
@@ -119,7 +116,7 @@ def prune(
         >>> hr.save(model, tokenizer, "smaller")
     """  # noqa: DOC502
     chosen, options = strategy_of(strategy), tune or {}
-    _check(chosen, train, at_least, unit, remove=remove)
+    _check(train, unit, remove=remove)
     handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
     if remove and is_adapted(handle.model):
         check_plain(handle)  # fails now rather than after training
@@ -128,25 +125,28 @@ def prune(
     count = _count(chosen, keep, len(_units(context, handle)))
     choices = _choices(context, chosen, count, kinds or ("all",), trains=train is not None)
     tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
-    provenance = handle.provenance(corpus, **choices, at_least=at_least, train=train or "no", seed=seed, tune=tuned)
-    label, name = _names(chosen, unit, count, kinds or ())
+    provenance = handle.provenance(corpus, **choices, train=train or "no", seed=seed, tune=tuned)
+    label, name, gates = _names(chosen, unit, count, kinds or ())
     with ExitStack() as stack:
         kept = None if study is None else study_at(study)
         if kept is not None:
             handle.check_named()
             kept.claim(name, provenance)
-            folder = folder or kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
-        place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
+            place = kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
+        else:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         options = {"seed": seed, **options}
         if train in ("before", "both"):
             trainer.train(model, tokenizer, corpus, place / "tuned-before", **options)
         if isinstance(chosen, Ranking):
-            select = partial(_by_ranking, context, chosen, count or 0, at_least, label, provenance)
+            select = partial(_by_ranking, context, chosen, count or 0, label, provenance)
             table = select() if kept is None else _kept(kept, name, label, provenance, select)
         else:
             table = _by_gates(context, chosen, count, place, options, label, provenance)
             if kept is not None:
                 _kept(kept, name, label, provenance, lambda: table)
+                if (history := place / HISTORY).is_file():
+                    kept.save(gates, load_table(history))
         if remove and (table[label] == 0).any():
             remove_heads(model, table[label])
         if train in ("after", "both"):
@@ -178,11 +178,11 @@ def _foreign(chosen: Strategy) -> dict[str, str]:
     return {} if is_ours else {"code": code_of(chosen)}
 
 
-def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str]:
-    """Return the names of the column and of the table in a study."""
-    said = [chosen.name, *([unit] if unit != "head" else [])]
-    words = [*said, *([] if count is None else [str(count)]), *kinds]
-    return f"survival[{' '.join(words)}]", "-".join(["survival", *said, *kinds])
+def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str, str]:
+    """Return the names of the column, of its table in a study, and of that with the history of gates."""
+    strategy, size = [chosen.name, *([unit] if unit != "head" else [])], [] if count is None else [str(count)]
+    label = f"survival[{' '.join([*strategy, *size, *kinds])}]"
+    return label, "-".join(["survival", *strategy, *kinds]), "-".join(["gates", *strategy, *kinds, *size])
 
 
 def _units(context: RankingContext, handle: HeadModel) -> list[Head]:
@@ -192,7 +192,7 @@ def _units(context: RankingContext, handle: HeadModel) -> list[Head]:
     return [*dict.fromkeys(min(handle.groups[head]) for head in context.among)]
 
 
-def _check(chosen: Strategy, train: Training | None, at_least: int, unit: str, *, remove: bool) -> None:
+def _check(train: Training | None, unit: str, *, remove: bool) -> None:
     """Raise ValueError for options of `prune` that do not fit together."""
     if unit not in ("head", "group"):
         raise ValueError(f"unknown unit of pruning: got unit={unit!r}; expected 'head' or 'group'")
@@ -203,8 +203,6 @@ def _check(chosen: Strategy, train: Training | None, at_least: int, unit: str, *
             f"train={train!r} is training without the pruned heads: got remove=False; expected remove=True, or "
             f'train="before"'
         )
-    if at_least and not isinstance(chosen, Ranking):
-        raise ValueError(f"at_least={at_least} is for rankings; got the strategy {chosen.name}, which learns gates")
 
 
 def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
@@ -225,21 +223,6 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     table = select()
     study.save(name, table, joined=("survival",))
     return table
-
-
-def pruned_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
-    """Return the heads of a ranking that are pruned if `count` stay, and `at_least` so many in every layer."""
-    left: dict[tuple[Kind, int], int] = {}
-    for kind, layer, _ in ordered:
-        left[kind, layer] = left.get((kind, layer), 0) + 1
-    pruned: list[Head] = []
-    for head in ordered:
-        if len(pruned) < len(ordered) - count and left[head[0], head[1]] > at_least:
-            left[head[0], head[1]] -= 1
-            pruned.append(head)
-    if len(pruned) < len(ordered) - count:
-        raise ValueError(f"{count} of {len(ordered)} heads cannot stay with at least {at_least} in each layer")
-    return pruned
 
 
 def strategy_of(given: str | Strategy) -> Strategy:
@@ -268,16 +251,14 @@ def counted(keep: float, size: int) -> int:
     return count
 
 
-def _by_ranking(
-    context: RankingContext, chosen: Ranking, count: int, at_least: int, label: str, provenance: str
-) -> pd.DataFrame:
+def _by_ranking(context: RankingContext, chosen: Ranking, count: int, label: str, provenance: str) -> pd.DataFrame:
     ordered, index = agreed(context.model, chosen.order(context)), head_index(context.model)
     together: dict[Head, Iterable[Head]] = {head: [head] for head in ordered}
     if context.unit == "group":  # the turn of a group is that of its last head
         together = dict(HeadModel(context.model, allow_sharded=True).groups)
         ordered = [min(group) for group in dict.fromkeys(together[head] for head in reversed(ordered))][::-1]
     turns = {head: float(turn) for turn, first in enumerate(ordered, 1) for head in together[first]}
-    pruned = {head for first in pruned_first(ordered, count, at_least) for head in together[first]}
+    pruned = {head for first in ordered[: len(ordered) - count] for head in together[first]}
     survival = [0.0 if head in pruned else 1.0 for head in index]
     turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
     return frame.table({label: survival, f"{label}.order": turn}, index, provenance)
@@ -292,7 +273,7 @@ def _by_gates(
     label: str,
     provenance: str,
 ) -> pd.DataFrame:
-    """Train the model and its gates, and save their history: `gates.parquet`, P(gate != 0) of each head and step."""
+    """Train the model and its gates, and save their history, P(gate != 0) of each head and step."""
     model, learnt = context.model, context.among
     shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
     gates = chosen.gates(model, learnt, count, **shared)
@@ -300,12 +281,13 @@ def _by_gates(
     if count == len(learnt):
         return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), provenance)
     rates = {**(options.get("rates") or {}), GATES: RATE if chosen.rate is None else chosen.rate}
-    options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), GateRecords()]}
+    callbacks = [*options.get("callbacks", ()), GateRecords()]
     said = "".join(f",{name}={value}" for name, value in shared.items())
     text = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}{said}"
     note = hashlib.sha256(text.encode()).hexdigest()[:12]
     with train_gates(model, gates), frozen(model, chosen.freeze):
-        history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
+        options = {**options, "rates": rates, "callbacks": callbacks, "note": note}
+        history = trainer.train(model, context.tokenizer, context.corpus, place, **options)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
         table = gates.table(head_index(model), label, provenance)
         final, chances = gates.final().tolist(), gates.chances().tolist()
@@ -315,7 +297,7 @@ def _by_gates(
             (*head, step, chance) for step, part in gates.records for head, chance in zip(learnt, part, strict=True)
         ]
         records = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
-        save_table(frame.signed(records, history.attrs["signatures"]["loss"]), place / "gates.parquet")
+        save_table(frame.signed(records, history.attrs["signatures"]["loss"]), place / HISTORY)
     return table
 
 

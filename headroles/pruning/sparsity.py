@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
-from headroles.tables.io import check_writable, load_table, save_table
+from headroles.tables.io import check_writable
 from headroles.tables.study import Study, study_at
 from headroles.training.examples import check_examples
 from headroles.training.hf_trainer import TrainOptions
@@ -47,15 +47,10 @@ def sparsity_sweep(
     keep: Sequence[float],
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
-    scored: CorpusLike | None = None,
-    reference: CorpusLike | None = None,
-    seed: int = 0,
+    scored: CorpusLike | Mapping[str, Any] | None = None,
     tune: TrainOptions | None = None,
-    n_resamples: int = 1000,
-    max_tokens: int = 4096,
     study: Study | str | Path | None = None,
     output: str | Path | None = None,
-    command: str = "",
 ) -> pd.DataFrame:
     """Prune copies of a model to several numbers of heads (Voita et al. 2019, Figs. 7 to 10).
 
@@ -70,18 +65,14 @@ def sparsity_sweep(
         keep: Numbers of heads to keep, or below 1 shares.
         kinds: Kinds of the heads that are pruned, by default all.
         metric: Name of a metric or objective. Or a metric.
-        scored: Corpus on which the roles of the remaining heads are assigned; by default no roles are.
-        reference: Corpus of the word frequencies behind rarity, as for `score`.
-        seed: Seed of selection and training.
-        tune: Options of `train`.
-        n_resamples: Bootstrap resamples of the examples.
-        max_tokens: Tokens in one forward pass when the metric and scores are measured.
+        scored: Corpus on which the roles of the remaining heads are assigned; by default no roles are. Or arguments of
+            `score`: `{"corpus": trees, "reference": pairs}`.
+        tune: Options of `train`; its seed is that of the selection, too.
         study: Study or folder that keeps the tables: `sparsity-STRATEGY[-KINDS]`, the returned one; `survival-...`, a
             column per size; with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and
             `functions-...`.
         output: Folder for the pruned and trained models, each saved in a folder named by its number of heads; `load`
             reads them. By default they are not saved.
-        command: Command that made them, for their model cards.
 
     Returns:
         A table with a row per size; the first row is the control, the whole model after the same training.
@@ -101,34 +92,33 @@ def sparsity_sweep(
     check_sizes(keep)
     chosen = strategy_of(strategy)
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
-    scored, reference = (None if part is None else corpus_of(part) for part in (scored, reference))
-    check_examples(HeadModel(model, tokenizer), corpus, length=(tune or {}).get("length"))
-    options: TrainOptions = {"seed": seed, **(tune or {})}
+    options: TrainOptions = {"seed": 0, **(tune or {})}
+    roles_of = None if scored is None else _scored(scored)
+    check_examples(HeadModel(model, tokenizer), corpus, length=options.get("length"))
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
     size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
-    given: Any = {"strategy": chosen} | ({} if options["seed"] == seed else {"selection_seed": seed})
-    trials = Trials(*what, kinds=kinds, tune=options, max_tokens=max_tokens, **given)
+    trials = Trials(*what, kinds=kinds, tune=options, strategy=chosen)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sparsity-{name}"))
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
-        pruned = _Pruned(trials, chosen, count, size, options, seed)
+        pruned = _Pruned(trials, chosen, count, size, options)
         tables.append(pruned.survival)
         statistics.append(trials.run((count, code_of(chosen)), pruned.model))
-        if scored is not None:
-            families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
+        if roles_of is not None:
+            families.append(functions(pruned.roles(roles_of)).assign(heads=count))
         if output is not None and count < size:
             place = Path(output) / str(count)
-            loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
+            loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
     kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
-        table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
+        table = signed(parts, trials.key, f"scored:{roles_of['corpus'].hash if roles_of else None}")
         kept.save(f"functions-{name}", table)
-    sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
+    sizes = signed(_table(measured, statistics, tables), trials.key, trials.signature)
     return kept.save(f"sparsity-{name}", sizes)
 
 
@@ -141,7 +131,6 @@ class _Pruned:
     count: int
     of: int
     options: TrainOptions
-    seed: int
     trained: PreTrainedModel | None = None
 
     @property
@@ -155,16 +144,15 @@ class _Pruned:
             model, tokenizer, corpus = self.trials.copy()
             freeze = None if isinstance(self.chosen, Ranking) else self.chosen.freeze
             if self.count < self.of:
-                table = prune(
+                prune(
                     *(model, tokenizer, corpus, self.chosen),
                     keep=self.count,
                     kinds=self.trials.kinds,
                     train="after" if freeze is None else None,
-                    folder=self.place,
-                    seed=self.seed,
+                    seed=self.options["seed"],
                     tune=self.options,
+                    study=self.place,
                 )
-                save_table(table, self.place / "survival.parquet")
             elif self.options.get("rate") != 0 and freeze != "all":  # an untrained control keeps its weights
                 with frozen(model, freeze or "nothing"):
                     train(model, tokenizer, corpus, self.place, **self.options)
@@ -176,35 +164,36 @@ class _Pruned:
         """The survival table; the history of gates is saved in the study."""
         if self.count == self.of:
             return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
-        file = self.place / "survival.parquet"
-        if not file.is_file():
+        kept, words = Study(self.place), [self.chosen.name, *(self.trials.kinds or ())]
+        survival, gates = "-".join(["survival", *words]), "-".join(["gates", *words, str(self.count)])
+        if not kept.has(survival):
             self.model()
-        if (history := self.place / "gates.parquet").is_file():
-            self.trials.study.save(self._name("gates"), load_table(history))
-        return load_table(file)
+        if kept.has(gates):
+            self.trials.study.save(gates, kept.load(gates))
+        return kept.load(survival)
 
-    def _name(self, table: str) -> str:
-        """Return the name of a table of this size in the study: TABLE-STRATEGY[-KINDS]-HEADS."""
-        return "-".join([table, self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
-
-    def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
+    def roles(self, scored: Mapping[str, Any]) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
-        counted = {} if reference is None else {"reference": reference.hash}
-        work = frame.sign_version(place=self.place.name, scored=scored.hash, **counted)
+        options = {name: value.hash if isinstance(value, Corpus) else value for name, value in scored.items()}
+        work = frame.sign_version(place=self.place.name, **options)
+        name = "-".join(["roles", self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
 
         def compute() -> pd.DataFrame:
-            model, tokenizer, size = self.model(), self.trials.handle.tokenizer, self.trials.max_tokens
-            table = score(model, tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
-            return role_rules.roles(table)
+            return role_rules.roles(score(self.model(), self.trials.handle.tokenizer, **scored))
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        return self.trials.study.save(self._name("roles"), table)
+        return self.trials.study.save(name, table)
 
 
-def _table(
-    metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame], n_resamples: int
-) -> pd.DataFrame:
-    draws = values(metric, statistics, n_resamples=n_resamples)
+def _scored(given: CorpusLike | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `score` by which roles are assigned."""
+    options = {**given} if isinstance(given, Mapping) and "corpus" in given else {"corpus": given}
+    corpora = {name: corpus_of(options[name]) for name in ("corpus", "reference") if options.get(name) is not None}
+    return {"n_resamples": 200, **options, **corpora}
+
+
+def _table(metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    draws = values(metric, statistics)
     rows = []
     for draw, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]

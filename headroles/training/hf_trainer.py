@@ -38,8 +38,20 @@ _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the 
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Options of `transformers.TrainingArguments` that trainings need; all others are passed on, too."""
+    """Options of the Trainer: its own, and those of `transformers.TrainingArguments`, of which others are taken, too.
 
+    Attributes:
+        mlm_probability: Share of the tokens of a text that a masked language model learns to predict (0.15). Of these
+            80 % are masked, 10 % are random tokens, and 10 % stay, as for BERT.
+        rates: Prefix of parameter names -> another peak learning rate.
+        callbacks: Callbacks of the Trainer.
+        note: Anything else that the training depends on, part of its provenance.
+    """
+
+    mlm_probability: float
+    rates: Rates | None
+    callbacks: Sequence[TrainerCallback]
+    note: str
     max_steps: int
     warmup_steps: float
     lr_scheduler_type: str
@@ -79,9 +91,6 @@ class FitOptions(TrainerOptions, total=False):
     batch: int
     rate: float
     seed: int
-    mlm_probability: float
-    rates: Rates | None
-    callbacks: Sequence[TrainerCallback]
 
 
 class TrainOptions(FitOptions, total=False):
@@ -126,11 +135,10 @@ class Trainer(transformers.Trainer):
         batch: int = 32,
         rate: float = 2e-5,
         seed: int = 0,
-        mlm_probability: float = MASKED,
-        rates: Rates | None = None,
-        callbacks: Sequence[TrainerCallback] = (),
         **options: Unpack[TrainerOptions],
     ) -> None:
+        masked, rates = options.pop("mlm_probability", MASKED), options.pop("rates", None)
+        callbacks = options.pop("callbacks", ())
         _check(model, options)
         self.shuffles_groups = options.get("train_sampling_strategy", ORDER) == ORDER
         if self.shuffles_groups:
@@ -146,18 +154,19 @@ class Trainer(transformers.Trainer):
         }
         if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
             usual |= {"use_cpu": True, "ddp_backend": "gloo"}
+        given: Any = usual | options
         arguments = transformers.TrainingArguments(
             output_dir=str(folder),
             num_train_epochs=epochs,
             per_device_train_batch_size=batch,
             learning_rate=rate,
             seed=seed,
-            **(usual | options),
+            **given,
         )
         for module in model.modules():  # constants, which a loaded Marian lets train and does not save (5.24)
             if "Sinusoid" in type(module).__name__:
                 module.requires_grad_(False)
-        batches = collator(HeadModel(model, tokenizer), tokenizer, rows, seed=seed, masked=mlm_probability)
+        batches = collator(HeadModel(model, tokenizer), tokenizer, rows, seed=seed, masked=masked)
         super().__init__(
             model=model,
             args=arguments,

@@ -28,9 +28,10 @@ from headroles.tables.io import load_table, replacing, save_table
 from headroles.training import adapters
 from headroles.training.checkpoints import check_digests, last_checkpoint, load_weights, write_digests
 from headroles.training.examples import MASKED, Row, examples, is_language_model
-from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Rates, Trainer, TrainerOptions
+from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Trainer, TrainerOptions
 
 HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
+UNNAMED = ("mlm_probability", "rates", "callbacks")  # options that the provenance names otherwise, or not at all
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
 
 
@@ -47,11 +48,7 @@ def train(
     rate: float = 2e-5,
     seed: int = 0,
     length: int | None = None,
-    mlm_probability: float = MASKED,
-    rates: Rates | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
-    note: str = "",
-    **arguments: Unpack[TrainerOptions],
+    **options: Unpack[TrainerOptions],
 ) -> pd.DataFrame:
     """Train a model and save it with its tokenizer.
 
@@ -81,12 +78,11 @@ def train(
         length: Tokens of an example of a language model: all sentences, one after another, are divided into examples of
             this length, between them the special tokens of the tokenizer, or its end token if it adds none. None, the
             default: each sentence is an example, as where the loss is measured.
-        mlm_probability: Share of the tokens of a text that a masked language model learns to predict. Of these 80 % are
-            masked, 10 % are random tokens, and 10 % stay, as for BERT.
-        rates: Prefix of parameter names -> another peak learning rate.
-        callbacks: Callbacks of the Trainer.
-        note: Anything else that the training depends on, part of its provenance.
-        **arguments: Further `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` and so on).
+        **options: Arguments of `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` and so
+            on), and four others. `mlm_probability`: share of the tokens of a text that a masked language model learns
+            to predict (0.15); of these 80 % are masked, 10 % are random tokens, and 10 % stay, as for BERT. `rates`:
+            prefix of parameter names -> another peak learning rate. `callbacks`: callbacks of the Trainer. `note`:
+            anything else that the training depends on, part of its provenance.
 
     Returns:
         A table with a row per epoch: `epoch`, `step`, `loss` (mean over the epoch, with dropout), and each metric on
@@ -101,14 +97,15 @@ def train(
     Example:
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
     """  # noqa: DOC502
-    _check_ranges(epochs, batch, rate, mlm_probability)
+    masked, note = options.get("mlm_probability", MASKED), options.pop("note", "")
+    _check_ranges(epochs, batch, rate, masked)
     place, corpus = Path(folder), corpus_of(corpus)
     held_out = None if held_out is None else corpus_of(held_out)
     measured = [the_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
     model = _savable(model, handle, place)
-    chosen = {"train_sampling_strategy": ORDER, **arguments, **(rates or {})}
+    chosen = {"train_sampling_strategy": ORDER, **options, **(options.get("rates") or {})}
     provenance = handle.provenance(
         corpus,
         tokenizer=handle.tokens,
@@ -118,8 +115,8 @@ def train(
         batch=batch,
         rate=rate,
         seed=seed,
-        options=",".join(f"{name}={value}" for name, value in sorted(chosen.items())),
-        **_of_text(handle, length, mlm_probability),
+        options=",".join(f"{name}={value}" for name, value in sorted(chosen.items()) if name not in UNNAMED),
+        **_of_text(handle, length, masked),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:
@@ -129,19 +126,10 @@ def train(
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
-        callbacks = [_Evaluation(measure), *callbacks]
+        options["callbacks"] = [_Evaluation(measure), *options.get("callbacks", ())]
     columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    options: FitOptions = {
-        "epochs": epochs,
-        "batch": batch,
-        "rate": rate,
-        "seed": seed,
-        "mlm_probability": mlm_probability,
-        "rates": rates,
-        "callbacks": callbacks,
-        **arguments,
-    }
-    return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
+    how: FitOptions = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, **options}
+    return fit(model, tokenizer, rows, place, provenance, columns=columns, **how)
 
 
 def _savable(model: PreTrainedModel, handle: HeadModel, place: Path) -> PreTrainedModel:

@@ -438,8 +438,6 @@ def _swept(metric: str = "loss", **options: Any) -> object:
          "the temperature of L0 must be above zero; got 0"),
         (lambda: SubsetSelection(cold=0).gates(planted.model(), [], 2),
          "the temperatures of SubsetSelection must be above zero; got 4.0 and 0"),
-        (lambda: hr.prune(planted.model(), planted.tokenizer(), TINY, L0(), keep=0.5, at_least=1),
-         "at_least=1 is for rankings; got the strategy l0, which learns gates"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
          "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),

@@ -87,7 +87,7 @@ def test_tied_embeddings_stay_tied_and_groups_are_those_of_removal(groups, tmp_p
 @pytest.mark.parametrize("name", ["llama-grouped", "gpt2", "bert"])
 def test_language_models_are_swept_and_compared_by_their_loss(name, tmp_path):
     model, tokens, text = given(name)
-    options = {"tune": {**SHORT, "epochs": 1, "length": 8}, "n_resamples": 20}
+    options = {"tune": {**SHORT, "epochs": 1, "length": 8}}
     sizes = hr.sparsity_sweep(model, tokens, text, text, FROZEN, keep=[0.5], study=tmp_path / "sweep", **options)
     assert sizes["heads"].tolist() == [8, 4]
     assert sizes["value"].notna().all()

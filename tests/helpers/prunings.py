@@ -39,5 +39,11 @@ def grid(layers, per_layer, *kinds):
     return [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(per_layer)]
 
 
+def training_in(study):
+    """Return the folder of the only training of `prune` that a study has."""
+    (folder,) = (study / ".pruning").iterdir()
+    return folder
+
+
 def no_training(monkeypatch):
     monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))

@@ -14,6 +14,7 @@ from helpers.close import bound
 from helpers.letters import corpus as letters
 from helpers.letters import tokens_of
 from helpers.messages import whole
+from helpers.prunings import training_in
 from helpers.traces import _traces
 from helpers.trainings import DRY, contents, films, same_weights, tokenizer, translator, untrained
 from hypothesis import given, settings
@@ -498,10 +499,10 @@ def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
 SHORT = {"epochs": 2, "batch": 8, "rate": 1e-3}  # of the classifier's corpus: two steps each
 
 
-def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
+def pruned(strategy, study=None, *, name="classifier", tune=SHORT, **options):
     """The model and the table."""
     model, tokens, text = small(name)
-    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, remove=False, **options)
+    return model, prune(model, tokens, text, strategy, study=study, tune=tune, remove=False, **options)
 
 
 @pytest.mark.slow
@@ -532,7 +533,7 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
     learnt = table.index[table.index.get_level_values("kind") != "dec-self"]
     assert (table.loc["dec-self"] == 1).all(axis=None)
     assert table.loc[learnt, column].sum() == 3
-    history = load_table(tmp_path / "gates.parquet")
+    history = load_table(tmp_path / f"gates-{strategy}-enc-self-cross-3.parquet")
     assert list(history) == [*frame.LEVELS, "step", "open"]
     steps = [0, 1, 2, 3, 4]  # two epochs of two batches
     assert history["step"].tolist() == [step for step in steps for _ in learnt]
@@ -599,34 +600,15 @@ def test_finished_pruning_is_not_done_again(which, finished):
 @pytest.mark.parametrize("which", STRATEGIES)
 def test_interrupted_pruning_resumes_with_the_same_result(which, finished, tmp_path):
     (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]
-    stopped = tmp_path / "stopped"
-    shutil.copytree(folder / "checkpoint-2", stopped / "checkpoint-2")
-    shutil.copy(folder / "recipe.txt", stopped)
-    again, found = pruned(strategy, stopped, keep=keep)
+    whole = training_in(folder)
+    stopped = tmp_path / ".pruning" / whole.name
+    shutil.copytree(whole / "checkpoint-2", stopped / "checkpoint-2")
+    shutil.copy(whole / "recipe.txt", stopped)
+    again, found = pruned(strategy, tmp_path, keep=keep)
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
-    one, other = (load_table(place / "gates.parquet") for place in (stopped, folder))
+    one, other = (load_table(place / "gates.parquet") for place in (stopped, whole))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
-
-
-OTHER = [
-    ("a target", L0(), 5),
-    ("a strength", L0(0.2), None),
-    ("a strength", L0(0.1, temperature=0.5), None),
-    ("a strength", L0(0.1, freeze="all"), None),
-    ("exactly", SubsetSelection(), 4),
-    ("exactly", SubsetSelection(cold=0.1), 3),
-]
-
-
-@pytest.mark.parametrize(("which", "other", "number"), OTHER)
-def test_a_folder_is_of_one_pruning(which, other, number, finished):
-    folder = finished(which)[0]
-    before = contents(folder)
-    message = f"{folder} holds training of another model, corpus or options; give another folder, or remove it"
-    with pytest.raises(ValueError, match=whole(message)):
-        pruned(other, folder, keep=number)
-    assert contents(folder) == before
 
 
 def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
@@ -634,7 +616,7 @@ def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
         model, table = pruned(strategy, tmp_path, keep=8)
         same_weights(model, classifier())
         assert (table == 1).all(axis=None)
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.rglob("checkpoint-*")) == []
 
 
 @pytest.mark.slow
@@ -677,7 +659,7 @@ def test_strategies_that_are_not_to_be_had(strategy, keep, message, tmp_path):
     model = classifier()
     before = state(model)
     with pytest.raises(ValueError, match=whole(message)):
-        prune(model, tokenizer(), films(16), strategy, keep=keep, folder=tmp_path, tune=SHORT)
+        prune(model, tokenizer(), films(16), strategy, keep=keep, study=tmp_path, tune=SHORT)
     assert state(model) == before
     same_weights(model, classifier())
     assert list(tmp_path.iterdir()) == []

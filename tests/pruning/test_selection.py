@@ -12,29 +12,20 @@ from helpers import letters, zoo
 from helpers.commands import run
 from helpers.messages import whole
 from helpers.processes import full_disk, together
-from helpers.prunings import grid, learnt, no_training, setting
+from helpers.prunings import learnt, no_training, setting, training_in
 from helpers.trainings import films, same_weights, tokenizer, untrained
 
 import headroles as hr
 from headroles.models import heads as families
 from headroles.models.loading import untrained as untrained_as
 from headroles.pruning.rankings import NAMED, Random
-from headroles.pruning.selection import prune, pruned_first
+from headroles.pruning.selection import prune
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
 TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
-
-
-def test_a_ranking_ends_where_enough_heads_stay_and_layers_keep_some():
-    line = grid(2, 3, "enc-self")
-    assert pruned_first(line, 4) == line[:2]
-    assert pruned_first(line, 2, 1) == [*line[:2], *line[3:5]]
-    assert pruned_first(line, 6) == []
-    with pytest.raises(ValueError, match=whole("1 of 6 heads cannot stay with at least 1 in each layer")):
-        pruned_first(line, 1, 1)
 
 
 def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
@@ -44,7 +35,7 @@ def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
     assert table["survival[random 2]"].sum() == 2
     assert sorted(table.loc[gone, "survival[random 2].order"]) == [1, 2, 3, 4, 5, 6]
     assert gone == sorted(Random().order(setting(5))[:6])
-    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|train:no|seed:5" in frame.provenance(
+    assert "strategy:Random(spread=None)|keep:2|kinds:all|train:no|seed:5" in frame.provenance(
         table, "survival[random 2]"
     )
 
@@ -85,12 +76,13 @@ def test_what_cannot_be_pruned_is_said(options, message):
 @pytest.mark.parametrize("when", [None, "before", "after", "both"])
 def test_pruning_trains_and_removes_as_asked(tmp_path, when):
     model = deepcopy(learnt())
-    table = prune(model, tokenizer(), films(48), keep=3, train=when, folder=tmp_path, tune=TUNE)
+    table = prune(model, tokenizer(), films(48), keep=3, train=when, study=tmp_path, tune=TUNE)
+    folder = tmp_path if when is None else training_in(tmp_path)
     parts = {"tuned-before": when in ("before", "both"), "tuned-after": when in ("after", "both")}
-    assert {name: (tmp_path / name).is_dir() for name in parts} == parts
+    assert {name: (folder / name).is_dir() for name in parts} == parts
     assert list(families.head_index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
     if parts["tuned-after"]:
-        again, _ = hr.load(tmp_path / "tuned-after")
+        again, _ = hr.load(folder / "tuned-after")
         assert list(families.head_index(again)) == list(families.head_index(model))
     if when == "before":
         tuned = deepcopy(learnt())
@@ -204,7 +196,7 @@ def test_a_number_of_heads_that_is_not_reached_is_said(caplog):
 
 def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
     model = deepcopy(learnt())
-    options = {"folder": tmp_path, "tune": TUNE | {"rate": 1e38, "epochs": 2}}
+    options = {"study": tmp_path, "tune": TUNE | {"rate": 1e38, "epochs": 2}}
     with pytest.raises(
         ValueError, match=r"^the loss is (nan|inf) after \d+ steps; the checkpoints before are kept, try a "
     ):
@@ -261,9 +253,10 @@ from headroles.models.identity import weights_digest
 
 place = Path(sys.argv[1])
 tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
-asked = {"keep": 3, "remove": False, "folder": place / "work", "tune": tune}
+asked = {"keep": 3, "remove": False, "study": place / "work", "tune": tune}
 table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), **asked)
-steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
+(history,) = place.glob("work/.pruning/*/history.parquet")
+steps = hr.load_table(history)["step"].tolist()
 (place / str(processes.rank())).write_text(repr((steps, weights_digest(learnt()), table.to_numpy().tolist())))
 """
 
@@ -275,7 +268,7 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
-    assert load_table(tmp_path / "work/gates.parquet")["step"].max() == 12
+    assert load_table(tmp_path / "work/gates-l0-3.parquet")["step"].max() == 12
 
 
 @pytest.mark.parametrize("keep", ["4", True, 0, 1.5, float("nan")])

@@ -12,6 +12,7 @@ import transformers
 from helpers import zoo
 from helpers.close import close
 from helpers.letters import tokens_of
+from helpers.prunings import training_in
 from safetensors.torch import load_file
 
 import headroles as hr
@@ -95,11 +96,11 @@ def test_gates_and_adapters_are_learnt_together_and_go_on_where_they_stopped(fre
     for place, stops in (("whole", False), ("stopped", True)):
         model = wrapped()
         before = weights(model)
-        options = {"keep": 4, "remove": False, "folder": tmp_path / place}
+        options = {"keep": 4, "remove": False, "study": tmp_path / place}
         if stops:
             with pytest.raises(KeyboardInterrupt):
                 hr.prune(wrapped(), tokenizer, TEXTS, strategy, tune={**tune, "callbacks": [Stop()]}, **options)
-            names = {path.name for path in (tmp_path / place / "checkpoint-4").glob("*.safetensors")}
+            names = {path.name for path in (training_in(tmp_path / place) / "checkpoint-4").glob("*.safetensors")}
             assert names == {"adapter_model.safetensors", "head_gates.safetensors"}
         tables.append(hr.prune(model, tokenizer, TEXTS, strategy, tune=tune, **options))
         assert changed(model, before) == (
@@ -107,7 +108,8 @@ def test_gates_and_adapters_are_learnt_together_and_go_on_where_they_stopped(fre
         )
         models.append(model)
     assert tables[0].iloc[:, 0].sum() == 4
-    assert not torch.equal(load_file(tmp_path / "whole/head_gates.safetensors")["log_alpha"], torch.full((8,), 2.0))
+    gates = load_file(training_in(tmp_path / "whole") / "head_gates.safetensors")
+    assert not torch.equal(gates["log_alpha"], torch.full((8,), 2.0))
     close(tables[1].to_numpy(), tables[0].to_numpy())
     close(logits(models[1]), logits(models[0]))
 
@@ -115,9 +117,7 @@ def test_gates_and_adapters_are_learnt_together_and_go_on_where_they_stopped(fre
 def test_a_pruned_model_is_saved_merged(tmp_path):
     tokenizer, model = tokens_of("llama-grouped"), wrapped()
     tune = {"epochs": 1, "batch": 2, "rate": 1e-2}
-    table = hr.prune(
-        model, tokenizer, TEXTS, "importance", keep=2, unit="group", train="after", tune=tune, folder=tmp_path / "work"
-    )
+    table = hr.prune(model, tokenizer, TEXTS, "importance", keep=2, unit="group", train="after", tune=tune)
     pruned = [head for head, kept in table.iloc[:, 0].items() if kept == 0]
     assert len(pruned) == 4
     expected = logits(model)
@@ -172,7 +172,7 @@ def test_what_could_not_be_loaded_again_is_refused_before_it_is_trained(tmp_path
         with pytest.raises(kind, match=message):
             trained(model)
     with pytest.raises(ValueError, match=r"has an adapter beside its weight; try the model that merge_and_unload\(\)"):
-        hr.prune(wrapped("o_proj"), tokenizer, TEXTS, hr.L0(), keep=4, folder=tmp_path / "new")
+        hr.prune(wrapped("o_proj"), tokenizer, TEXTS, hr.L0(), keep=4, study=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

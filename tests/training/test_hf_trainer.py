@@ -32,7 +32,7 @@ class Reported(TrainerCallback):
 def _learn(folder, **options):
     """Learn the gates of a classifier of eight heads, of which four stay."""
     corpus, tune = hr.Corpus("films", tuple(films(24))), {"epochs": 2, "batch": 8, "rate": 1e-3, **options}
-    return hr.prune(deepcopy(learnt()), tokenizer(), corpus, hr.L0(), keep=4, folder=folder, tune=tune)
+    return hr.prune(deepcopy(learnt()), tokenizer(), corpus, hr.L0(), keep=4, study=folder, tune=tune)
 
 
 def test_gates_are_reported_with_every_row_of_the_log_and_not_kept_in_it(tmp_path):
