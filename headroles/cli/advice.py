@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typer.models import OptionInfo
 
 from headroles.cli.commands import COMMANDS, Command
-from headroles.cli.options import LOADS, PYTHON
-from headroles.cli.signatures import signature
+from headroles.cli.options import LOADS, PYTHON, signature
 
 BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
 READ = ("text", "label", "form", "objective")  # parameters of `read` and of scores, which no command has

@@ -10,12 +10,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import headroles as hr
-from headroles.cli import arguments, cache_budgets, results
-from headroles.cli.console import draw_figures, list_figures, say, show_table
-from headroles.cli.options import TRAINER, Call, OptionRule, Options, argument, option, trainer, trainer_options
-from headroles.cli.record import record
-from headroles.cli.signatures import REQUIRED, signature
+from headroles.cli import results
+from headroles.cli.console import draw_figures, list_figures, record, say, show_table
+from headroles.cli.options import (
+    REQUIRED,
+    TRAINER,
+    Call,
+    OptionRule,
+    Options,
+    argument,
+    chosen_roles,
+    names,
+    option,
+    scores_of,
+    signature,
+    trainer,
+    trainer_options,
+)
 
+HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
+FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
+TOY_SENTENCES = 1000  # of the toy grammar in which facts are hidden by default
 log = logging.getLogger(__name__)
 
 
@@ -82,15 +97,13 @@ class Command(Options):
 
 def _with_rules(call: Call) -> None:
     if call.given["scores"] is not None:
-        call.arguments["scores"] = arguments.scores_of(
-            call.arguments["scores"], call.given["rules"], call.given["max_residue"]
-        )
+        call.arguments["scores"] = scores_of(call.arguments["scores"], call.given["rules"], call.given["max_residue"])
 
 
 def _orders(call: Call) -> None:
     """Rank heads by columns of the study, and at random."""
     given, scores = call.given, call.arguments["study"].scores()
-    orders = hr.ablation.orders(scores, arguments.names(given["by"]), kind=given["kind"], seeds=given["seeds"])
+    orders = hr.ablation.orders(scores, names(given["by"]), kind=given["kind"], seeds=given["seeds"])
     call.arguments["orders"] = orders
 
 
@@ -110,7 +123,7 @@ def _roles_of_study(call: Call) -> None:
             f"headroles score, or headroles roles {study.folder}, or name the study that has them: --roles-of"
         )
     table = study.load("roles")
-    call.arguments["roles"] = chosen = arguments.chosen_roles(table, call.given["tested"])
+    call.arguments["roles"] = chosen = chosen_roles(table, call.given["tested"])
     if left := [name for name in dict.fromkeys(held(table)["role"]) if name not in chosen]:
         record().ends.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
 
@@ -154,6 +167,18 @@ def _trainer(call: Call) -> None:
 def _with_index(call: Call) -> None:
     call.load()
     call.heads = hr.models.head_index(call.arguments["model"])
+
+
+def _with_hidden_facts(call: Call) -> None:
+    """Load the model; hide facts in texts for its tokenizer if the corpus is the word for it."""
+    given = call.given
+    made = str(given["corpus"]) == HIDDEN_FACTS
+    call.load()
+    if made:
+        haystack = hr.synthetic_corpus(TOY_SENTENCES) if given["haystack"] is None else hr.read(given["haystack"])
+        call.arguments["corpus"] = hr.hidden_facts(
+            call.tokenizer, given["limit"] or FACT_TEXTS, length=given["length"] or FACT_LENGTH, haystack=haystack
+        )
 
 
 def _trainable(call: Call) -> None:
@@ -245,12 +270,12 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command("evaluate", title="metrics on {corpus.name}"),
         Command(
             "cache_budget",
-            show=cache_budgets.show_budget,
-            load=cache_budgets.load_with_texts,
-            made=(cache_budgets.HIDDEN_FACTS,),
+            show=results.show_budget,
+            load=_with_hidden_facts,
+            made=(HIDDEN_FACTS,),
             extra=(QUESTIONS, LENGTH, HAYSTACK, EXPORT),
             rules=(
-                OptionRule(("length", "haystack"), {"corpus": (cache_budgets.HIDDEN_FACTS,)}),
+                OptionRule(("length", "haystack"), {"corpus": (HIDDEN_FACTS,)}),
                 OptionRule(("points",), {"by": ALONG_PATH}),
                 OptionRule(("steps",), {"by": ("l0",)}),
             ),

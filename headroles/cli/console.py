@@ -1,12 +1,16 @@
-"""Console output of the command line: lines, grids of text, tables of numbers with their intervals."""
+"""Console output of a command, lines and tables, and the record of it for --json and the summary (no torch)."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,7 +20,6 @@ from rich.text import Text
 
 import headroles as hr
 from headroles import _distributed
-from headroles.cli.record import draws, record
 from headroles.tables.columns import without_ends
 from headroles.tables.frame import visible
 
@@ -24,6 +27,52 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # columns of counts
+
+
+class Rows(TypedDict):
+    """A table for --json: its title, and a dictionary for each row."""
+
+    title: str
+    rows: list[dict[str, object]]
+
+
+@dataclass
+class Record:
+    """What a command printed, with the tables behind it; `quiet`: nothing is printed."""
+
+    quiet: bool = False
+    tables: list[Rows] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    ends: list[str] = field(default_factory=list)  # lines after all others
+    words: dict[str, str] = field(default_factory=dict)  # words of the next commands that are no arguments of this one
+    following: list[str] = field(default_factory=list)  # next commands to try that no template makes
+
+    def keep(self, table: pd.DataFrame, title: str) -> None:
+        """Keep a table; missing numbers become null."""
+        named = table if table.index.names == [None] else table.reset_index()
+        rows: list[dict[str, object]] = json.loads(named.to_json(orient="records", double_precision=15))
+        self.tables.append({"title": title, "rows": rows})
+
+
+_current: ContextVar[Record] = ContextVar("record")
+draws: ContextVar[bool] = ContextVar("draws", default=False)  # whether commands draw the figures of their study
+
+
+@contextmanager
+def recording(*, quiet: bool = False) -> Iterator[Record]:
+    """Record what is printed within the block; `quiet`: print nothing."""
+    token = _current.set(Record(quiet))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
+
+
+def record() -> Record:
+    """Return the record of the running command; outside of one, a record that nobody reads."""
+    return _current.get(Record())
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ import typer
 from headroles import _distributed
 from headroles.cli.advice import advice
 from headroles.cli.commands import COMMANDS
-from headroles.cli.record import draws
+from headroles.cli.console import draws
 from headroles.cli.summary import summarised
 from headroles.tables.frame import visible
 

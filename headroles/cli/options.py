@@ -1,18 +1,40 @@
-"""Options of a command: made from the parameters of its function, read back into the function's arguments."""
+"""Options of a command, made from the signature of its function, and read back into the function's arguments."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import math
+import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.models import ArgumentInfo
 
-from headroles.cli import arguments
-from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
+from headroles.tables.arguments import several
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headroles.data.corpus import Corpus
+    from headroles.pruning.learned_gates import Freeze
+    from headroles.pruning.selection import Strategy
+    from headroles.scores import Relevance
+    from headroles.tables.study import Study
+
+
+PACKAGE = Path(__file__).parents[1]
+REQUIRED = object()  # default of a parameter without one
+UNKNOWN = object()  # a default that only Python can compute: the option is left out unless given
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")  # between two sentences
+SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
 PYTHON = ("command", "note", "side", "gpu", "cache", "copy")  # parameters for Python alone
 SAMPLING = "shuffled_groups"  # the default of `hr.train`
@@ -55,7 +77,7 @@ class OptionRule:
         """Raise ValueError for an option that differs from its default, but is not read."""
         unread = [name for name in self.options if given[name] != parameters[name].default]
         beside = {name: values for name, values in self.beside.items() if name in parameters}
-        typed = {name: [] if given[name] is None else arguments.names(str(given[name])) for name in beside}
+        typed = {name: [] if given[name] is None else names(str(given[name])) for name in beside}
         if unread and not any({*typed[name]} & {*(values or typed[name])} for name, values in beside.items()):
             needed = [_written(parameters[name], " or ".join(values)) for name, values in beside.items()]
             raise ValueError(f"{unread[0]}= requires {', or '.join(needed)}")
@@ -246,9 +268,9 @@ class Call:
         self.heads: Any = None  # of the whole model
         parameters = signature(options.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:
-            self.arguments["study"] = arguments.study_of(given["study"], overwrite=given["overwrite"])
+            self.arguments["study"] = study_of(given["study"], overwrite=given["overwrite"])
         if "command" in parameters:
-            self.arguments["command"] = arguments.typed()
+            self.arguments["command"] = command_line()
         for parameter in options.shown():
             self._read(parameter)
 
@@ -263,7 +285,7 @@ class Call:
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
             value = _converted(parameter, given.get(name))
         if name in ("strategy", "strategies") and value is not None:
-            chosen = [arguments.strategy_of(word, *(given[key] for key in GATES)) for word in arguments.listed(value)]
+            chosen = [strategy_of(word, *(given[key] for key in GATES)) for word in several(value)]
             value = chosen if name == "strategies" else chosen[0]
         if value is not None:
             self.arguments[name] = value
@@ -291,9 +313,7 @@ class Call:
         """Load the model and its tokenizer into the arguments."""
         given = self.given
         parts = {name: given[name] for name in LOADS if name in given}
-        model, self.tokenizer = arguments.load_model(
-            given["model"], given["device"], whole=self.options.trains, **parts
-        )
+        model, self.tokenizer = load_model(given["model"], given["device"], whole=self.options.trains, **parts)
         self.arguments["model"] = model
         if "PreTrainedTokenizerBase" in signature(self.options.function).types():
             self.arguments["tokenizer"] = self.tokenizer
@@ -307,14 +327,13 @@ class Call:
 
 def _converted(parameter: Parameter, value: Any) -> Any:
     """Return an argument from what was typed: names or numbers split at commas, role=number as a dictionary."""
-    several = next((text for text in parameter.types if text.startswith("Sequence")), "")
-    if isinstance(value, str) and several and "str" not in parameter.types:
-        numbers = "float" in several or "int" in several
-        return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
-    if "Corpus" in several:
-        return [arguments.pairs_of(text) for text in value]
+    items = next((text for text in parameter.types if text.startswith("Sequence")), "")
+    if isinstance(value, str) and items and "str" not in parameter.types:
+        return tuple(numbers(value)) if "float" in items or "int" in items else names(value)
+    if "Corpus" in items:
+        return [pairs_of(text) for text in value]
     if "Mapping[str, float]" in parameter.types:
-        return arguments.thresholds(value or []) or None
+        return thresholds(value or []) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 
 
@@ -322,3 +341,252 @@ def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
     without = {"warmup": None, "smoothing": 0.0, "sampling": SAMPLING}
     return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}
+
+
+def load_model(
+    model: str, device: str | None, *, whole: bool = False, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""
+    from headroles.models import loading
+
+    if device == "auto" and not whole:
+        return loading.load(model, device_map="auto", **options)
+    loaded, tokenizer = loading.load(model, **options)
+    return loading.place(loaded, device), tokenizer
+
+
+def study_of(folder: Path, *, overwrite: bool = False) -> Study:
+    """Open the study of a command and check that it can be written before a model is loaded."""
+    from headroles.tables.study import Study
+
+    study = Study(folder, overwrite=overwrite)
+    study.check_writable()
+    return study
+
+
+def command_line() -> str:
+    """Return the command as it was typed, for the cards of models and the records of artefacts."""
+    return shlex.join(["headroles", *sys.argv[1:]])
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas, which the library checks."""
+    return [name.strip() for name in text.split(",")]
+
+
+def chosen_roles(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
+    """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
+    from headroles.analysis.role_rules import families, held
+    from headroles.tables.arguments import unknown
+    from headroles.tables.columns import Column
+    from headroles.tables.frame import only
+
+    known = {name: {name} for role in families(table).values() for name in role}
+    known |= {family: {*variants} for family, variants in families(table).items()} | {"all": {*known}}
+    if wanted is None:
+        sinks = {name for name in known["all"] if Column.parse(name).plain.name == "sink"}
+        chosen = {*held(table)["role"]} - sinks or known["all"]
+    else:
+        for name in names(wanted):
+            if name not in known:
+                raise ValueError(unknown("role", name, known))
+        chosen = set[str]().union(*(known[name] for name in names(wanted)))
+    return only(table, [name for name in map(str, table) if name in chosen or name.rpartition(".")[0] in chosen])
+
+
+def numbers(text: str) -> list[float]:
+    """Parse numbers of heads, or shares; raise ValueError for other text."""
+    try:
+        return [float(number) if "." in number else int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
+        ) from None
+
+
+def scores_of(scores: list[str], rules: str, max_residue: float | None) -> list[str | Relevance]:
+    """Return scores, relevance by each rule set of a comma-separated list."""
+    from headroles.scores import Relevance
+
+    parsed: list[str | Relevance] = []
+    for name in scores:
+        relevance = [Relevance(rules=rule, max_residue=max_residue) for rule in names(rules)]  # type: ignore[arg-type]
+        parsed += relevance if name == "relevance" else [name]
+    return parsed
+
+
+def threshold(text: str) -> tuple[str, float]:
+    """Return the role and the number of a text such as positional=0.8; raise ValueError for another form."""
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    return name, number
+
+
+def thresholds(texts: list[str]) -> dict[str, float]:
+    """Return the number of each role of texts such as positional=0.8; raise ValueError for a role given twice."""
+    values: dict[str, float] = {}
+    for name, number in map(threshold, texts):
+        if name in values:
+            raise ValueError(
+                f"two thresholds of {name}: got {values[name]:g} and {number:g}; expected a single threshold of a "
+                f"role; try --threshold {name}={number:g} alone"
+            )
+        values[name] = number
+    return values
+
+
+def pairs_of(text: str) -> Corpus:
+    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
+    from headroles.data.readers import read
+
+    source, comma, target = text.partition(",")
+    return read(source, target) if comma else read(source)
+
+
+def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
+    """Return the strategy of a name: gates with their options, roles from a score table."""
+    from headroles.analysis.role_rules import assignable
+    from headroles.pruning.learned_gates import L0, SubsetSelection
+    from headroles.pruning.rankings import ByRoles
+    from headroles.tables.io import load_table
+
+    if name in ("l0", "exactly"):
+        if gate_rate is not None and not gate_rate > 0:
+            raise ValueError(f"the learning rate of gates must be above zero; got {gate_rate}")
+        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
+    if name != "roles" or role_scores is None:
+        return name
+    table = load_table(role_scores)
+    if not assignable(table):
+        columns = ", ".join(map(str, table))
+        raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
+    return ByRoles(table)
+
+
+# --- signatures of functions, read from their source ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: its name, the types that it takes, its default, and the first sentence of its description."""
+
+    name: str
+    types: tuple[str, ...]  # such as ("int", "None"), ("Sequence[str]",) or ("Literal", "head", "layer")
+    default: object
+    help: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of its Literal types."""
+        return tuple(word for kind in self.types if kind.startswith("Literal") for word in ast.literal_eval(kind[7:]))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function does, in one sentence, and its parameters by name."""
+
+    summary: str
+    parameters: dict[str, Parameter]
+
+    def types(self) -> set[str]:
+        """Return the types of all parameters."""
+        return {kind for parameter in self.parameters.values() for kind in parameter.types}
+
+
+@cache
+def signature(name: str) -> Signature:
+    """Read the signature of a public function or the fields of a dataclass, such as `score` or `papers.reproduce`."""
+    module, _, last = f"headroles.{name}".rpartition(".")
+    module, node = _find(module, last)
+    if not isinstance(node, ast.FunctionDef):
+        raise LookupError(f"{name} must be a function, got {type(node).__name__}")
+    document = ast.get_docstring(node) or ""
+    texts = dict(_described(document))
+    parameters = {
+        key: Parameter(key, tuple(_types(module, types)), _value(module, default), texts[key])
+        for key, types, default in _arguments(node)
+        if key in texts
+    }
+    return Signature(re.sub(r" \([A-Z][^()]*\d{4}[^()]*\)", "", document.partition("\n")[0]), parameters)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    place = PACKAGE.joinpath(*module.split(".")[1:])
+    files = place.with_suffix(".py"), place / "__init__.pyi", place / "__init__.py"
+    return ast.parse(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
+
+
+def _find(module: str, name: str) -> tuple[str, ast.stmt]:
+    """Return the module that defines a name, and its definition; imports are followed."""
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return module, node
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in map(ast.unparse, _targets(node)):
+            return module, node
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    source = f"{module}.{node.module}" if node.level else str(node.module)
+                    return _find(source, alias.name) if source.startswith("headroles") else (source, node)
+    raise LookupError(f"no {name!r} in {module}")
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _arguments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr | None, ast.expr | object]]:
+    """Yield name, annotation and default of each argument."""
+    positional = [*function.args.posonlyargs, *function.args.args]
+    defaults = [REQUIRED] * (len(positional) - len(function.args.defaults)) + function.args.defaults
+    keyword = [REQUIRED if value is None else value for value in function.args.kw_defaults]
+    for argument, default in zip(positional + function.args.kwonlyargs, defaults + keyword, strict=True):
+        yield argument.arg, argument.annotation, default
+
+
+def _types(module: str, node: ast.expr | None) -> Iterator[str]:
+    """Yield the types of an annotation; names of unions and of literals are replaced by what they stand for."""
+    if isinstance(node, ast.BinOp):
+        yield from _types(module, node.left)
+        yield from _types(module, node.right)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from _types(module, ast.parse(node.value, mode="eval").body)
+    elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+        words = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        yield f"Literal{tuple(ast.literal_eval(word) for word in words)}"
+    elif isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("Sequence", "Iterable", "tuple"):
+        item = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+        yield f"Sequence[{'|'.join(_types(module, item))}]"
+    elif isinstance(node, ast.Name) and node.id not in SIMPLE:
+        source, definition = _find(module, node.id)
+        alias = isinstance(definition, ast.Assign) and isinstance(definition.value, ast.BinOp | ast.Subscript)
+        yield from _types(source, definition.value) if alias else (node.id,)  # type: ignore[attr-defined]
+    elif node is not None:
+        yield ast.unparse(node)
+
+
+def _value(module: str, node: ast.expr | object) -> object:
+    """Return a default, also that of a named constant."""
+    if not isinstance(node, ast.expr):
+        return node
+    try:
+        if isinstance(node, ast.Name):
+            source, definition = _find(module, node.id)
+            return _value(source, getattr(definition, "value", UNKNOWN))
+        return ast.literal_eval(node)
+    except (ValueError, LookupError):
+        return UNKNOWN
+
+
+def _described(document: str) -> Iterator[tuple[str, str]]:
+    """Yield the names in the section `Args` of a docstring, each with the first sentence about it."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", document, flags=re.MULTILINE)
+    for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", flags=re.MULTILINE):
+        first = SENTENCE.split(" ".join(text.split()))[0].replace("`", "")
+        yield name, first[:1].upper() + first[1:]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import headroles as hr
-from headroles.cli.arguments import typed
 from headroles.cli.console import (
     grid,
     height,
+    record,
     say,
     show,
     show_grid,
@@ -24,7 +24,7 @@ from headroles.cli.console import (
     show_rows,
     show_table,
 )
-from headroles.cli.record import record
+from headroles.cli.options import command_line
 from headroles.plots.labels import harmful, relation_label
 from headroles.tables.columns import Column, without_ends
 from headroles.tables.declared import harm, quality, signature_of
@@ -256,6 +256,24 @@ COSTS = (  # of role tests that are printed, two tables that fit 80 characters
 )
 
 
+def show_budget(call: Call) -> None:
+    """Print the groups that keep their whole cache, what streaming of the others costs, and the exported files."""
+    table, study = call.result, call.arguments["study"]
+    kept = table[table["retrieval"] == 1]
+    shown = kept.nlargest(10, "effect")[["effect", "effect.low", "effect.high", "effect.p", "effect.holm"]]
+    shown = shown.rename(columns={"effect.p": "p", "effect.holm": "Holm"})
+    rows = [f"layer {layer} group {group}" for _, layer, group in shown.index]
+    title = f"{len(kept)} of {len(table)} groups keep their whole cache; effect of streaming on the loss"
+    title += f": {harmful(more=True)}"
+    show_table(shown, title, label="group", rows=rows, whole=table)
+    all_of_them, streaming = table["effect"].sum(), (table["effect"] * table["streaming"]).sum()
+    say(f"{len(table) - len(kept)} groups stream: their effects sum to {streaming:.3f} of {all_of_them:.3f} nats")
+    if (form := call.given["export"]) is not None:
+        files = hr.export_budget(table, study.folder / f"budget-{call.given['by']}-{form}", form)
+        say(f"written: {', '.join(map(str, files))}")
+    say(f"in Python: hr.BudgetedCache(model, hr.load_table('{study.path('budget-' + call.given['by'])}'))")
+
+
 def show_tested(call: Call) -> None:
     """Print the verdicts of role tests, and the costs of heads together and of five heads alone."""
     table = call.result
@@ -342,7 +360,7 @@ def show_removed(call: Call) -> None:
 
 def _save(call: Call, model: PreTrainedModel) -> None:
     output, overwrite = call.given["output"], call.given["overwrite"]
-    hr.save(model, call.tokenizer, output, overwrite=overwrite, command=typed())
+    hr.save(model, call.tokenizer, output, overwrite=overwrite, command=command_line())
     say(f"written: {output}, {model.num_parameters():,} parameters; in Python headroles.load loads it")
 
 

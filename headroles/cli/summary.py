@@ -14,10 +14,8 @@ from string import Formatter
 
 from headroles.cli.advice import advice
 from headroles.cli.commands import Command
-from headroles.cli.console import say, the_console
-from headroles.cli.options import option
-from headroles.cli.record import Record, draws, recording
-from headroles.cli.signatures import signature
+from headroles.cli.console import Record, draws, recording, say, the_console
+from headroles.cli.options import option, signature
 from headroles.tables.frame import visible
 
 REPORT = "headroles report {study}"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers.prunings import wide
 
-from headroles.cli.console import show_rows, show_table
+from headroles.cli.console import recording, show_rows, show_table
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -37,3 +37,11 @@ def test_small_numbers_have_three_digits(capsys):
     assert "3" in shown.split("0.000120")[1]
     show_rows(pd.DataFrame({"role": ["a"], "p": [1e-30]}), "tests")
     assert " 0.000000 " in capsys.readouterr().out  # and no wider
+
+
+def test_missing_numbers_are_null(study, capsys):
+    with recording(quiet=True) as record:
+        record.keep(study.load("heads"), "title")
+    values = [row["confidence"] for row in record.tables[0]["rows"]]
+    assert values == [0.9, 0.5, None, 0.25]
+    assert capsys.readouterr() == ("", "")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
+from typing import get_args
+
 import pytest
+import typer
 from helpers import planted
 from helpers.commands import files, run
 from helpers.messages import line
 
 import headroles as hr
+from headroles.cli import main, options
 from headroles.cli.commands import COMMANDS
+from headroles.cli.options import REQUIRED, signature
 
 FORM = "not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind of heads"
 UNKNOWN = (
@@ -142,3 +149,99 @@ def test_rules_are_of_options_of_their_command():
         for rule in command.rules:
             assert {*rule.options} <= names
             assert {*rule.beside} & names
+
+
+@pytest.mark.usefixtures("place")
+def test_a_head_of_a_model_with_one_kind_needs_no_kind():
+    assert run("remove-heads", "model", "L0H2,enc-self:1:3", "--output", "new").code == 0
+    kept = hr.models.head_index(hr.load("new")[0])
+    assert [head for head in hr.models.head_index(planted.model()) if head not in kept] == [
+        ("enc-self", 0, 2),
+        ("enc-self", 1, 3),
+    ]
+
+
+def test_a_head_of_a_model_with_several_kinds_needs_its_kind():
+    from helpers import zoo
+
+    with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
+        hr.remove_heads(zoo.tiny("marian"), "L0H1")
+
+
+@pytest.mark.parametrize("text", ["L0", "0:1", "magic:0:1", "L0H1 L0H2", ""])
+def test_other_writing_is_refused(text):
+    with pytest.raises(ValueError, match=f"^head '{text}' is not of the form kind:layer:head, such as enc-self:0:2"):
+        hr.head_mask(planted.model(), [text])
+
+
+@pytest.mark.parametrize("numbers", [(0.9, 0.1), (0.1, 0.9), (0.5, 0.5)])
+def test_two_thresholds_of_a_role_are_refused(study, numbers):
+    first, second = numbers
+    given = [part for number in numbers for part in ("--threshold", f"positional={number}")]
+    assert run("roles", study.folder, *given) == line(
+        f"two thresholds of positional: got {first} and {second}; expected a single threshold of a role; try "
+        f"--threshold positional={second} alone"
+    )
+    assert not study.has("roles")
+
+
+BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
+PARSED = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
+
+
+def function_of(name):
+    return operator.attrgetter(BY_NAME[name].function)(hr)
+
+
+def test_a_command_has_the_name_of_its_function_and_there_are_at_most_twenty():
+    assert len(BY_NAME) <= 20
+    assert [name.replace("-", "_") for name in PARSED] == [*BY_NAME]
+    for name in BY_NAME:
+        assert inspect.unwrap(function_of(name)).__name__ == name
+
+
+def test_the_help_fits_a_screen():
+    assert len(run("--help").out.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_signature_read_from_the_source_is_that_of_the_function(name):
+    function = inspect.unwrap(function_of(name))
+    parameters = dict(inspect.signature(function).parameters)
+    read = signature(BY_NAME[name].function)
+    assert (function.__doc__ or "").startswith(read.summary.removesuffix("."))
+    assert [*read.parameters] == [
+        one for one in parameters if parameters[one].kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    for key, parameter in read.parameters.items():
+        default = parameters[key].default
+        if parameter.default is not options.UNKNOWN:
+            assert parameter.default is (REQUIRED if default is inspect.Parameter.empty else parameter.default)
+            assert default is inspect.Parameter.empty or parameter.default == default
+        assert parameter.help
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_option_has_the_default_of_its_parameter(name):
+    command = BY_NAME[name]
+    read = signature(command.function).parameters
+    for option in PARSED[name.replace("_", "-")].params:
+        if option.name in command.defaults or option.name in ("study", "model", "overwrite") or option.name not in read:
+            continue
+        expected = read[option.name].default
+        expected = ",".join(map(str, expected)) if isinstance(expected, tuple) else expected
+        if expected not in (REQUIRED, options.UNKNOWN) and option.name not in ("folders",):
+            assert option.default == expected, option.name
+
+
+def test_a_literal_alias_is_followed_to_where_it_stands():
+    from headroles.ablation.units import Unit, Word
+    from headroles.pruning.removal import Groups
+
+    read = {name: signature(name).parameters for name in ("ablate", "remove_heads", "relate")}
+    assert read["ablate"]["unit"].choices == get_args(Unit)
+    assert read["ablate"]["replacement"].choices == get_args(Word)
+    assert read["remove_heads"]["groups"].choices == get_args(Groups)
+    assert read["relate"]["kinds"].types == ("Sequence[Literal('enc-self', 'dec-self', 'cross')]", "None")
+    with pytest.raises(LookupError, match=r"^no 'nothing' in headroles$"):
+        signature("nothing")

@@ -16,8 +16,7 @@ from helpers.messages import line
 
 import headroles as hr
 from headroles.cli.commands import Command
-from headroles.cli.console import say
-from headroles.cli.record import draws, record
+from headroles.cli.console import draws, record, say
 from headroles.cli.summary import summarised
 from headroles.tables import frame
 
