@@ -44,7 +44,6 @@ from .data.probes import needles as needles
 from .data.probes import ordered_words as ordered_words
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
-from .data.streaming import StreamingCorpus as StreamingCorpus
 from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .models.attention_hooks import restore as restore

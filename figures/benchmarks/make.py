@@ -17,11 +17,10 @@ import plain
 import precision
 import relevance
 import scores
-import stream
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (ablation, against, gates, large, length, long_text, peers, plain, precision, relevance, scores, stream):
+for module in (ablation, against, gates, large, length, long_text, peers, plain, precision, relevance, scores):
     app.command(module.__name__, help=module.__doc__)(module.main)
 
 

@@ -162,8 +162,8 @@ class Options:
             text = "Write the tokenizer's chat template around each text; a translation or second text is the answer."
             yield option("chat", bool, False, text, "--chat")
             yield option("links", Path | None, None, "Word links of the pairs, as fast_align writes them: 0-0 1-2.")
-            if "StreamingCorpus" in parameter.types:
-                yield option("stream", bool, False, "Read the corpus in parts, for files of any length.", "--stream")
+            if not self.trains:
+                yield option("sample", int | None, None, "Number of sentences to draw at random from all.", min=1)
             return
         optional = parameter.default is not REQUIRED
         yield option(name, Path | None if optional else Path, None if optional else REQUIRED, parameter.help)
@@ -299,15 +299,15 @@ class Call:
         if name == "corpus" and str(place) in self.options.made:
             return None
         if name == "corpus" and str(place) == REPEATED and not self.options.trains:
-            if unused := [word for word in ("target", "chat", "links", "stream") if given.get(word)]:
+            if unused := [word for word in ("target", "chat", "links", "sample") if given.get(word)]:
                 raise ValueError(f"{unused[0]}= is of a corpus that is read: got {REPEATED}; expected a file")
             return None
         if place is None or name != "corpus":
             return None if place is None else hr.read(place, target)
         if self.options.trains:
             return hr.read(place, target, chat=given["chat"], links=given["links"]).sample(given["limit"])
-        reader = hr.StreamingCorpus if given.get("stream") else hr.read
-        return reader(place, target, limit=given["limit"], chat=given["chat"], links=given["links"])
+        counts = {name: given[name] for name in ("limit", "sample")}
+        return hr.read(place, target, **counts, chat=given["chat"], links=given["links"])
 
     def load(self) -> None:
         """Load the model and its tokenizer into the arguments."""

@@ -19,7 +19,15 @@ from headroles.cli.options import option, signature
 from headroles.tables.frame import visible
 
 REPORT = "headroles report {study}"
-LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit")  # options that the next command needs too
+LOADED = (
+    "source_lang",
+    "target_lang",
+    "cls",
+    "submodel",
+    "dtype",
+    "limit",
+    "sample",
+)  # options that the next command needs too
 NEXT = {  # function of a command -> the next commands to try, if all their words are known
     "parse": ["headroles score MODEL {output} --study study"],
     "score": [

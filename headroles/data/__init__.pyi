@@ -2,7 +2,6 @@ from . import conllu as conllu
 from . import corpus as corpus
 from . import pairs as pairs
 from . import readers as readers
-from . import streaming as streaming
 from . import synthetic as synthetic
 from .conllu import offsets as offsets
 from .corpus import Corpus as Corpus
@@ -18,6 +17,5 @@ from .probes import ordered_words as ordered_words
 from .readers import read as read
 from .readers import write as write
 from .stanza_parser import parse as parse
-from .streaming import StreamingCorpus as StreamingCorpus
 from .synthetic import repeated_tokens as repeated_tokens
 from .synthetic import synthetic_corpus as synthetic_corpus

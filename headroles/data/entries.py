@@ -110,12 +110,6 @@ def text_pair(names: list[str]) -> tuple[str, ...]:
     return next((known for known in TEXTS if sorted(known) == sorted(names)), ())
 
 
-def check_limit(limit: int | None) -> None:
-    """Raise ValueError for a limit below 1."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be None or at least 1 sentence; got {limit}")
-
-
 def suffix(path: Path) -> str:
     """Return the suffix of a file's name without `.gz`: `.conllu`, `.tsv` ..."""
     return Path(path.name.removesuffix(".gz")).suffix

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
+from random import Random
 from typing import Any, get_args
 
 import pandas as pd
 
 from headroles.data.conllu import block
 from headroles.data.corpus import TAKEN, Corpus, CorpusLike, Sentence, as_chat
-from headroles.data.entries import Column, Form, Texts, check_limit, complete, entries, stem
+from headroles.data.entries import Column, Form, Texts, complete, entries, stem
 from headroles.data.hf_datasets import gather, named, sentences
+from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
 
@@ -25,6 +28,8 @@ def read(
     label: Column | None = None,
     name: str | None = None,
     limit: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
     chat: bool = False,
     links: str | Path | None = None,
 ) -> Corpus:
@@ -49,6 +54,9 @@ def read(
         label: Label column, likewise.
         name: Name of the corpus; by default from the file's name.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
+        sample: Number of sentences to draw at random, in their order. The whole file is read once, whatever its
+            length, and only these are held in memory.
+        seed: Seed of the draw.
         chat: Whether the tokenizer's chat template is written around each example. The text is the user's turn, and the
             translation or the second text of a pair is the assistant's answer; without one the model is about to
             answer. Tokens of the template are special tokens in every score, whatever they say, and no loss or logit
@@ -64,38 +72,59 @@ def read(
             found and what to do.
 
     A file that does not exist raises FileNotFoundError. Only "\n" ends a line, which may have 1 MiB.
-    """
+    """  # noqa: DOC502
     place, source, target = str(source), Path(source), None if target is None else Path(target)
-    columns_named = text is not None or label is not None
-    if form not in (None, *get_args(Form)):
-        raise ValueError(
-            f"unknown form {form!r}; known: {', '.join(get_args(Form))}, or None to decide by the file's name"
-        )
-    check_limit(limit)
-    if columns_named and (target is not None or form not in (None, "labelled")):
-        other = f"a target, {target}" if target is not None else f"form={form!r}"
-        raise ValueError(
-            f"text= and label= name columns of one labelled table: got {other} too; leave out one of the two"
-        )
-    if target is not None and form in ("text", "labelled", "pairs"):
-        raise ValueError(f"form={form!r} is one file: got a target too, {target}; leave out form= or the target")
     is_named = target is None and form is None and named(place)
-    if links is not None and (chat or is_named):
-        raise ValueError(
-            f"links= are of sentence pairs in files: got {'chat=True' if chat else f'the data set {place}'} too; "
-            f"expected two files, or one of two columns"
-        )
+    _check(target, form, text, label, links, chat=chat, fetched=place if is_named else "")
+    for word, count in (("limit", limit), ("sample", sample)):
+        if count is not None:
+            number(word, count, least=1, whole=True)
     if is_named:
         names = () if text is None else text if isinstance(text, tuple) else (text,)
         fetched = gather(place, tuple(map(str, names)), None if label is None else str(label))
-        return _corpus(name or place, _complete(fetched, place, limit), chat=chat)
-    files = [source] if target is None else [source, target]
-    whole = complete(
-        entries(source, target, form, text, label, None if links is None else Path(links)),
-        ", ".join(map(str, files)),
-        limit,
-    )
-    return _corpus(name or stem(*files), whole, chat=chat)
+        sentences, where, name = _or_none(fetched), place, name or place
+    else:
+        files = [source] if target is None else [source, target]
+        sentences = entries(source, target, form, text, label, None if links is None else Path(links))
+        where, name = ", ".join(map(str, files)), name or stem(*files)
+    whole: Iterable[Sentence] = complete(sentences, where, limit)
+    drawn = whole if sample is None else _drawn(whole, sample, seed)
+    return Corpus(name, tuple(map(as_chat, drawn) if chat else drawn))
+
+
+def _check(
+    target: Path | None,
+    form: Form | None,
+    text: Texts | None,
+    label: Column | None,
+    links: str | Path | None,
+    *,
+    chat: bool,
+    fetched: str,
+) -> None:
+    """Raise ValueError for arguments of `read` that contradict each other."""
+    one_of("form", form, (None, *get_args(Form)))
+    if (text is not None or label is not None) and (target is not None or form not in (None, "labelled")):
+        other = f"a target, {target}" if target is not None else f"form={form!r}"
+        raise ValueError(f"text= and label= must be of one labelled table, got {other} too; try without")
+    if target is not None and form in ("text", "labelled", "pairs"):
+        raise ValueError(f"form={form!r} must be of one file, got a target too: {target}; try without")
+    if links is not None and (chat or fetched):
+        other = "chat=True" if chat else f"the data set {fetched}"
+        raise ValueError(f"links= must be of sentence pairs in files, got {other} too; try without")
+
+
+def _drawn(sentences: Iterable[Sentence], count: int, seed: int) -> Iterator[Sentence]:
+    """Draw sentences in one pass, in their order."""
+    # A reservoir (Vitter 1985): the n-th sentence replaces a random one of those held with probability count / n, so
+    # that at every moment all sentences so far have had the same chance, and no more than `count` are in memory.
+    rng, held = Random(seed), list[tuple[int, Sentence]]()
+    for place, sentence in enumerate(sentences):
+        if place < count:
+            held.append((place, sentence))
+        elif (replaced := rng.randrange(place + 1)) < count:
+            held[replaced] = place, sentence
+    return (sentence for _, sentence in sorted(held, key=itemgetter(0)))
 
 
 def write(corpus: Corpus, path: str | Path) -> Path:
@@ -123,10 +152,6 @@ def write(corpus: Corpus, path: str | Path) -> Path:
     with replacing(path) as draft:
         draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
-
-
-def _corpus(name: str, sentences: Iterable[Sentence], *, chat: bool) -> Corpus:
-    return Corpus(name, tuple(map(as_chat, sentences) if chat else sentences))
 
 
 def corpus_of(given: CorpusLike, name: str | None = None) -> Corpus:
@@ -159,12 +184,13 @@ def corpus_of(given: CorpusLike, name: str | None = None) -> Corpus:
     items: list[Any] = list(given)
     name = name or getattr(given, "name", None) or "texts"
     if items and all(isinstance(item, Mapping) for item in items):
-        return Corpus(name, _complete(sentences(items, list(items[0]), name), name))
+        return Corpus(name, tuple(complete(_or_none(sentences(items, list(items[0]), name)), name, None)))
     return Corpus.of(items, name)
 
 
-def _complete(fetched: Iterable[Sentence], place: str, limit: int | None = None) -> tuple[Sentence, ...]:
-    return tuple(complete((sentence if _is_complete(sentence) else None for sentence in fetched), place, limit))
+def _or_none(sentences: Iterable[Sentence]) -> Iterator[Sentence | None]:
+    """Yield sentences, None for those with a blank text or side."""
+    return (sentence if _is_complete(sentence) else None for sentence in sentences)
 
 
 def _is_complete(sentence: Sentence) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, compress
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from headroles.data.corpus import Corpus, Linked, Sentence
-from headroles.data.streaming import StreamingCorpus
 from headroles.models.attention_hooks import exclusive
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
 from headroles.models.sites import is_scaled_by_input
@@ -369,36 +368,23 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 
 
 class Pages:
-    """The pages of a corpus, read once; `read` counts their sentences, tokens, and the sentences left out."""
+    """A corpus, tokenised; `read` counts its sentences, tokens, and the sentences left out."""
 
-    def __init__(
-        self, corpus: Corpus | StreamingCorpus, model: HeadModel, change: Callable[[Encoded], Encoded] | None = None
-    ) -> None:
-        self.corpus, self.model, self._change = corpus, model, change
-        self.streamed = isinstance(corpus, StreamingCorpus)
-        self.read: Counter[str] = Counter()
+    def __init__(self, corpus: Corpus, model: HeadModel, change: Callable[[Encoded], Encoded] | None = None) -> None:
+        self.corpus, self.model = corpus, model
+        page = model.encode(corpus)
+        self.first = page if change is None else change(page)
+        counts = {"sentences": len(self.first.source), "too_long": self.first.too_long, **self.first.alignment}
+        self.read = Counter({**counts, "tokens": self.first.tokens})
         self._part = model.axis.rank, model.axis.count
-        self._rest = self._encoded()
-        self.first = next(self._rest)
 
     def batches(self, max_tokens: int) -> Iterator[Batch]:
-        """Yield the batches of all pages; each of several processes gets its share."""
-        for page in chain([self.first], self._rest):
-            yield from self.model.batches(page, max_tokens=max_tokens, part=self._part)
+        """Yield the batches; each of several processes gets its share."""
+        return self.model.batches(self.first, max_tokens=max_tokens, part=self._part)
 
-    def number(self, max_tokens: int) -> int | None:
-        """Return the number of batches; None for a stream, which has not been read."""
-        return None if self.streamed else len(groups(self.first, max_tokens, self._part))
-
-    def _encoded(self) -> Iterator[Encoded]:
-        start = 0
-        for part in self.corpus.parts() if isinstance(self.corpus, StreamingCorpus) else [self.corpus]:
-            page = self.model.encode(part)
-            page = page if self._change is None else self._change(page)
-            counts = {"sentences": len(page.source), "too_long": page.too_long, **page.alignment, "tokens": page.tokens}
-            self.read.update(counts)
-            yield replace(page, numbers=[start + number for number in page.numbers])
-            start += len(part)
+    def number(self, max_tokens: int) -> int:
+        """Return the number of batches."""
+        return len(groups(self.first, max_tokens, self._part))
 
 
 def shifted(model: PreTrainedModel, labels: Tensor) -> Tensor:

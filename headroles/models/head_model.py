@@ -22,7 +22,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._distributed import Axis
 from headroles._restoration import Block, Changes, heal, opened
 from headroles.data.corpus import Corpus
-from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
@@ -181,7 +180,7 @@ class HeadModel:
         """The digest of everything that changes numbers besides the corpus (`headroles.models.identity`)."""
         return identity.identity(self.model, self._tokenizer)
 
-    def provenance(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
+    def provenance(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""
         parts: dict[str, object] = {"model": identity.model_name(self.model), "weights": self.weights}
         parts |= gguf_files.rounding(self.model) | languages.named(self._tokenizer)
@@ -195,7 +194,7 @@ class HeadModel:
         """The tokenizer's class and the digest of its vocabulary, for provenance that depends on it."""
         return identity.tokens(self.tokenizer)
 
-    def cache_key(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
+    def cache_key(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the key of a kept result: identity, corpus, other fields, and the version of headroles.
 
         Call it before any block of this call is open: it refuses what changes numbers without a name (`check_named`).
@@ -258,8 +257,8 @@ class HeadModel:
             self._tokenised[id(corpus)] = corpus, self.encode(corpus, words=False)
         return self._tokenised[id(corpus)][1]
 
-    def pages(self, corpus: Corpus | StreamingCorpus, *, generate: int | None = None, max_tokens: int = 4096) -> Pages:
-        """Return the pages of a corpus: one, or of a stream several, read once.
+    def pages(self, corpus: Corpus, *, generate: int | None = None, max_tokens: int = 4096) -> Pages:
+        """Return a corpus, tokenised once.
 
         With `generate` the model writes at most this many tokens after each text (`headroles.models.generation`).
         """
@@ -411,7 +410,7 @@ def _check_order(model: object, tokenizer: object) -> None:
     order = "expected (model, tokenizer, corpus); try model, tokenizer = hr.load(...) first"
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"no model: got {type(model).__name__}; {order}")
-    if isinstance(tokenizer, torch.nn.Module | Corpus | StreamingCorpus | str | Path | Sequence):
+    if isinstance(tokenizer, torch.nn.Module | Corpus | str | Path | Sequence):
         raise TypeError(f"no tokenizer: got {type(tokenizer).__name__}; {order}")
 
 

@@ -16,7 +16,6 @@ from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
 from headroles.scores.attention_scores import Measured, Resting
 from headroles.scores.base import SELF, Measure, Score, Weights
-from headroles.scores.gradients.base import GradientScore
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
@@ -133,7 +132,7 @@ def _needs(score: Measure) -> str:
         return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
     if score.needs_links:
         return "the corpus has no word links; read them with links= (--links)"
-    return "the corpus is a stream; read it whole, or give a reference corpus for token counts"
+    return "it was not measured"
 
 
 def available(
@@ -142,21 +141,20 @@ def available(
     pages: Pages,
     weights: Weights,
     *,
-    counted: bool,
     without_sink: bool = False,
 ) -> list[Measure]:
     """The given scores, or by default those that the model and the corpus allow."""
     if scores is not None:
         chosen = named(scores)
         for score in chosen:
-            if fault := _fault(score, sites, pages, counted=counted):
+            if fault := _fault(score, sites, pages):
                 raise ValueError(fault)
         return chosen
     default = named(DEFAULT + LINKED * pages.first.linked, weights, without_sink=without_sink)
-    return [score for score in default if not _fault(score, sites, pages, counted=counted)]
+    return [score for score in default if not _fault(score, sites, pages)]
 
 
-def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:
+def _fault(score: Measure, sites: list[Site], pages: Pages) -> str | None:
     """Why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
     name, corpus = score.name(), pages.corpus.name
@@ -172,10 +170,6 @@ def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) ->
             f"score {name!r} needs word links, and corpus {corpus!r} has none with translations; try "
             f"headroles.read(source, target, links=...)"
         )
-    if score.needs_counts and pages.streamed and not counted:
-        return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="
-    if isinstance(score, GradientScore) and pages.streamed:
-        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read it whole: headroles.read, no --stream"
     return None
 
 

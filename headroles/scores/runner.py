@@ -17,7 +17,6 @@ from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus, CorpusLike
 from headroles.data.readers import corpus_of
-from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
 from headroles.models.head_model import HeadModel, Model
@@ -40,7 +39,7 @@ CHECKED = 100  # sentences of the conservation report
 def score(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: CorpusLike | StreamingCorpus,
+    corpus: CorpusLike,
     scores: Measure | Iterable[str | Measure] | None = None,
     *,
     weights: Literal["attention", "norm"] = "attention",
@@ -107,7 +106,7 @@ def score(
         >>> roles = hr.roles(table)
     """  # noqa: DOC502
     handle = HeadModel.of(model, tokenizer, allow_sharded=True)
-    corpus, reference = _corpora(corpus, reference)
+    corpus, reference = corpus_of(corpus), None if reference is None else corpus_of(reference)
     handle.check_writes(generate)
     name = partial(named, weights=weights, without_sink=without_sink)
     chosen = None if scores is None else name(scores)
@@ -133,12 +132,8 @@ def score(
         **again,
     )
 
-    text = corpus.hash
-
     def compute() -> pd.DataFrame:
         table = measure(corpus, chosen, reference=reference, generate=generate)
-        if corpus.hash != text:
-            raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
         if twice is None:
             return table
         return frame.join(table, measure(twice, [score for score in name(REPEATED) if score.name() in REPEATED]))
@@ -148,23 +143,15 @@ def score(
     return _columns_of(table, name((*DEFAULT, *REPEATED)) if chosen is None else chosen)
 
 
-def _corpora(
-    corpus: CorpusLike | StreamingCorpus, reference: CorpusLike | None
-) -> tuple[Corpus | StreamingCorpus, Corpus | None]:
-    given = corpus if isinstance(corpus, StreamingCorpus) else corpus_of(corpus)
-    return given, None if reference is None else corpus_of(reference)
-
-
 def _keep_beside(
     study: Study,
     key: str,
     model: HeadModel,
-    corpus: Corpus | StreamingCorpus,
+    corpus: Corpus,
     scores: Iterable[Measure],
     max_tokens: int,
 ) -> None:
     """Keep the conservation report of each relevance score, and the offsets of a corpus with trees."""
-    sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
     for relevance in (measured for measured in scores if isinstance(measured, Relevance)):
         study.keep(
             f"conservation-{relevance.rules}",
@@ -172,15 +159,15 @@ def _keep_beside(
             lambda relevance=relevance: conservation(  # type: ignore[misc]
                 model,
                 model.tokenizer,
-                sample[:CHECKED],
+                corpus[:CHECKED],
                 relevance.rules,
                 epsilon=relevance.epsilon,
                 objective=relevance.objective,
                 max_tokens=max_tokens,
             ),
         )
-    if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
-        study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
+    if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
+        study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(corpus))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
 
@@ -210,7 +197,7 @@ def repeated(model: HeadModel, count: int = 100, seed: int = 0) -> Corpus:
 
 def _score(
     model: HeadModel,
-    corpus: Corpus | StreamingCorpus,
+    corpus: Corpus,
     scores: Sequence[Measure] | None,
     *,
     max_tokens: int,
@@ -225,7 +212,7 @@ def _score(
     if not any(site.left for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
     pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
-    chosen = available(scores, sites, pages, weights, counted=reference is not None, without_sink=without_sink)
+    chosen = available(scores, sites, pages, weights, without_sink=without_sink)
     for score in (score for score in chosen if score.needs_whole_weights()):
         check_whole(model.model, score.label)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):

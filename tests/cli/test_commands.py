@@ -219,7 +219,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     options |= {"seed": 3, "max_tokens": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
     assert {
         *options,
-        "stream",
+        "sample",
         "chat",
         "links",
         "generate",

@@ -520,7 +520,7 @@ def test_the_shell_completes_commands_and_options(monkeypatch):
         return run().out
 
     assert completed("headroles ab").split() == ["ablate", "ablation-curve"]
-    assert completed("headroles score --st").split() == ["--stream", "--study"]
+    assert completed("headroles score --st").split() == ["--study"]
 
 
 def test_the_demo_has_the_option_of_all_commands():

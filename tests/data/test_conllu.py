@@ -172,6 +172,18 @@ def test_a_sentence_of_many_words_is_read_at_once(file):
     assert sentence.spans[-1] == (count - 1, count)
 
 
+def test_trees_without_a_blank_line_between_them_are_not_held(file, monkeypatch):
+    monkeypatch.setattr("headroles.data.conllu.LONGEST", 100)
+    path = file("x.conllu", "".join(f"{i}\ta\t_\t_\t_\t_\t{i - 1}\tdep\t_\t_\n" for i in range(1, 5_000)))
+    message = (
+        f"{path}, line 1: the sentence that starts here is too long: got more than 100 lines; expected a blank line "
+        f"after each sentence"
+    )
+    for limit in (None, 1):
+        with pytest.raises(ValueError, match=whole(message)):
+            read(path, limit=limit)
+
+
 def test_a_range_beyond_the_last_word(file):
     path = file("x.conllu", HI.replace("1\tHi", "1-3\tHi!" + "\t_" * 8 + "\n1\tHi"))
     fault = "found 2 words; expected 3, the end of the last range, in the sentence that starts here"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
+from collections import Counter
 
 import pytest
 from helpers.fuzzing import FILES, NAMES, ODD, fuzz, holds
 from helpers.messages import whole
 from helpers.treebanks import GERMAN, ZUM
+from scipy import stats
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read
@@ -25,8 +28,62 @@ def test_limit_and_name(file):
     path = file("a.en.gz", gzip.compress(b"1\n2\n3"))
     assert read(path) == Corpus("a.en", (Sentence("1"), Sentence("2"), Sentence("3")))
     assert read(path, limit=2, name="two") == Corpus("two", (Sentence("1"), Sentence("2")))
-    with pytest.raises(ValueError, match=whole("limit must be None or at least 1 sentence; got 0")):
-        read(path, limit=0)
+    for name in ("limit", "sample"):
+        with pytest.raises(ValueError, match=whole(f"{name} must be an integer >= 1, got 0")):
+            read(path, **{name: 0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("x.txt.gz", "{0} a\n"), ("x.tsv.gz", "{0}\tb\n"), ("x.conllu.gz", HI), ("labels.tsv.gz", "x {0}\t1\tc\n")],
+)
+def test_read_limit_leaves_the_rest_of_a_file_unread(file, name, line):
+    """What is behind the limit is damaged, and nobody notices."""
+    header = "label\tsentence\tc\n" * name.startswith("labels")
+    packed = gzip.compress((header + "".join(line.format(i) for i in range(15_000))).encode(), compresslevel=1)
+    path = file(name, packed[: len(packed) * 3 // 4])
+    assert len(read(path, limit=3)) == 3
+    with pytest.raises(ValueError, match="is not gzip, or not all of it"):
+        read(path)
+
+
+FORMS = {
+    "x.txt": "".join(f"line {i}\n" for i in range(20)),
+    "x.tsv": "".join(f"line {i}\tZeile {i}\n" for i in range(20)),
+    "x.conllu": "".join(HI.replace("Hi", f"Hi{i}") for i in range(20)),
+}
+
+
+@pytest.mark.parametrize("name", [*FORMS, *(f"{name}.gz" for name in FORMS)])
+def test_read_sample_draws_sentences_in_their_order(file, name):
+    content = FORMS[name.removesuffix(".gz")].encode()
+    path = file(name, gzip.compress(content) if name.endswith(".gz") else content)
+    everything, drawn = read(path), read(path, sample=5, seed=1)
+    places = [everything.sentences.index(sentence) for sentence in drawn]
+    assert len(places) == 5
+    assert places == sorted(set(places))
+    assert read(path, sample=5, seed=1) == drawn != read(path, sample=5, seed=2)
+    assert read(path, sample=20) == read(path, sample=99) == everything
+    assert {sentence in everything[:10].sentences for sentence in read(path, sample=8, limit=10)} == {True}
+
+
+def test_read_sample_draws_each_sentence_equally_often(file):
+    path = file("x.txt", FORMS["x.txt"])
+    counts = Counter(sentence.text for seed in range(1000) for sentence in read(path, sample=5, seed=seed))
+    assert len(counts) == 20
+    assert stats.chisquare([*counts.values()]).pvalue > 0.001  # 250 times each
+
+
+def test_read_sample_holds_no_more_than_it_draws(file):
+    path = file("x.txt.gz", gzip.compress(b"a sentence of nine words or so, and again\n" * 50_000))
+    tracemalloc.start()
+    try:
+        assert len(read(path, sample=10)) == 10
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
 
 
 def test_two_files(file, caplog):
@@ -77,7 +134,7 @@ def test_word_links_of_texts_without_translations(file):
     message = f"{links}, line 1: word links of 'a dog': got no translation; expected a target"
     with pytest.raises(ValueError, match=whole(message)):
         read(left, links=links)
-    message = "links= are of sentence pairs in files: got {} too; expected two files, or one of two columns"
+    message = "links= must be of sentence pairs in files, got {} too; try without"
     with pytest.raises(ValueError, match=whole(message.format("chat=True"))):
         read(left, right, links=links, chat=True)
     with pytest.raises(ValueError, match=whole(message.format("the data set wmt14/de-en:test"))):
@@ -207,17 +264,18 @@ def test_files_of_different_length(file):
     )
     with pytest.raises(ValueError, match=whole(message)):
         read(left, right)
+    assert len(read(left, right, limit=2)) == 2  # as far as they are read
 
 
 def test_arguments_that_do_not_go_together(file):
     path = file("a.txt", "a\n")
-    message = "unknown form 'csv'; known: conllu, text, parallel, labelled, pairs, or None to decide by the file's name"
+    message = "form must be one of None, conllu, text, parallel, labelled, pairs, got 'csv'"
     with pytest.raises(ValueError, match=whole(message)):
         read(path, form="csv")
-    message = f"form='text' is one file: got a target too, {path}; leave out form= or the target"
+    message = f"form='text' must be of one file, got a target too: {path}; try without"
     with pytest.raises(ValueError, match=whole(message)):
         read(path, path, form="text")
-    start, end = "text= and label= name columns of one labelled table: got ", " too; leave out one of the two"
+    start, end = "text= and label= must be of one labelled table, got ", " too; try without"
     with pytest.raises(ValueError, match=whole(start + f"a target, {path}" + end)):
         read(path, path, label="label")
     with pytest.raises(ValueError, match=whole(start + "form='conllu'" + end)):

@@ -24,8 +24,7 @@ def withheld(size, text="# text = _\n"):
 
 
 @pytest.mark.parametrize("text", ["", "# text = _ _ _\n", "# text = withheld\n"])
-@pytest.mark.parametrize("streamed", [False, True])
-def test_treebanks_without_their_text_are_refused(tmp_path, text, streamed):
+def test_treebanks_without_their_text_are_refused(tmp_path, text):
     path = tmp_path / "withheld.conllu"
     path.write_text(GOOD + withheld(3, text))
     message = (
@@ -33,7 +32,7 @@ def test_treebanks_without_their_text_are_refused(tmp_path, text, streamed):
         "expected words; try the script in the treebank's repository that adds them"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        list(hr.StreamingCorpus(path) if streamed else hr.read(path))
+        hr.read(path)
 
 
 def test_multiword_tokens_of_words_that_are_not_spelt_are_read(tmp_path):
@@ -47,8 +46,7 @@ def test_multiword_tokens_of_words_that_are_not_spelt_are_read(tmp_path):
     assert hr.read(path)[0].text == "_ sleeps"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_small_file_that_unpacks_to_one_huge_sentence_is_refused_in_bounded_memory(tmp_path, streamed):
+def test_a_small_file_that_unpacks_to_one_huge_sentence_is_refused_in_bounded_memory(tmp_path):
     path = tmp_path / "bomb.conllu.gz"
     line = b"# " + b"x" * 2**19 + b"\n"
     with gzip.open(path, "wb", compresslevel=1) as file:
@@ -63,7 +61,7 @@ def test_a_small_file_that_unpacks_to_one_huge_sentence_is_refused_in_bounded_me
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=whole(message)):
-            list(hr.StreamingCorpus(path) if streamed else hr.read(path))
+            hr.read(path)
         assert tracemalloc.get_traced_memory()[1] < 2**25
     finally:
         tracemalloc.stop()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Chat, Corpus, Span
-from headroles.data.streaming import StreamingCorpus
 
 MARKS = ("\ue000", "\ue001")  # private characters, in the place of the user's text and of the answer
 ROLES = ("user", "assistant")
@@ -41,7 +40,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
-def named(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | StreamingCorpus | None) -> dict[str, str]:
+def named(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None) -> dict[str, str]:
     """Return the digest of what the template writes, for provenance and cache keys; nothing without chats.
 
     The template's text is a part of the identity of the tokenizer. What it writes may depend on the day.
