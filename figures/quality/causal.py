@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated
@@ -12,18 +13,20 @@ import typer
 import headroles as hr
 from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
-from headroles.training import toy_translator
 
-SETTINGS = toy_translator.Settings(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
+sys.path.append(str(Path(__file__).resolve().parents[1] / "papers" / "replicate"))
+
+from toy_translator import Settings, translator  # noqa: E402
+
+SETTINGS = Settings(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
 
 
 def measured(folder: Path, sentences: int, n_permutations: int) -> pd.DataFrame:
     """All measures of all heads, each with the sign by which a head that helps has a large value."""
-    if not folder.is_dir():
-        toy_translator._train(SETTINGS, folder)
+    model, tokenizer = translator(folder, SETTINGS)
     whole = hr.synthetic_corpus(10 * sentences, seed=7, translated=True)
     short = [one for one in whole if len(one.heads) <= SETTINGS.longest][:sentences]
-    given = *hr.load(folder), Corpus("toy pairs", tuple(short))
+    given = model, tokenizer, Corpus("toy pairs", tuple(short))
     print(hr.evaluate(*given, ["loss"]).round(3).to_string())
     shapley = hr.shapley_values(*given, n_permutations=n_permutations, truncation=0.05, n_resamples=200)
     patching = [hr.AttributionPatching(drop=drop, objective="loss") for drop in (False, True)]

@@ -10,13 +10,13 @@ from typing import Unpack
 
 import torch
 import torch.nn.functional as F
+from replication import LONGEST
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.training.hf_trainer import TrainerOptions
-from headroles.training.marian import LONGEST
 from headroles.training.trainer import finished, fit
 
 

@@ -1,4 +1,4 @@
-"""What studies of specialised heads take from the replication of the papers: prepared pairs, options of training."""
+"""What studies of specialised heads take from the replication: prepared pairs, tokenizers, options of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "papers" / "replicate"))
 
+from marian import LONGEST, pieced  # noqa: E402
 from preparation import Prepared, prepared  # noqa: E402
 from replicate import pace  # noqa: E402
 
-__all__ = ["Prepared", "pace", "prepared"]
+__all__ = ["LONGEST", "Prepared", "pace", "pieced", "prepared"]

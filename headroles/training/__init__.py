@@ -1,4 +1,4 @@
-"""Training: fine-tuning with the Hugging Face Trainer, and small translation models from scratch."""
+"""Training: fine-tuning with the Hugging Face Trainer."""
 
 import lazy_loader
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 
 import pandas as pd
+from marian import pieced
 
 import headroles as hr
 from headroles import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.tables import frame
-from headroles.training.marian import pieced
 
 FAULTS = ("not text", "too long", "twice", "also held out")
 PAIRS = ("train", "dev", "test", "other")  # the parts that are a table of pairs

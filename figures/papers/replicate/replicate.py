@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from marian import marian
 from preparation import Prepared
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import headroles as hr
 from headroles.scores.registry import DEFAULT
-from headroles.training.marian import marian
 
 GATES = 0.1  # learning rate of gates
 
@@ -82,11 +82,11 @@ def replicate(folder: Path, data: Prepared, recipe: Recipe) -> None:
         if part is not None and not study.has(f"evaluation-{name}"):
             table = hr.evaluate(*parts, part, ["loss", "bleu", "chrf"], **sampling)
             hr.save_table(table, study.path(f"evaluation-{name}"))
-    pruned = {"scored": data.parsed, "reference": data.train, "tune": recipe.tuning(), "metric": "bleu", **sampling}
+    pruned = {"scored": {"corpus": data.parsed, "reference": data.train}, "tune": recipe.tuning(), "metric": "bleu"}
     corpora = data.train[: recipe.tune_pairs], data.test
     for kinds, freeze, keep in ((["enc-self"], "decoder", recipe.encoder_keep), (None, "nothing", recipe.keep)):
         gates = hr.L0(rate=GATES, freeze=freeze)
-        hr.sparsity_sweep(*parts, *corpora, gates, keep=keep, kinds=kinds, seed=recipe.seed, study=study, **pruned)
+        hr.sparsity_sweep(*parts, *corpora, gates, keep=keep, kinds=kinds, study=study, **pruned)
     hr.relate(folder, [folder], columns=["ablation", "survival"], seed=recipe.seed, study=study)
 
 

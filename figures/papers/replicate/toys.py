@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 import transformers
 import typer
+from toy_translator import translator
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
@@ -18,7 +19,6 @@ from headroles.papers.claims import Paper
 from headroles.papers.reproduction import bench_of
 from headroles.papers.workflow import Material, Timing, Workflow
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.toy_translator import translator
 from headroles.training.trainer import train
 
 COUNTED = 1500  # sentences of token counts: the rarest token must be outside the 500 most frequent
@@ -53,7 +53,7 @@ def workflows(folder: Path) -> dict[str, Workflow]:
 
 def _translation(folder: Path) -> Workflow:
     """Train a toy translator of three layers: a lower, a middle and an upper one."""
-    model, tokenizer = translator(folder / ".trainings" / "model", size="bare")
+    model, tokenizer = translator(folder / ".trainings" / "model")
     scratch = TrainOptions(epochs=2, rate=3e-3, batch=32)
     tune = TrainOptions(epochs=1, rate=1e-3, batch=32)
     parts = folder, model, tokenizer, _material(translated=True)
@@ -63,7 +63,7 @@ def _translation(folder: Path) -> Workflow:
 
 def _classifier(folder: Path) -> Workflow:
     """Train a BERT of three layers to classify whether a sentence has a direct object."""
-    _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model", size="bare")
+    _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model")
     data = _material(translated=False)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,

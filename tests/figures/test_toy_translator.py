@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from marian import pieced
+from toy_translator import Settings, pairs, translator
 
 import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
-from headroles.training import toy_translator
 
-SETTINGS = toy_translator.SETTINGS["tiny"]
+SETTINGS = Settings(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2)
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache") / "translator"
-    return folder, *toy_translator.translator(folder, size="tiny")
+    return folder, *translator(folder, SETTINGS)
 
 
 def held_out() -> Corpus:
@@ -46,8 +47,7 @@ def test_it_learns_and_is_kept(kept):
     folder, model, tokenizer = kept
     assert accuracy(model, tokenizer, held_out()) > 0.5  # untrained: below 0.02
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    again, _ = toy_translator.translator(folder, size="tiny")
+    again, _ = translator(folder, SETTINGS)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -79,19 +79,15 @@ def test_masking_all_cross_heads_ruins_the_translation(kept):
 
 
 def test_what_it_learns_from_is_not_what_it_is_shown():
-    small = toy_translator.Settings(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
-    learnt = {one.text for one in toy_translator.pairs(small)}
+    small = Settings(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
+    learnt = {one.text for one in pairs(small)}
     assert len(learnt & {one.text for one in synthetic.synthetic_corpus(300)}) < 3
 
 
-def test_an_interrupted_training_leaves_nothing(tmp_path, monkeypatch):
-    def stop(*_args, **_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(toy_translator, "train", stop)
-    monkeypatch.setitem(
-        toy_translator.SETTINGS, "tiny", toy_translator.Settings(1, 8, 1, steps=1, pairs=50, longest=8, vocabulary=90)
+def test_punctuation_is_never_part_of_a_word():
+    tokenizer = pieced(['"Well," said Tom. "Don\'t (ever) go!"'] * 9, 400)
+    found = tokenizer.tokenize('"Well," said Tom.')
+    assert [one for one in found if not one.strip("▁").isalpha()] == ["▁", '"', ",", '"', "."]
+    assert (
+        tokenizer.decode(tokenizer('"Well," said Tom.')["input_ids"], skip_special_tokens=True) == '"Well," said Tom.'
     )
-    with pytest.raises(KeyboardInterrupt):
-        toy_translator.translator(tmp_path / "kept", size="tiny")
-    assert list(tmp_path.iterdir()) == []
