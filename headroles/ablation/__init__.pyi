@@ -6,5 +6,4 @@ from .cumulative.curves import orders as orders
 from .effects import ablate as ablate
 from .evaluation import evaluate as evaluate
 from .role_tests import test_roles as test_roles
-from .shapley import shapley_interactions as shapley_interactions
 from .shapley import shapley_values as shapley_values

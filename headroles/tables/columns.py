@@ -179,7 +179,6 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("evaluation-", "hr.evaluate"),
         Table("role-", "hr.test_roles", "test-roles", one_model=True, part="tests"),
         Table("shapley-", "hr.shapley_values", one_model=True, per_head=True),
-        Table("interactions-", "hr.shapley_interactions", one_model=True),
         Table("agreement", "hr.agreement", derived=True),
         Table("correlations", "hr.score_correlations"),
         Table("sparsity-", "hr.sparsity_sweep", "sparsity-sweep", one_model=True, part="sizes"),

@@ -1,9 +1,9 @@
-"""Shapley values and interactions: those of an enumeration, with intervals that hold them; a head that does nothing."""
+"""Shapley values: those of an enumeration, with intervals that hold them; a head that does nothing."""
 
 from __future__ import annotations
 
 from itertools import combinations, permutations
-from math import comb, factorial
+from math import comb
 
 import numpy as np
 import pytest
@@ -41,22 +41,6 @@ def enumerated(heads=HEADS):
         rest = [frozenset(chosen) for chosen in subsets([other for other in range(size) if other != head])]
         values.append(sum((table[s | {head}] - table[s]) / (size * comb(size - 1, len(s))) for s in rest))
     return np.array(values), table
-
-
-def paired(heads=HEADS):
-    """Shapley interaction index of each pair: sums over all coalitions (Grabisch and Roubens 1999)."""
-    size, table = len(heads), enumerated(heads)[1]
-    found = []
-    for i, j in combinations(range(size), 2):
-        rest = [frozenset(chosen) for chosen in subsets([other for other in range(size) if other not in (i, j)])]
-        found.append(
-            sum(
-                factorial(len(s)) * factorial(size - len(s) - 2) / factorial(size - 1)
-                * (table[s | {i, j}] - table[s | {i}] - table[s | {j}] + table[s])
-                for s in rest
-            )
-        )  # fmt: skip
-    return np.array(found)
 
 
 def game(heads=HEADS, metric="loss", n_resamples=0, seed=0):
@@ -141,46 +125,15 @@ def test_a_truncated_run_of_many_blocks_leaves_out_at_most_its_share(monkeypatch
     assert (np.abs(parts.sum(1) - (whole - none)) <= 0.5 * abs(whole - none)).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [HEADS, HEADS[:4], HEADS[:2]], ids=len)
-def test_interactions_are_those_of_the_enumeration(heads):
-    played, expected = game(heads), paired(heads)
-    size = max(map(abs, enumerated(heads)[1].values()))
-
-    def estimate(seed):
-        generator = np.random.default_rng(seed)
-        return np.stack([shapley._round(played, generator)[:, 0] for _ in range(20)])
-
-    held, found = hits(estimate, expected)
-    error = found.std(0, ddof=1) / np.sqrt(len(found))
-    assert (np.abs(found.mean(0) - expected) < 4 * error + bound(size)).all()
-    if len(heads) == 2:  # nothing is sampled
-        close(found, np.broadcast_to(expected, found.shape), size=size)
-    else:
-        assert held > 0.85
-
-
-def test_the_table_of_interactions_has_every_pair_and_provenance():
-    table = hr.shapley_interactions(*given("gpt2"), heads=HEADS, n_rounds=3, n_resamples=30)
-    assert list(table.columns) == ["interaction[loss]", "interaction[loss].low", "interaction[loss].high"]
-    assert len(table) == 10
-    assert table.index[0] == ("dec-self:0:1", "dec-self:0:3")
-    assert "rounds:3" in hr.provenance(table, "interaction[loss]")
-    assert f"none:{worth(()):.4g}"[:9] in hr.provenance(table, "interaction[loss]")
-
-
-def test_a_head_that_writes_nothing_has_no_value_and_interacts_with_none():
+def test_a_head_that_writes_nothing_has_no_value():
     model, tokenizer, text = zoo.tiny("gpt2", seed=1), tokens_of("gpt2"), corpus(4)
     with torch.no_grad():
         model.transformer.h[0].attn.c_proj.weight[8:16] = 0  # of head 1; the rows of Conv1D are inputs
     values = hr.shapley_values(model, tokenizer, text, heads=HEADS, n_permutations=3, n_resamples=0)
-    pairs = hr.shapley_interactions(model, tokenizer, text, heads=HEADS, n_rounds=1, n_resamples=0)
     loss = hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0]
     idle = values.loc[HEADS[0], "shapley[loss]"]
     assert abs(idle) < bound(loss)
     assert values["shapley[loss]"].abs().drop([HEADS[0]]).min() > bound(loss)
-    both = [pair for pair in pairs.index if "dec-self:0:1" in pair]
-    assert pairs.loc[both, "interaction[loss]"].abs().max() < 4 * bound(loss)
 
 
 def test_a_metric_without_a_gradient_is_divided_exactly():
@@ -221,7 +174,7 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
         ({"heads": HEADS[:1] * 2}, "of which 1 differ"),
         ({"heads": [("cross", 0, 0), HEADS[0]]}, "cross"),
         ({"method": "kernel", "n_permutations": 1, "heads": None}, "too few coalitions for Kernel SHAP"),
-        ({"replacement": "nought"}, "unknown replacement"),
+        ({"replacement": "nought"}, "replacement must be one of .* got .nought"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(options, message):
@@ -229,23 +182,14 @@ def test_what_cannot_be_divided_is_refused(options, message):
         hr.shapley_values(*given("gpt2"), n_resamples=0, **options)
 
 
-def test_no_round_is_refused():
-    with pytest.raises(ValueError, match="n_rounds=0; expected 1 or more"):
-        hr.shapley_interactions(*given("gpt2"), n_rounds=0)
-
-
-@pytest.mark.parametrize(
-    ("compute", "stem", "count"),
-    [(hr.shapley_values, "shapley", {"n_permutations": 2}), (hr.shapley_interactions, "interactions", {"n_rounds": 2})],
-)
-def test_a_study_keeps_values_and_computes_others_again(compute, stem, count, tmp_path, monkeypatch):
-    options = {"heads": HEADS[:3], "n_resamples": 5, "study": tmp_path, **count}
-    stored = compute(*given("gpt2"), **options)
-    plain = compute(*given("gpt2"), **options | {"study": None})
+def test_a_study_keeps_values_and_computes_others_again(tmp_path, monkeypatch):
+    options = {"heads": HEADS[:3], "n_resamples": 5, "study": tmp_path, "n_permutations": 2}
+    stored = hr.shapley_values(*given("gpt2"), **options)
+    plain = hr.shapley_values(*given("gpt2"), **options | {"study": None})
     assert stored.equals(plain)
-    assert list(tmp_path.glob("*.parquet")) == [tmp_path / f"{stem}-loss.parquet"]
+    assert list(tmp_path.glob("*.parquet")) == [tmp_path / "shapley-loss.parquet"]
     with monkeypatch.context() as patched:
         patched.setattr(Sweep, "run", lambda *_, **__: pytest.fail("computed again"))
-        assert compute(*given("gpt2"), **options).equals(stored)
-    other = compute(*given("gpt2"), **options | {"heads": HEADS[1:4]})
+        assert hr.shapley_values(*given("gpt2"), **options).equals(stored)
+    other = hr.shapley_values(*given("gpt2"), **options | {"heads": HEADS[1:4]})
     assert not other.index.equals(stored.index)
