@@ -1,14 +1,14 @@
-"""Shapley values of heads: mean effects over coalitions; their worth is the metric with the other heads masked."""
+"""Shapley values of heads: mean effects over coalitions, by the metric with all other heads masked."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, Unpack, get_args
+from typing import Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
@@ -23,10 +23,10 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.tables import frame
-from headroles.tables.study import Study, study_at
+from headroles.tables.arguments import number
+from headroles.tables.study import Study, kept
 
 MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound memory
-Method = Literal["permutation", "kernel"]
 BLOCK = 8  # heads that are removed between two checks for truncation
 
 
@@ -36,8 +36,7 @@ def shapley_values(
     corpus: CorpusLike,
     *,
     metric: str | Metric = "loss",
-    heads: Iterable[Head] | None = None,
-    method: Method = "permutation",
+    heads: Iterable[Head | str] | str | None = None,
     n_permutations: int = 100,
     truncation: float = 0.0,
     replacement: Replacement = "zero",
@@ -61,56 +60,42 @@ def shapley_values(
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
         metric: Name of a metric (`list_metrics`) or of an objective, or a metric, differentiable or not.
-        heads: The heads among which the metric is divided, (kind, layer, head) each; the others are never masked. By
-            default all.
-        method: "permutation" removes the heads one by one in random orders (Castro et al. 2009); "kernel" is Kernel
-            SHAP (Lundberg and Lee 2017), a weighted regression on as many random coalitions and their complements.
-        n_permutations: Number of random orders. Each takes as many variants of the model as there are heads.
-        truncation: Permutations only: once the metric is nearer to that without any head than this share of the whole
-            difference, heads that are removed later in the order count 0 (Ghorbani and Zou 2019), which saves variants
-            and leaves at most that share out of the sum. 0, the default, truncates nothing and has no bias.
+        heads: The heads among which the metric is divided, (kind, layer, head) each, or in writing as in `head_mask`;
+            the others are never masked. By default all.
+        n_permutations: Number of random orders (Castro et al. 2009). Each takes as many variants of the model as there
+            are heads.
+        truncation: Once the metric is nearer to that without any head than this share of the whole difference, heads
+            that are removed later in the order count 0 (Ghorbani and Zou 2019). It saves variants and leaves at most
+            that share out of the sum. 0, the default, truncates nothing and has no bias.
         replacement: What replaces the output of a masked head, as in `ablate`.
         n_resamples: Bootstrap resamples of the examples; 0 for no intervals.
         seed: Seed of the orders and of the resamples.
-        study: Study or folder that keeps the table as `shapley-METRIC[-REPLACEMENT][-kernel]`; if it has it, nothing is
+        study: Study or folder that keeps the table as `shapley-METRIC[-REPLACEMENT]`; if it has it, nothing is
             computed.
         **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
 
     Returns:
-        A table with a row per head: the value, `shapley[metric]`, and its 95 % interval over orders and examples. Other
-        replacements and "kernel" follow the metric in the name.
+        A table with a row per head: the value, `shapley[metric]`, and its 95 % interval over orders and examples.
+        Another replacement than "zero" follows the metric in the name.
 
     Raises:
         ValueError: If an argument is out of range, a head is unknown or repeated, there are fewer than two heads, or
             the metric of a coalition is not finite.
-    """
-    if method not in get_args(Method):
-        raise ValueError(f"unknown method {method!r}; known: {', '.join(get_args(Method))}")
-    if n_permutations < 1 or not 0 <= truncation < 1:
-        raise ValueError(
-            f"Shapley values out of range: got n_permutations={n_permutations}, truncation={truncation}; expected at "
-            f"least one permutation, and a share from 0 to below 1"
-        )
-    if truncation and method == "kernel":
-        raise ValueError(
-            f"only permutations are truncated: got truncation={truncation} and method='kernel'; expected 0"
-        )
+    """  # noqa: DOC502
+    number("n_permutations", n_permutations, least=1, whole=True)
+    number("truncation", truncation, least=0, below=1)
     handle = HeadModel.of(model, tokenizer)
     sweep = Sweep(handle, corpus_of(corpus), the_metric(metric), replacement=replacement, seed=seed, **options)
     game = Game(sweep, heads, n_resamples, seed)
-    fields: dict[str, object] = {"method": method, "permutations": n_permutations}
+    words = [sweep.metric.name, *([] if replacement == "zero" else [replacement_name(sweep.replacement)])]
+    fields: dict[str, object] = {"method": "permutation", "permutations": n_permutations}
     fields |= {"truncation": f"{truncation:g}"} if truncation else {}
-    words = ["kernel"] if method == "kernel" else []
-
-    def compute() -> pd.DataFrame:
-        if method == "kernel":
-            parts, draws = _kernel(game, n_permutations)
-        else:
-            parts, draws = _permutations(game, n_permutations, truncation)
-        columns = game.columns("shapley", parts, draws, *words)
-        return frame.table(columns, game.index(), game.provenance(**fields))
-
-    return game.keep(study, "shapley", compute, *words, **fields)
+    return kept(
+        study,
+        "-".join(["shapley", *words]),
+        partial(game.key, **fields),
+        lambda: game.table(" ".join(words), *_permutations(game, n_permutations, truncation), **fields),
+    )
 
 
 def _permutations(game: Game, count: int, truncation: float) -> tuple[Array, Array]:
@@ -136,45 +121,14 @@ def _permutations(game: Game, count: int, truncation: float) -> tuple[Array, Arr
     return added[..., 0], added[..., 1:].mean(0)
 
 
-def _kernel(game: Game, count: int) -> tuple[Array, Array]:
-    """Estimate by Kernel SHAP with complements (Covert and Lee 2021): [pair, head]; of resamples [head, resample]."""
-    size, generator = len(game.heads), np.random.default_rng(game.seed)
-    chances = 1 / (np.arange(1, size) * np.arange(size - 1, 0, -1))
-    counts = generator.choice(np.arange(1, size), p=chances / chances.sum(), size=-(-count * size // 2))
-    half = np.stack([generator.permutation(size) < chosen for chosen in counts])
-    joined = np.concatenate([half, ~half]).astype(float)  # [coalition, head]
-    whole, none = game.values([range(size), ()])
-    worth = game.values([np.flatnonzero(row) for row in joined]) - none  # [coalition, 1 + resample]
-    products = joined.T @ joined
-    if np.linalg.matrix_rank(products) < size:
-        raise ValueError(
-            f"too few coalitions for Kernel SHAP: got {len(joined)} of {size} heads; expected as many different ones "
-            f"as heads; try n_permutations={2 * count}"
-        )
-    inverse = np.linalg.inv(products)
-    sums = inverse.sum(1, keepdims=True)
-    free = inverse @ joined.T @ worth
-    # the regression of worth on heads, constrained to sum to the whole difference
-    values = free + sums / sums.sum() * (whole - none - free.sum(0))  # [head, 1 + resample]
-    residuals = worth[:, 0] - joined @ values[:, 0]
-    influence = (inverse - sums @ sums.T / sums.sum()) @ (joined * residuals[:, None]).T  # [head, coalition]
-    pairs = influence.reshape(size, 2, -1).sum(1).T  # [pair, head]
-    # from a single pair: the whole estimate and the influence of the pair, which sums to 0 (the sandwich variance)
-    return values[:, 0] + len(pairs) * pairs, values[:, 1:]
-
-
 class Game:
     """Cooperative game of some heads of a model (None: all); heads that do not play are never masked."""
 
-    def __init__(self, sweep: Sweep, heads: Iterable[Head] | None, n_resamples: int, seed: int) -> None:
+    def __init__(self, sweep: Sweep, heads: Iterable[Head | str] | str | None, n_resamples: int, seed: int) -> None:
         index = sweep.model.heads
-        chosen = index if heads is None else [(kind, layer, head) for kind, layer, head in heads]
-        sweep.model.head_mask(chosen)  # raises for an unknown head
-        if len(set(chosen)) < len(chosen) or len(chosen) < 2:
-            raise ValueError(
-                f"wrong heads of a game: got {len(chosen)}, of which {len(set(chosen))} differ; expected two or more "
-                f"different ones"
-            )
+        chosen = index if heads is None else sweep.model.named_heads(heads)
+        if len(set(chosen)) < max(2, len(chosen)):
+            raise ValueError(f"heads must be two or more different ones, got {written(frozenset(chosen))}")
         self.sweep, self.n_resamples, self.seed = sweep, n_resamples, seed
         self.heads = [head for head in index if head in set(chosen)]
         self.known: dict[HeadSet, Array] = {}  # masked heads -> [1 + resamples]
@@ -195,43 +149,27 @@ class Game:
                     raise ValueError(f"{stats.metric.name} has no finite value without heads {written(variant)}")
         return np.stack([self.known[variant] for variant in masked])
 
-    def keep(
-        self,
-        study: Study | str | Path | None,
-        stem: str,
-        compute: Callable[[], pd.DataFrame],
-        *words: str,
-        **fields: object,
-    ) -> pd.DataFrame:
-        """Compute a table, or return that of a study, which keeps it under its stem and words."""
-        if study is None:
-            return compute()
-        chosen = hashlib.sha256(repr(self.heads).encode()).hexdigest()[:12]
-        key = self.sweep.cache_key(heads=chosen, **fields, resamples=self.n_resamples, seed=self.seed)
-        return study_at(study).keep("-".join([stem, *self._words(*words)]), key, compute)
+    def key(self, **fields: object) -> str:
+        """Return the cache key of the table."""
+        players = hashlib.sha256(repr(self.heads).encode()).hexdigest()[:12]
+        return self.sweep.cache_key(heads=players, **fields, resamples=self.n_resamples, seed=self.seed)
 
-    def _words(self, *words: str) -> list[str]:
-        """Return the words of columns and tables: metric, an unusual replacement, and others."""
-        replacement = self.sweep.replacement
-        return [self.sweep.metric.name, *([] if replacement == "zero" else [replacement_name(replacement)]), *words]
-
-    def columns(self, name: str, parts: Array, draws: Array, *words: str) -> dict[str, npt.NDArray[np.float64]]:
-        """Compute means of `parts` [sample, row], and 95 % intervals with `draws` of the examples [row, resample]."""
-        column = f"{name}[{' '.join(self._words(*words))}]"
+    def table(self, words: str, parts: Array, draws: Array, **fields: object) -> pd.DataFrame:
+        """Return means of `parts` [order, head], and 95 % intervals with `draws` of the examples [head, resample]."""
         ends = [
             over_seeds(np.column_stack([part, np.broadcast_to(draw, (len(part), len(draw)))]))
             for part, draw in zip(parts.T, draws, strict=True)
         ]
         low, high = np.array(ends).T
-        return {column: parts.mean(0), f"{column}.low": low, f"{column}.high": high}
-
-    def provenance(self, **fields: object) -> str:
-        """Return the provenance of columns: that of the sweep, the metric of all and of no heads, and fields."""
-        whole, none = self.values([range(len(self.heads)), ()])[:, 0]
-        worth: dict[str, object] = {"whole": f"{whole:.6g}", "none": f"{none:.6g}", "heads": len(self.heads)}
-        return f"{self.sweep.signature}|{frame.sign(**worth, **fields, resamples=self.n_resamples, seed=self.seed)}"
-
-    def index(self) -> pd.MultiIndex:
-        """Return the index of the players."""
-        index = self.sweep.model.index
-        return index[index.isin(self.heads)]
+        column, index = f"shapley[{words}]", self.sweep.model.index
+        columns = {column: parts.mean(0), f"{column}.low": low, f"{column}.high": high}
+        all_heads, no_heads = self.values([range(len(self.heads)), ()])[:, 0]
+        measured = frame.sign(
+            whole=f"{all_heads:.6g}",
+            none=f"{no_heads:.6g}",
+            heads=len(self.heads),
+            **fields,
+            resamples=self.n_resamples,
+            seed=self.seed,
+        )
+        return frame.table(columns, index[index.isin(self.heads)], f"{self.sweep.signature}|{measured}")

@@ -60,15 +60,12 @@ def hits(estimate, expected, runs=40):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["permutation", "kernel"])
-def test_estimates_are_unbiased_and_their_intervals_hold_the_enumeration(method):
+def test_estimates_are_unbiased_and_their_intervals_hold_the_enumeration():
     played, (expected, table) = game(), enumerated()
     size = max(map(abs, table.values()))
 
     def estimate(seed):
         played.seed = seed
-        if method == "kernel":
-            return shapley._kernel(played, 24)[0]
         return shapley._permutations(played, 24, 0.0)[0]
 
     held, found = hits(estimate, expected)
@@ -78,13 +75,12 @@ def test_estimates_are_unbiased_and_their_intervals_hold_the_enumeration(method)
     assert np.abs(found.mean(0) - expected).max() < 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("method", ["permutation", "kernel"])
 @pytest.mark.parametrize("metric", ["loss", "perplexity"])
-def test_values_sum_to_the_metric_of_the_whole_minus_that_of_nothing(method, metric):
+def test_values_sum_to_the_metric_of_the_whole_minus_that_of_nothing(metric):
     sets = {"none": HEADS}
-    table = hr.shapley_values(*given("gpt2"), metric=metric, heads=HEADS, method=method, n_permutations=6)
+    table = hr.shapley_values(*given("gpt2"), metric=metric, heads=HEADS, n_permutations=6)
     name = table.columns[0]
-    assert name == f"shapley[{metric}{' kernel' * (method == 'kernel')}]"
+    assert name == f"shapley[{metric}]"
     effect = hr.ablate(*given("gpt2"), sets=sets, metric=metric, n_resamples=0).iloc[0, 0]
     intact = hr.evaluate(*given("gpt2"), [metric], n_resamples=0)["value"].iloc[0]
     close(table[name].sum(), -effect, size=intact)
@@ -137,7 +133,7 @@ def test_a_head_that_writes_nothing_has_no_value():
 
 
 def test_a_metric_without_a_gradient_is_divided_exactly():
-    """Two heads have two orders: both methods divide by hand what plain ablations say."""
+    """Two heads have two orders: their mean divides by hand what plain ablations say."""
     model, tokenizer, text = given("classifier")
     heads = [("enc-self", 0, 0), ("enc-self", 1, 2)]
     values = {
@@ -150,8 +146,6 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
         np.mean([values["0"] - values[""], values["01"] - values["1"]]),
         np.mean([values["1"] - values[""], values["01"] - values["0"]]),
     ]
-    table = hr.shapley_values(model, tokenizer, text, metric="accuracy", heads=heads, method="kernel", n_resamples=9)
-    close(table["shapley[accuracy kernel]"], expected, size=1)
     orders = {tuple(np.random.default_rng(seed).permutation(2)): seed for seed in range(9)}
     assert set(orders) == set(permutations(range(2)))
     both = [
@@ -166,14 +160,11 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "exact"}, "unknown method 'exact'; known: permutation, kernel"),
-        ({"n_permutations": 0}, "at least one permutation"),
-        ({"truncation": 1.0}, "a share from 0 to below 1"),
-        ({"truncation": 0.5, "method": "kernel"}, "only permutations are truncated"),
-        ({"heads": HEADS[:1]}, "expected two or more"),
-        ({"heads": HEADS[:1] * 2}, "of which 1 differ"),
+        ({"n_permutations": 0}, "n_permutations must be .*got 0"),
+        ({"truncation": 1.0}, "truncation must be .*got 1.0"),
+        ({"heads": HEADS[:1]}, "heads must be two or more different ones, got dec-self:0:1"),
+        ({"heads": HEADS[:1] * 2}, "heads must be two or more different ones, got dec-self:0:1"),
         ({"heads": [("cross", 0, 0), HEADS[0]]}, "cross"),
-        ({"method": "kernel", "n_permutations": 1, "heads": None}, "too few coalitions for Kernel SHAP"),
         ({"replacement": "nought"}, "replacement must be one of .* got .nought"),
     ],
 )
