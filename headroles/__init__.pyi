@@ -19,7 +19,6 @@ from .ablation.evaluation import evaluate as evaluate
 from .ablation.metrics import list_metrics as list_metrics
 from .ablation.role_tests import test_roles as test_roles
 from .ablation.shapley import shapley_values as shapley_values
-from .ablation.tasks import evaluate_tasks as evaluate_tasks
 from .analysis.changes import compare_models as compare_models
 from .analysis.changes import role_changes as role_changes
 from .analysis.logistic import survival_odds as survival_odds

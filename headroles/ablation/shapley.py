@@ -94,7 +94,7 @@ def shapley_values(
         study,
         "-".join(["shapley", *words]),
         partial(game.key, **fields),
-        lambda: game.table(" ".join(words), *_permutations(game, n_permutations, truncation), **fields),
+        lambda: game.table(" ".join(words), _permutations(game, n_permutations, truncation), **fields),
     )
 
 
@@ -154,8 +154,9 @@ class Game:
         players = hashlib.sha256(repr(self.heads).encode()).hexdigest()[:12]
         return self.sweep.cache_key(heads=players, **fields, resamples=self.n_resamples, seed=self.seed)
 
-    def table(self, words: str, parts: Array, draws: Array, **fields: object) -> pd.DataFrame:
-        """Return means of `parts` [order, head], and 95 % intervals with `draws` of the examples [head, resample]."""
+    def table(self, words: str, estimates: tuple[Array, Array], **fields: object) -> pd.DataFrame:
+        """Return means of estimates [order, head], and 95 % intervals with those of resamples [head, resample]."""
+        parts, draws = estimates
         ends = [
             over_seeds(np.column_stack([part, np.broadcast_to(draw, (len(part), len(draw)))]))
             for part, draw in zip(parts.T, draws, strict=True)
