@@ -6,6 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import measured  # noqa: E402
 import pages  # noqa: E402
 
 import headroles as hr  # noqa: E402
@@ -20,7 +21,7 @@ extensions = [
     *("sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
     *("myst_nb", "sphinx_design", "sphinx_copybutton"),
 ]
-exclude_patterns = ["_build", "_templates", "generated/parts"]
+exclude_patterns = ["readme.md", "_build", "_templates", "generated/parts"]
 templates_path = ["_templates"]
 show_warning_types = True
 
@@ -32,7 +33,7 @@ nb_execution_mode = "off"
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["colon_fence", "substitution", "dollarmath"]
 myst_heading_anchors = 4
-myst_substitutions = pages.numbers()
+myst_substitutions = measured.numbers()
 myst_links_external_new_tab = False
 
 # The reference is made of docstrings.

@@ -1,4 +1,4 @@
-"""Pages that are made from the code and the tables: the reference, commands, verdicts, gallery, measured numbers."""
+"""Pages that are made from the code and the tables: the reference, commands, verdicts, gallery."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
-
-from headroles.analysis.intervals import wilson
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -92,24 +90,6 @@ def badged(path: Path, repository: str) -> str:
     target = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/{path.name}"
     notebook["cells"][0]["source"][1:1] = ["\n", f"[**Open in Colab**]({target})\n"]
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def numbers() -> dict[str, str]:
-    """Return the measured numbers that sentences name, read from the committed tables."""
-    mutation, coverage = _json("quality/mutation")["total"], _json("quality/coverage")["total"]
-    low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
-    reasons = [survivor["reason"] for survivor in _json("quality/mutation")["survivors"]]
-    tested = sum(reason.startswith("a test") for reason in reasons)
-    return {
-        "mutants": f"{mutation['mutants']:,}",
-        "run": str(mutation["run"]),
-        "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
-        "killed": f"{mutation['killed']:,}",
-        "survived": str(mutation["survived"]),
-        "tested": str(tested),
-        "at_last": f"{(mutation['killed'] + tested) / mutation['run']:.2f}",
-        "covered": f"{coverage['percent']:.1f}",
-    }
 
 
 def check_documented(public: ModuleType) -> None:

@@ -6,6 +6,7 @@ import ast
 import functools
 import operator
 import re
+import runpy
 import subprocess
 import sys
 from importlib.resources import files
@@ -20,18 +21,19 @@ from helpers import letters, zoo
 from helpers.processes import Fork
 
 import headroles as hr
-from headroles.testing import architectures
 from headroles.testing.runner import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted(
-    path for path in (ROOT / ".docs").rglob("*.md") if not {"generated", "_build", "tutorials"} & {*path.parts}
+    path
+    for path in (ROOT / ".docs").rglob("*.md")
+    if not {"generated", "_build", "tutorials", "readme.md"} & {*path.parts}
 )
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "figures/README.md", *DOCS)
 }
-README, SURVIVAL = TEXTS["README.md"], TEXTS[".docs/results/roles-and-survival.md"]
+README = TEXTS["README.md"]
 BLOCKS = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in TEXTS.items()}
 ADDED = ".docs/how-to/extend.md"
 PAGES = ("getting-started", "concepts/heads", "concepts/roles", "concepts/relevance", "concepts/pruning")
@@ -185,8 +187,6 @@ def test_ci_calls_the_very_test_command():
     assert "-m ''" in command
 
 
-# --- the pages' numbers are the tables' ------------------------------------------------------------------------------
-
 STUDIES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "figures").rglob("README.md")}
 NUMBER = r"([-+−]?\d*\.?\d+)"
 QUOTED = re.compile(rf"{NUMBER}(?: [A-Za-z%]+)? \[{NUMBER},\s*{NUMBER}\]")
@@ -227,10 +227,19 @@ def _held(texts):
     )
 
 
-@pytest.mark.parametrize("name", [name for name, text in (TEXTS | STUDIES).items() if QUOTED.search(text)])
-def test_every_interval_on_a_page_is_in_a_table(name):
-    quoted = [(found[0], found.groups()) for found in QUOTED.finditer((TEXTS | STUDIES)[name])]
-    assert {text for text, numbers in quoted if not _held(numbers)} == {*COMPUTED.get(name, ())}
+def test_readme_is_what_its_command_writes():
+    measured = runpy.run_path(str(ROOT / ".docs/measured.py"))
+    assert measured["write_readme"]() == README, "run python .docs/measured.py"
+
+
+def test_intervals_written_by_hand_are_in_a_table():
+    """Those that `.docs/measured.py` writes need no test."""
+    texts = TEXTS | STUDIES
+    quoted = {name: [(found[0], found.groups()) for found in QUOTED.finditer(text)] for name, text in texts.items()}
+    strange = {name: {text for text, numbers in rows if not _held(numbers)} for name, rows in quoted.items()}
+    assert {name: texts for name, texts in strange.items() if texts} == {
+        name: {*texts} for name, texts in COMPUTED.items()
+    }
 
 
 def test_an_interval_that_no_table_has_is_noticed():
@@ -245,63 +254,6 @@ def test_the_readme_is_short_and_its_first_command_asks_for_no_torch():
     first = next(number for number, line in enumerate(lines) if line.startswith("python3 -m venv"))
     assert first < 20
     assert "torch" not in lines[first]
-
-
-def _pooled(folder):
-    table = hr.load_table(ROOT / "figures/specialists" / folder / "pooled-survival.parquet")
-    return table.set_index(["analysis", "predictor", "outcome"]).sort_index()
-
-
-def test_the_tests_fixed_beforehand_are_those_of_the_tables():
-    rows = {line.split("](")[0].removeprefix("| ["): line.split(" | ")[1:] for line in SURVIVAL.splitlines()}
-    for said, folder, p in (
-        ("five translators of captions", "captions", "Holm"),
-        ("four more, other seeds and order of steps", "captions/any-length/C", "p"),
-        ("three of Tatoeba", "tatoeba", "Holm"),
-        ("three with MiniLM as encoder", "minilm", "Holm"),
-        ("three MiniLM classifiers, SST-2", "sst2", "Holm"),
-    ):
-        row = _pooled(folder).loc[("primary", "positional", "survival[12]")]
-        digits = 3 if folder == "captions" else 2
-        fixed = row[f"population.{p.lower()}"]
-        assert rows[said][0] == f"{_interval(row, 'population', 2)}, {p} {fixed:.{digits}f}: open"
-        assert fixed > 0.05  # not shown
-        assert row["population.high"] > 0.2  # nor refuted
-    partial = pd.read_csv(ROOT / "figures/specialists/captions/german-english/partial.csv")
-    position = "predictor == 'positional' and given == 'confidence, sink' and outcome == 'survival[12]'"
-    one, other = (f"{row.r:.2f}, p {row.p:.2f}" for row in partial.query(position).sort_values("model").itertuples())
-    assert rows["two from German to English"][0] == f"{one}; {other}: in 0 of 2"
-    for said, folder, metric, shown in (
-        ("five translators of captions", "captions", "{:+.1f} [{:.1f}, {:.1f}] BLEU", False),
-        ("four more, other seeds and order of steps", "captions/any-length/C", "loss {:.3f} [{:.3f}, {:.3f}]", False),
-        ("three with MiniLM as encoder", "minilm", "loss {:.3f} [{:.3f}, {:.3f}]", True),
-        ("three MiniLM classifiers, SST-2", "sst2", "loss {:.3f} [{:.3f}, {:.3f}]", False),
-    ):
-        table = hr.load_table(ROOT / "figures/specialists" / folder / "pooled-differences.parquet")
-        row = table.set_index(["strategy", "against"]).loc[("roles", "random")]
-        numbers = metric.format(*row[["difference", "low", "high"]])
-        digits = 2 if folder == "captions" else 3
-        assert rows[said][1].startswith(f"{numbers}, Holm {row['holm']:.{digits}f}: {'**shown' if shown else 'not'}")
-        assert (row["holm"] < 0.05) == shown
-
-
-def test_what_is_called_open_or_confirmed_is_so_by_the_tables():
-    folder = ROOT / "figures/specialists"
-    for study in ("captions", "tatoeba", "minilm"):
-        assert _pooled(study).loc["primary", "population.holm"].min() > 0.05
-    minilm, sst2, tatoeba = (
-        pd.read_csv(folder / study / "survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()
-        for study in ("minilm", "sst2", "tatoeba")
-    )
-    beyond = (minilm["survive"] > minilm["high"]).loc[["positional", "syntactic", "any of these"], [18, 12], :]
-    assert beyond.loc[["positional", "any of these"]].all()  # confirmed in both new models
-    assert not beyond["syntactic"].any()
-    beyond = sst2["survive"] > sst2["high"]
-    assert (beyond.loc[("any of these", 18)].sum(), beyond.loc[("any of these", 12)].sum()) == (3, 1)
-    assert not beyond.loc["positional", [18, 12], :].any()
-    assert not (tatoeba["survive"] > tatoeba["high"]).loc["positional", [6], :].any()
-    controls = hr.load_table(folder / "minilm/pooled-controls.parquet").query("tuned").groupby("strategy")["value"]
-    assert controls.max()["roles"] < controls.min()["random"]
 
 
 @pytest.mark.parametrize(
@@ -324,62 +276,6 @@ def _probed(path, seed):
         relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
         cells.append(f"{margins.max():+.2f} ({relation})")
     return f"| {seed} | {' | '.join(cells)} |"
-
-
-def _interval(row, column, digits):
-    value, low, high = (f"{row[name]:.{digits}f}" for name in (column, f"{column}.low", f"{column}.high"))
-    return f"{value} [{low}, {high}]"
-
-
-def test_the_counts_of_architectures_are_those_of_the_table():
-    results = architectures.areas(hr.load_table(ROOT / "figures/families/families.parquet"))
-    scores, ablation, relevance, pruning, removal = (results == "yes").sum()
-    types = (ROOT / "figures/families/families.md").read_text(encoding="utf-8").split(f"| all | {len(results)} | ")[1]
-    assert (
-        f"{len(results)} tiny models of {types.split()[0]} model types: all that applies holds in scores for {scores}, "
-        f"in ablation for "
-        f"{ablation}, in relevance for {relevance}, in pruning for {pruning}, in the removal of heads for {removal}."
-    ) in " ".join(README.split())
-
-
-def test_what_survives_is_said_as_in_the_table():
-    table = pd.read_csv(ROOT / "figures/specialists/overview.csv")
-    of = table[(table["panel"] == "survivors") & (table["of"] == "translators trained from nothing")].set_index("what")
-    kept = (of["value"] * of["heads"]).round(1)
-    position, syntax = of.loc["positional | positional heads"], of.loc["syntactic | syntactic heads"]
-    assert position["heads"] == position["most importance"] == position["most confidence"] == syntax["heads"] == 10
-    numbers = [
-        kept[f"{role} | {what}"]
-        for role in ("positional", "syntactic")
-        for what in (f"{role} heads", "expected of their layers")
-    ]
-    assert position["models"] == 7
-    models = table.loc[(table["panel"] == "rank") & (table["of"] == "translators trained from nothing"), "models"]
-    assert (
-        "We pruned {} small translators, trained from scratch, to a quarter of their encoder heads, by gates that are "
-        "learned. All ten heads that attend to a neighbouring token, in seven of them, were also their layer's most "
-        "important and sharpest heads; {} of the ten survive (mean over prunings); of ten heads drawn from the "
-        "same layers {} would. "
-        "Of ten subject or object heads {} survive, {} expected: unclear."
-    ).format(models.iloc[0], *numbers) in " ".join(README.split())
-
-
-def test_what_induction_heads_cost_is_said_as_in_the_table():
-    rows = [
-        hr.load_table(ROOT / f"figures/substitution/{name}-repeated.parquet").loc[(heads, "induction")]
-        for name, heads in (("smollm2", "all 5"), ("gemma3", "all 3"))
-    ]
-    for row in rows:
-        assert row["verdict"] == "its role is what it does"
-        assert row["role_pattern.high"] < 0  # nothing
-    words = "removing them costs {:.1f} and {:.1f} nats. If they attend by exact induction it costs nothing (it even "
-    words += "helps), and attention as sharp elsewhere costs {:.1f} and {:.1f}."
-    costs = [row[cost] for cost in ("removed", "wrong") for row in rows]
-    assert words.format(*costs) in " ".join(README.split())
-    together = hr.load_table(ROOT / "figures/substitution/gemma3.parquet").loc[("all 50", "all")]
-    assert together["verdict"] == "its role is what it does"
-    words = "All 50 heads of Gemma 3 with a role, if they attend by it alone, cost {:.2f} nats in place of {:.1f}."
-    assert words.format(together["role_pattern"], together["removed"]) in " ".join(README.split())
 
 
 def test_on_an_index_of_packages_pictures_and_links_are_absolute(tmp_path):

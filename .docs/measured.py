@@ -1,0 +1,723 @@
+"""Numbers that pages and README name, read from the committed tables: `{{ roles.sinks }}` in a text is one of these.
+
+python .docs/measured.py    # writes README.md from .docs/readme.md
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+import headroles as hr
+from headroles.analysis.intervals import wilson
+
+FIGURES = Path(__file__).resolve().parent.parent / "figures"
+Numbers = dict[str, str]
+
+
+def numbers() -> dict[str, Numbers]:
+    """Return the numbers of every page: {page: {name: text}}.
+
+    Raises:
+        ValueError: If a sentence of a page is not what the tables say (`holds`).
+    """  # noqa: DOC502
+    return {page.__name__: page() for page in PAGES}
+
+
+def table(name: str) -> pd.DataFrame:
+    """Load a committed table by its path in `figures`, without suffix."""
+    path = FIGURES / name
+    return pd.read_csv(path) if path.suffix == ".csv" else hr.load_table(f"{path}.parquet")
+
+
+def read(name: str) -> dict:
+    """Load a committed JSON file by its path in `figures`, without suffix."""
+    return json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def holds(sentence: str, condition: object) -> None:
+    """Raise an error, and so end the build of the site, if a sentence of a page is not so."""
+    if not condition:
+        raise ValueError(f"the tables no longer say so: {sentence}; mend the page, and this line")
+
+
+def grid(header: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def interval(row: pd.Series, name: str, form: str = ".3f") -> str:
+    """Return a number with its interval: 0.915 [0.888, 0.940]."""
+    low, value, high = (f"{row[column]:{form}}" for column in (f"{name}.low", name, f"{name}.high"))
+    return f"{value} [{low}, {high}]".replace("-0.00 ", "0.00 ").replace("-0.00]", "0.00]").replace("[-0.00,", "[0.00,")
+
+
+def flags(roles: pd.DataFrame, family: str = "") -> pd.Series:
+    """Return whether each head has a role of a family, of any by default."""
+    return roles[[name for name in roles if roles[name].dtype == bool and str(name).startswith(family)]].any(axis=1)
+
+
+def quality() -> Numbers:
+    """Mutants of the code, and lines that tests run."""
+    mutation, coverage = read("quality/mutation")["total"], read("quality/coverage")["total"]
+    low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
+    reasons = [survivor["reason"] for survivor in read("quality/mutation")["survivors"]]
+    tested = sum(reason.startswith("a test") for reason in reasons)
+    return {
+        "mutants": f"{mutation['mutants']:,}",
+        "run": str(mutation["run"]),
+        "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
+        "killed": f"{mutation['killed']:,}",
+        "survived": str(mutation["survived"]),
+        "tested": str(tested),
+        "at_last": f"{(mutation['killed'] + tested) / mutation['run']:.2f}",
+        "covered": f"{coverage['percent']:.1f}",
+    }
+
+
+def roles() -> Numbers:
+    """Roles of MiniLM and of the small Marian on several corpora."""
+    minilm = table("minilm/pud/roles")
+    holds("MiniLM has two positional heads, six syntactic ones", [
+        flags(minilm, name).sum() for name in ("positional", "syntactic")] == [2, 6])  # fmt: skip
+    marian = {name: table(f"multi30k-en-de/{name}/roles") for name in ("multi30k", "pud", "ewt")}
+    holds("the Marian has no encoder head with a positional, syntactic or rare-word role", not any(
+        flags(each.loc[["enc-self"]], family).any() for each in marian.values()
+        for family in ("positional", "syntactic", "rare")))  # fmt: skip
+    subjects = [table(f"minilm/{name}/roles")["syntactic[nsubj dep>head]"].any() for name in ("pud", "ewt")]
+    holds("heads for subjects are found on web text, not on news and wiki", subjects == [False, True])
+    moves = {f"moves_{name}": str(flags(each.loc[["cross"]], "alignment").sum()) for name, each in marian.items()}
+    sinks, free = flags(minilm, "sink").sum(), (~flags(minilm)).sum()
+    return {"sinks": str(sinks), "free": str(free), "heads": str(len(minilm)), **moves}
+
+
+def role_tests() -> Numbers:
+    """What heads cost under the pattern of their role."""
+    smollm2 = table("substitution/smollm2-repeated").loc[("all 5", "induction")]
+    gemma3 = table("substitution/gemma3-repeated").loc[("all 3", "induction")]
+    holds("under exact induction they lose nothing", max(smollm2["role_pattern.high"], gemma3["role_pattern.high"]) < 0)
+    yes, unexplained, none = (
+        *("its role is what it does", "has the pattern, but the pattern does not explain it"),
+        "no measurable effect on this corpus",
+    )
+    previous = table("substitution/smollm2-previous").xs("offset=-1", level="role")["verdict"]
+    counts = previous.drop(index=["dec-self:16:0", "all 9"]).value_counts()
+    holds("16:0 passes; to four of eight it costs more, two are undecided, two do not matter", (
+        previous["dec-self:16:0"], counts.index[0], *counts) == (yes, unexplained, 4, 2, 2))  # fmt: skip
+    verdicts = table("substitution/gemma3-previous").droplevel("role")["verdict"]
+    holds("of Gemma 3's layer 4:1 alone passes", verdicts.index[verdicts == yes].tolist() == ["dec-self:4:1"])
+    untrained = table("substitution/smollm2-untrained")["verdict"]
+    holds("no row of random weights passes", not untrained.str.startswith("its role").any())
+    near = [set(table(f"substitution/{name}-previous-untrained")["verdict"]) for name in ("smollm2", "gemma3")]
+    holds("with random weights no head of these layers passes", near == [{none}, {none, "undecided"}])
+    decided = table("substitution/mpnet-undecided").drop(index="all 3", level="heads")["verdict"]
+    holds("MPNet's three all do something else", decided.tolist() == [unexplained] * 3)
+    mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
+    together = [mpnet.loc[("all 3", "offset=-1")], mpnet.loc[("all 2", "offset=1")], marian.loc[("all 11", "diagonal")]]
+    times = [row["role_pattern"] / row["removed"] for row in together]
+    _fixed_offsets()
+    rows = runpy.run_path(str(FIGURES / "substitution/table.py"))["rows"]()
+    return {
+        "smollm2": f"{smollm2['removed']:.1f}",
+        "gemma3": f"{gemma3['removed']:.1f}",
+        "least": f"{min(times):.0f}",
+        "most": f"{max(times):.0f}",
+        "untrained": str(len(untrained)),
+        "rows": "\n".join(rows),
+    }
+
+
+def _fixed_offsets() -> None:
+    """Compare the cheapest of six offsets with the dependency, in the five tests of MiniLM."""
+    offsets, trees = (table(f"substitution/minilm{part}").reset_index() for part in ("-fixed-offset", ""))
+    offsets["role"] = offsets["role"].str.extract(r"where=(dependency.*),offset", expand=False)
+    best = offsets.loc[offsets.groupby(["heads", "role"])["role_pattern"].idxmin()].set_index(["heads", "role"])
+    both = best.join(trees.set_index(["heads", "role"]).add_suffix(" of trees"), how="inner")
+    both = both[~both.index.get_level_values("heads").str.startswith("all ")]
+    cheaper = both["role_pattern.high"] < both["role_pattern.low of trees"]
+    dearer = both["role_pattern.low"] > both["role_pattern.high of trees"]
+    holds("the intervals overlap in four of five tests, in one the offset is cheaper", (
+        len(both), cheaper.sum(), dearer.sum(), cheaper.idxmax()) == (5, 1, 0, ("enc-self:2:8", "dependency=nsubj")),
+    )  # fmt: skip
+
+
+def real_models() -> Numbers:
+    """Roles, effects and survival in SmolLM2, Gemma 3 and MPNet."""
+    roles, relate = table("real-models/smollm2/roles"), table("real-models/smollm2/relate")
+    rows, induction = relate.set_index(["role", "outcome"]), roles.index[roles["induction"]]
+    holds("SmolLM2's five induction heads have less importance than their neighbours", (
+        len(induction) == 5, rows.loc[("induction", "importance"), "holm"] < 0.05,
+        rows.loc[("induction", "importance"), "within.high"] < 0) == (True, True, True))  # fmt: skip
+    holds("sinks have less importance and survive less often in SmolLM2", rows.loc["sink"].loc[
+        ["importance", "survival[l0 68]"], "within.high"].max() < 0)  # fmt: skip
+    holds("neither is shown in Gemma 3", table("real-models/gemma3/relate")["holm"].min() == 1)
+    for model, chance in {"smollm2": 0, "gemma3": 1, "mpnet": 0}.items():
+        tests = table(f"real-models/{model}/relate")
+        shown = tests[tests["role"].isin(["positional", "syntactic", "duplicate", "any"]) & tests["holm"].lt(0.05)]
+        holds("heads with a role other than a sink are not shown to matter more", shown.empty)
+        untrained = table(f"real-models/{model}/untrained-roles").select_dtypes(bool).any(axis=1).sum()
+        holds("with random weights one of 486 heads passes the threshold of a role", untrained == chance)
+    effects = table("real-models/smollm2/ablation").iloc[:, 0]
+    early = effects[effects.index.get_level_values("layer") < 2].sum() / effects.sum()
+    return {"first_two": f"{early:.2f}".lstrip("0")} | _sizes() | _retrained() | _tasks() | _rounded()
+
+
+def _sizes() -> Numbers:
+    """What sizes of SmolLM2 and Gemma 3 lose without retraining, as rows of the page's table."""
+    shares, lines = ("0.75", "0.5", "0.25", "0.125"), []
+    for model, name, heads in (("smollm2", "SmolLM2", 270), ("gemma3", "Gemma 3", 72)):
+        losses = table(f"real-models/{model}/sizes.csv").set_index("set")["ablation[loss]"]
+        for number, share in enumerate(shares):
+            part = losses[losses.index.str.endswith(f" {share}")]
+            random = part[part.index.str.startswith("random")]
+            cells = [f"{part[f'{way} {share}']:.2f}" for way in ("l0", "importance")]
+            kept = f"{round(heads * float(share))} of {heads}"
+            first = f"{name}, {kept}" if number == 0 else kept
+            lines.append([first, *cells, f"{random.min():.2f} to {random.max():.2f}"])
+    names = ["heads left", "those that gates keep", "the most important", "three random draws"]
+    kept = [(table(f"real-models/{model}/survival")[column] == 1).sum() for model, column in
+            (("gemma3", "survival[l0 18]"), ("smollm2", "survival[l0 68]"))]  # fmt: skip
+    holds("of Gemma 3 two are kept by all three seeds, of SmolLM2 all three 32", kept == [2, 32])
+    return {"sizes": grid(names, lines)}
+
+
+def _retrained() -> Numbers:
+    """The losses of pruned models before and after retraining, as tables of the page."""
+    found: Numbers = {}
+    ways = ("l0", "importance", "random")
+    for model, heads in (("smollm2", 270), ("gemma3", 72)):
+        value = table(f"real-models/{model}/compare-pruning-seeds").set_index(["strategy", "heads", "tuned"])["value"]
+        sizes = value.drop("all heads").index.unique("heads")
+        rows = [
+            [str(size), *(f"{value[way, size, False]:.2f}, {value[way, size, True]:.2f}" for way in ways)]
+            for size in sorted(sizes, reverse=True)
+        ]
+        names = [f"heads left of {heads}", "by gates", "the most important", "one random draw"]
+        before, after = (f"{value['all heads', heads, tuned]:.2f}" for tuned in (False, True))
+        found |= {f"{model}_retrained": grid(names, rows), f"{model}_before": before, f"{model}_after": after}
+        losses = value.drop("all heads").unstack("strategy").xs(True, level="tuned")
+        ahead = losses[["importance", "random"]].min(axis=1) - losses["l0"]
+        if model == "gemma3":
+            found["ahead_at_9"] = f"{ahead[9]:.2f}"
+            holds("after, nothing is left of their lead at 54 and 18 heads, less than 0.2 nats at 36", (
+                (ahead.loc[[54, 18]] < 0).all(), 0 < ahead[36] < 0.2) == (True, True))  # fmt: skip
+        else:
+            holds(
+                "retraining keeps the order in SmolLM2",
+                (losses[["l0", "importance"]].max(axis=1) < losses["random"]).all(),
+            )
+    return found
+
+
+def _tasks() -> Numbers:
+    """Heads on which tasks of the language models depend."""
+    tasks = {
+        "indirect objects": "ablation[difference precision=1.1]",
+        "agreement": "ablation[pair_difference precision=1.1]",
+    }
+    rows, found = [], {}
+    for model, name in (("smollm2", "SmolLM2"), ("gemma3", "Gemma 3")):
+        scores, effects = (table(f"real-models/{model}/task-{what}") for what in ("scores", "ablation"))
+        direct, copied, sure = scores["direct[difference]"], scores["retrieval"], []
+        for task, column in tasks.items():
+            shown = effects[column][effects[f"{column}.holm"] < 0.05]
+            sure.append({*shown[shown < 0].index})
+            for head in shown.abs().nlargest(5).index:
+                also = [f"{round(values[head], 2) + 0.0:.2f}" for values in (direct, copied)]
+                rows.append([name, task, f"{head[1]}:{head[2]}", interval(effects.loc[head], column, ".2f"), *also])
+        previous = ("dec-self", *((16, 0) if model == "smollm2" else (4, 1)))
+        found |= {f"{model}_objects": str(len(sure[0])), f"{model}_agreement": str(len(sure[1])),
+                  f"{model}_both": str(len(sure[0] & sure[1])), f"{model}_copy": str((copied > 0.1).sum()),
+                  f"{model}_previous": f"{-effects.loc[previous, tasks['indirect objects']]:.2f}"}  # fmt: skip
+        single = table(f"real-models/{model}/ablation").iloc[:, 0]
+        for key, rules in (("logit", "cp logit"), ("layer", "cp")):
+            rank = scores[f"relevance[{rules}].size"].corr(single, method="spearman")
+            found[f"{model}_{key}"] = f"{rank:.2f}"
+        random = table(f"real-models/{model}/untrained-retrieval")["retrieval"].max()
+        holds("with random weights no head copies more than a tenth", random < 0.1)
+        residue = table(f"real-models/{model}/conservation")["residue"].abs().max()
+        holds("relevance by cp is conserved", residue < 1e-7)
+        grows = [(24, 4), (29, 0)] if model == "smollm2" else [(11, 2)]
+        for layer, head in grows:
+            found[f"grows_{layer}_{head}"] = f"{effects.loc[('dec-self', layer, head), tasks['indirect objects']]:.2f}"
+    names = ["model", "task", "head", "change without it, nats", "adds directly to the difference", "copies needles"]
+    return found | {"tasks": grid(names, rows)}
+
+
+def _rounded() -> Numbers:
+    """What rounding SmolLM2's weights again changes, and how many groups of heads cost something."""
+    changes = table("real-models/rounded.csv").set_index(["weights", "score"])
+    four = changes.loc["Q4_0"]
+    counts = {score: row.tolist() for score, row in four[["kept", "lost", "gained"]].iterrows()}
+    holds("the previous-token head, four of five induction heads, one of two duplicate-token heads stay", (
+        counts["position"], counts["induction"], counts["duplicate"]) == ([1, 0, 0], [4, 1, 0], [1, 1, 0]))  # fmt: skip
+    groups = table("real-models/smollm2/groups")
+    one = groups.groupby(["kind", "layer"]).nth([0, 3, 6])
+    costs = (one.iloc[:, 0] > 0) & (one.filter(like=".holm").iloc[:, 0] < 0.05)
+    loss = {name: f"{changes.loc[weights, 'loss'].iloc[0]:.2f}" for name, weights in
+            (("loss", "as they are"), ("loss_rounded", "Q4_0"))}  # fmt: skip
+    return {"groups": f"{costs.sum()} of {len(one)}", **loss}
+
+
+def classifier() -> Numbers:
+    """Heads of classifiers, ablated one by one and many: MiniLM on SST-2 and MRPC, MPNet on SST-2."""
+    effects = table("minilm-sst2/ablation-accuracy-head-zero")
+    holds("no head has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
+    curves = table("minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
+    return {
+        "most": f"{effects['ablation[accuracy]'].abs().max():.3f}",
+        "at_43": f"{100 * (curves[0] - curves[43]):.1f}",
+        "at_58": f"{100 * (curves[0] - curves[58]):.1f}",
+        **_mrpc(),
+        **_mpnet(),
+    }
+
+
+def _mrpc() -> Numbers:
+    """Three trainings of MiniLM on MRPC."""
+    found: Numbers = {}
+    for seed, place in enumerate(("", "S-1/", "S-2/")):
+        effects = table(f"minilm-mrpc/{place}ablation-accuracy-head-zero")
+        sure = effects[effects["ablation[accuracy].holm"] < 0.05].sort_values("ablation[accuracy]")
+        curves = table(f"minilm-mrpc/{place}curves-accuracy").set_index(["order", "masked"])["value"]
+        whole = curves["importance"][0]
+        once, again = (100 * (whole - curves[order][36]) for order in ("importance", "importance, again"))
+        found |= {
+            f"mrpc_{seed}": f"{whole:.3f}",
+            f"mrpc_{seed}_once": f"{once:.1f}",
+            f"mrpc_{seed}_again": f"{again:.1f}",
+        }
+        names = [f"layer {layer} head {head}" for _, layer, head in sure.index]
+        if seed == 0:
+            row = [interval(one, "ablation[accuracy]") for _, one in sure.iterrows()]
+            found["mrpc_heads"] = grid(["head ablated", *names], [["change of the accuracy", *row]])
+            found["mrpc_one_class"] = f"{curves['importance', 72]:.3f}"
+            found["mrpc_43"] = f"{100 * (whole - curves['importance, again', 43]):.1f}"
+            found["mrpc_curves"] = _curves([("", curves)], [0, 14, 29, 36, 43, 50, 58, 65], "heads ablated")
+            holds("with 50 ablated nothing is left but one class", curves["importance", 50] == curves["importance", 72])
+            holds("no other head costs a point", effects["ablation[accuracy]"].drop(sure.index).min() > -0.01)
+            first = sure
+        else:
+            values = [f"{name} ({value:.3f})" for name, value in zip(names, sure["ablation[accuracy]"], strict=True)]
+            found[f"mrpc_{seed}_heads"] = ", ".join(values[:-1]) + f" and {values[-1]}"
+            holds("three heads matter, three of these four", len(sure) == 3 and {*sure.index} < {*first.index})
+            holds("none is for the better", sure["ablation[accuracy]"].max() < 0)
+    claims = [
+        ("Fig. 1: most heads change the score little", "fig1"),
+        ("Table 1: half of the effects are for the better", "table1"),
+        ("Fig. 3: 40 % can be ablated by importance", "fig3"),
+    ]
+    return found | {"mrpc_verdicts": _verdicts("minilm-mrpc", claims)}
+
+
+def _mpnet() -> Numbers:
+    """Three trainings of MPNet on 2,000 sentences of SST-2."""
+    places, found, curves = ("", "S-1/", "S-2/"), {}, []
+    for seed, place in enumerate(places):
+        effects = table(f"mpnet-sst2/{place}ablation-accuracy-head-zero")
+        accuracy = table(f"mpnet-sst2/{place}evaluation")["value"]["accuracy"]
+        little = (effects["ablation[accuracy].low"] > -0.03 * accuracy) & (
+            effects["ablation[accuracy].high"] < 0.03 * accuracy
+        )
+        holds("none has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
+        found |= {f"mpnet_{seed}": f"{accuracy:.3f}", f"mpnet_{seed}_little": str(little.sum()),
+                  f"mpnet_{seed}_most": f"{effects['ablation[accuracy]'].abs().max():.3f}"}  # fmt: skip
+        steps = table(f"mpnet-sst2/{place}curves-accuracy")
+        curves.append((f", seed {seed}", steps.set_index(["order", "masked"])["value"]))
+        ranked = steps.query("order == 'importance'").set_index("masked")
+        surely = ranked["change.low"] > -0.03 * ranked["value"][0]
+        holds("58 surely cost less than 3 %, 72 not in one of the three", (surely[58], surely[72]) == (True, seed > 0))
+        costs = 100 * (ranked["value"][0] - ranked["value"])
+        found[f"mpnet_{seed}_falls"] = str(int((costs > 10).idxmax()))
+    costs = [
+        {order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")} for _, curve in curves
+    ]
+    for heads in (58, 72):
+        found[f"mpnet_at_{heads}"] = f"{max(one['importance'][heads] for one in costs):.1f}"
+    for heads in (101, 130):
+        again = [one["importance, again"][heads] for one in costs]
+        found[f"mpnet_again_{heads}"] = f"{min(again):.1f} to {max(again):.1f}"
+    claims = [
+        ("Fig. 1: most heads change the score little", "fig1"),
+        ("Table 1: half of the effects are for the better", "table1"),
+        ("Fig. 3: 40 % can be ablated by importance", "fig3"),
+        ("Fig. 6: on SST-2 60 % can", "fig6"),
+    ]
+    steps = [0, 29, 58, 72, 86, 101, 130]
+    return found | {
+        "mpnet_curves": _curves(curves, steps, "heads ablated of 144"),
+        "mpnet_verdicts": _verdicts("mpnet-sst2", claims),
+    }
+
+
+def _curves(curves: list[tuple[str, pd.Series]], steps: list[int], corner: str) -> str:
+    """Return accuracies by heads ablated: rankings of each curve, then the ends of its random draws."""
+    orders = [
+        ("by importance", "importance"),
+        ("the same, computed again after each step", "importance, again"),
+        ("by single effects", "ablation[accuracy]"),
+    ]
+    rows = [
+        [name + end, *(f"{curve[order][step]:.3f}" for step in steps)]
+        for name, order in orders
+        for end, curve in curves
+    ]
+    for end, curve in curves:
+        draws = pd.concat([curve[order] for order in curve.index.unique("order") if order.startswith("random")], axis=1)
+        low, high = draws.min(axis=1), draws.max(axis=1)
+        ends = [f"{low[step]:.3f} to {high[step]:.3f}" for step in steps[1:]]
+        rows.append([f"at random, three draws{end}", f"{low[0]:.3f}", *ends])
+    return grid([corner, *map(str, steps)], rows)
+
+
+def _verdicts(study: str, claims: list[tuple[str, str]]) -> str:
+    """Return the verdicts on claims of Michel et al. in three trainings."""
+    rows = [
+        [text, *(read(f"{study}/{place}papers/michel2019/{claim}")["answer"] for place in ("", "S-1/", "S-2/"))]
+        for text, claim in claims
+    ]
+    return grid(["claim of Michel et al.", "seed 0", "seed 1", "seed 2"], rows)
+
+
+def cache_budgets() -> Numbers:
+    """What a cache of a quarter of the key-value heads costs."""
+    losses = (
+        table("cache-budgets/losses.csv").query("what == 'answer' and share == 0.75").set_index(["model", "ranking"])
+    )
+    effect = losses["effect"].xs("integrated-gradients", level="ranking")
+    holds("the loss falls", losses.loc[("smollm2", "integrated-gradients"), "effect.high"] < 0)
+    holds("in Gemma 3 it finds the best", effect["gemma3"] <= losses["effect"]["gemma3"].min() + 1e-9)
+    rows = table("cache-budgets/comparison.csv").query("share == 0.75").set_index(["model", "other"])
+    holds("the test is shown in both models", (rows["holm"].dropna() < 0.001).all())
+    budget = table("cache-budgets/smollm2-budget")["retrieval"]
+    speed = table("cache-budgets/smollm2-speed.csv").set_index("tokens")
+    seconds = table("cache-budgets/smollm2-rankings.csv").set_index("ranking")["seconds"]
+    role = table("cache-budgets/smollm2-roles.csv").set_index("role").loc["induction"]
+    longer = {
+        f"{model}_{name}": interval(row, "effect", ".2f")
+        for model in ("smollm2", "gemma3")
+        for name, row in (
+            ("ours", losses.loc[(f"{model}-2000", "integrated-gradients")]),
+            ("kvpress", losses.loc[(f"{model}-2000", "kvpress")]),
+            ("less", rows.loc[(f"{model}-2000", "kvpress")]),
+        )
+    }
+    return {
+        "smollm2": f"{-effect['smollm2']:.2f}",
+        "gemma3": f"{effect['gemma3']:.2f}",
+        "longer": f"{effect['smollm2-2000']:.2f}",
+        "longer_kvpress": f"{-rows.loc[('smollm2-2000', 'kvpress'), 'effect']:.2f}",
+        "kvpress": f"{-rows.loc[('smollm2', 'kvpress'), 'effect']:.2f}",
+        "random": f"{-rows.loc[('smollm2', 'random'), 'effect']:.2f}",
+        "stream": f"{(budget == 0).sum():.0f} of {len(budget)}",
+        "bytes": f"{100 * speed['bytes'][1000]:.0f} %",
+        "times": "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*speed["time"]),
+        "seconds": f"{seconds['integrated-gradients']:.0f}",
+        "seconds_l0": f"{seconds['l0']:,.0f}",
+        "seconds_ablation": f"{seconds['ablation']:,.0f}",
+        "induction": f"{role['groups']:.0f} | {100 * role['kept']:.0f} % | {role['effect']:.3f}",
+        **longer,
+    }
+
+
+def relevance() -> Numbers:
+    """How far scores of relevance rank heads alike, and which finds the heads that matter."""
+    ranks = [table(f"{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
+    areas = table("minilm/relevance/areas")
+    best = ["relevance[cp logit].size", "relevance[attn logit].size"]
+    holds("cp and attn find the heads best in MiniLM", {*areas["area"].nlargest(2).index} == {*best})
+    holds("surely", areas.loc[best, "area.low"].min() > areas["area.high"].drop(best).max())
+    first = table("multi30k-en-de/relevance/areas").nlargest(5, "area")
+    holds("five are not told apart in the Marian", first["area.low"].max() < first["area.high"].min())
+    minilm, marian = (f"{rank['relevance[gradient logit].size']:.3f}" for rank in ranks)
+    return {"minilm": minilm, "marian": marian}
+
+
+def ablation() -> Numbers:
+    """Heads of the small Marian, ablated one by one."""
+    effects, name = table("multi30k-en-de/ablation/ablation-loss-head-zero"), "ablation[loss]"
+    sure = effects[effects[f"{name}.holm"] < 0.01]
+    holds("all for the worse", (sure[name] > 0).all())
+    kept = table("multi30k-en-de/ablation/best-loss-zero-halves")
+    free = kept[(kept["effect.p"] >= 0.01) | (kept["effect"] < 0)]
+    holds("four of them of the encoder; the last cross-attention layer costs most", (
+        len(free.loc[["enc-self"]]), kept["effect"].idxmax()) == (4, ("cross", 5)))  # fmt: skip
+    rows = table("multi30k-en-de/papers/michel2019/fig2")
+    row = rows[(rows["heads of"] == "enc-self") & rows["corpus"].str.contains("mscoco")].iloc[0]
+    return {
+        "heads": str(len(effects)),
+        "sure": str(len(sure)),
+        "encoder": str(len(sure.loc[["enc-self"]])),
+        "free": f"{len(free)} of {len(kept)}",
+        "spearman": f"{row['spearman']:.2f}",
+        "untrained": f"{row['untrained']:.2f}",
+    }
+
+
+def pruning() -> Numbers:
+    """The small Marian pruned by L0 gates."""
+    encoder, whole = (
+        table(f"multi30k-en-de/pruning/sparsity-l0{kind}").set_index("heads") for kind in ("-enc-self", "")
+    )
+    ten = encoder.loc[144 - 48 + 10]
+    holds("ten encoder heads are not told from all", ten["change.high"] > 0 > ten["change.low"])
+    holds("three quarters of all cost nothing", whole.loc[108, "change"] > 0)
+    holds("encoder heads go first", whole.loc[36, "enc-self"] < whole.loc[36, "dec-self"] < whole.loc[36, "cross"])
+    return {
+        "ten": f"{ten['value']:.1f}",
+        "whole": f"{encoder['value'].iloc[0]:.1f}",
+        "half": f"{-whole.loc[72, 'change']:.1f}",
+        "quarter": f"{-whole.loc[36, 'change']:.1f}",
+    }
+
+
+def correlations() -> Numbers:
+    """Rank correlations of scores, effects and survival."""
+    marian, decoder, classifier = (
+        table(f"{place}/scores").set_index(["first", "second"])
+        for place in ("multi30k-en-de/maps", "decoder", "minilm-sst2/correlations")
+    )
+
+    def pair(ranks: pd.DataFrame, one: str, other: str, column: str = "all") -> str:
+        return f"{ranks.loc[(one, other) if (one, other) in ranks.index else (other, one), column]:.2f}"
+
+    patched = [pair(marian, "importance", "attribution[AtP].size", column) for column in ("all", "within")]
+    return {
+        "marian": pair(marian, "importance", "ablation[loss]"),
+        "decoder": pair(decoder, "importance", "ablation[loss]"),
+        "classifier": pair(classifier, "importance", "ablation[loss]").lstrip("-"),
+        "sharp": pair(marian, "confidence", "ablation[loss]", "within"),
+        "survives": pair(classifier, "confidence", "survival[l0 36]", "within"),
+        "patched": patched[0],
+        "patched_within": patched[1],
+    }
+
+
+def training() -> Numbers:
+    """Heads of the small Marian through its training."""
+    order = table("multi30k-en-de/dynamics/dynamics-order").set_index("epoch")
+    return {
+        "first": f"{order.loc[1, 'all']:.2f}",
+        "first_within": f"{order.loc[1, 'within']:.2f}",
+        "sixth_within": f"{order.loc[6, 'within']:.2f}",
+        "third": f"{order.loc[3, 'all']:.2f}",
+        "aligned": str(order["roles[alignment]"][3]),
+        "aligned_last": str(order["roles[alignment]"][10]),
+    }
+
+
+def strategies() -> Numbers:
+    """Strategies of pruning, before and after retraining."""
+    sst2, marian = (
+        table(f"{name}/compare-pruning/compare-pruning").set_index(["strategy", "heads", "tuned"])["value"]
+        for name in ("minilm-sst2", "multi30k-en-de")
+    )
+    ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
+    kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
+    ends = 100 * (kept.max() - kept.min())
+    speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
+    return {
+        "below": f"{100 * (sst2['random', 18, False] - sst2['roles', 18, False]):.1f}",
+        "ahead": f"{ahead[0]:.1f}",
+        "ahead_tuned": f"{ahead[1]:.1f}",
+        "within_36": f"{ends[36]:.1f}",
+        "within_18": f"{ends[18]:.1f}",
+        "speedup": f"{speed.iloc[0]:.2f}",
+        **_places("mrpc", "minilm-mrpc"),
+        **_places("mpnet", "mpnet-sst2"),
+        **_chance(),
+    }
+
+
+def _places(name: str, study: str) -> Numbers:
+    """Accuracies of pruned classifiers before and after retraining, and what a place gains on chance."""
+    rows = table(f"{study}/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
+    found = {}
+    for strategy in rows.index.unique("strategy"):
+        key = f"{name}_{strategy.replace(' ', '_').replace('-', 'minus_')}"
+        found |= {
+            f"{key}{end}": interval(rows.loc[(strategy, tuned)], "value")
+            for end, tuned in (("", False), ("_tuned", True))
+        }
+        if strategy in ("importance", "bottom", "middle", "top"):
+            found[f"{key}_gain"] = interval(rows.loc[(strategy, True)], "gain")
+    after = rows.xs(True, level="tuned")
+    places = after.loc[["bottom", "middle", "top"]]
+    if name == "mrpc":
+        holds("places are worse than importance", places["value.high"].max() < after.loc["importance", "value.low"])
+        found |= {
+            f"mrpc_{key}_short": f"{after.loc[row, 'value']:.3f}"
+            for key, row in (("importance", "importance"), ("whole", "all heads"))
+        }
+    else:
+        worse = (places["gain.high"] < 0).to_dict()
+        holds("only the lowest six are worse than chance", worse == {"bottom": True, "middle": False, "top": False})
+    return found
+
+
+def _chance() -> Numbers:
+    """What chance costs MPNet: three trainings of the whole model and of half of its heads."""
+    seeds = (
+        table("mpnet-sst2/compare-pruning/compare-pruning-seeds")
+        .query("tuned")
+        .set_index(["strategy", "seed"])["value"]
+    )
+    costs = 100 * (seeds["all heads"] - seeds["random"])
+    return {"chance": f"{costs.mean():.1f}", **{f"chance_{seed}": f"{cost:.1f}" for seed, cost in costs.items()}}
+
+
+def roles_and_survival() -> Numbers:
+    """What roles say of survival beyond chance: tests that were fixed before, and what all heads are worth."""
+    found: Numbers = {}
+    for folder, fixed, differs in (
+        ("captions", "Holm {holm:.3f}", "{:+.1f} [{:.1f}, {:.1f}] BLEU, Holm {holm:.2f}"),
+        ("captions/any-length/C", "p {p:.2f}", "loss {:.3f} [{:.3f}, {:.3f}], Holm {holm:.3f}"),
+        ("tatoeba", "Holm {holm:.2f}", ""),
+        ("minilm", "Holm {holm:.2f}", "loss {:.3f} [{:.3f}, {:.3f}], Holm {holm:.3f}"),
+        ("sst2", "Holm {holm:.2f}", "loss {:.3f} [{:.3f}, {:.3f}], Holm {holm:.3f}"),
+    ):
+        key = folder.partition("/")[2].replace("any-length/C", "more") or folder
+        survival = table(f"specialists/{folder}/pooled-survival").set_index(["analysis", "predictor", "outcome"])
+        row = survival.loc[("primary", "positional", "survival[12]")]
+        p, holm = row["population.p"], row["population.holm"]
+        holds(
+            "no test that was fixed is shown, none refuted",
+            (p if key == "more" else holm) > 0.05 and row["population.high"] > 0.2,
+        )
+        found[f"{key}_fixed"] = f"{interval(row, 'population', '.2f')}, {fixed.format(holm=holm, p=p)}: open"
+        if differs:
+            pooled = table(f"specialists/{folder}/pooled-differences").set_index(["strategy", "against"])
+            row = pooled.loc[("roles", "random")]
+            numbers = differs.format(*row[["difference", "low", "high"]], holm=row["holm"])
+            found[f"{key}_differs"] = f"{numbers}: {'**shown**' if row['holm'] < 0.05 else 'not shown'}"
+    partial = table("specialists/captions/german-english/partial.csv").query(
+        "predictor == 'positional' and given == 'confidence, sink' and outcome == 'survival[12]'"
+    )
+    one, other = (f"{row.r:.2f}, p {row.p:.2f}" for row in partial.sort_values("model").itertuples())
+    retrained = table("specialists/minilm/pooled-controls").query("tuned").groupby("strategy")["value"]
+    mean = retrained.mean()
+    holds("heads nearest to a role lead in each model", retrained.max()["roles"] < retrained.min()["random"])
+    pooled = table("specialists/minilm/pooled-differences").set_index(["strategy", "against"])
+    _survivors()
+    return found | {
+        "german": f"{one}; {other}: in 0 of 2",
+        "nearest": f"{mean['random'] - mean['roles']:.3f}",
+        "whole": f"{mean['random'] - mean['all heads']:.3f}",
+        "weighted": f"{-pooled.loc[('roles', 'random'), 'difference']:.3f}",
+    }
+
+
+def _survivors() -> None:
+    """Check which counts of surviving heads lie beyond chance."""
+    minilm, sst2, tatoeba = (
+        table(f"specialists/{study}/survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()
+        for study in ("minilm", "sst2", "tatoeba")
+    )
+    beyond = (minilm["survive"] > minilm["high"]).loc[["positional", "syntactic", "any of these"], [18, 12], :]
+    holds("confirmed in both new models", beyond.loc[["positional", "any of these"]].all())
+    holds("not of syntactic heads", not beyond["syntactic"].any())
+    beyond = sst2["survive"] > sst2["high"]
+    counts = [beyond.loc[("any of these", heads)].sum() for heads in (18, 12)]
+    holds("in three classifiers at 18 heads, in one at 12", counts == [3, 1])
+    holds("not of positional heads", not beyond.loc["positional", [18, 12], :].any())
+    holds("nor in Tatoeba's", not (tatoeba["survive"] > tatoeba["high"]).loc["positional", [6], :].any())
+
+
+def paper_size() -> Numbers:
+    """A Marian of the papers' layers, trained from scratch."""
+    roles, sizes = table("paper-size/roles"), table("paper-size/sparsity-l0-enc-self").set_index("heads")
+    holds("no encoder head has a role", not flags(roles.loc[["enc-self"]]).any())
+    return {"moves": str(flags(roles, "alignment").sum()), "pruned": f"{-sizes.loc[144 - 36, 'change']:.1f}"}
+
+
+def circuits() -> Numbers:
+    """Which heads of SmolLM2 can do induction by their weights, and which do."""
+    pairs, heads = table("circuits/pairs"), table("circuits/heads")
+    strength, induction = heads["circuit[induction]"].dropna(), heads["induction"]
+    after = pairs[(pairs["layer"] == 16) & (pairs["head"] == 0) & pairs["to_layer"].isin([17, 18])]
+    rows = after.sort_values("matching", ascending=False)[["to_layer", "to_head", "matching"]].to_numpy()
+    most = [{*column.nlargest(count).index} for count in (5, 10) for column in (strength, induction)]
+    holds("the first five are those that do it most", {("dec-self", int(a), int(b)) for a, b, _ in rows[:5]} == most[1])
+    holds("4 of the five strongest, 7 of ten", [len(most[0] & most[1]), len(most[2] & most[3])] == [4, 7])
+
+    def short(value: float) -> str:
+        return f"{value:.2f}".replace("0.", ".", 1)
+
+    columns = (("strength", strength), ("does", induction))
+    idle = {
+        f"{name}_{layer}_{head}": short(column["dec-self", layer, head])
+        for name, column in columns
+        for layer, head in ((18, 8), (20, 7))
+    }
+    return {
+        "deviation": f"{pairs['matching'].std():.3f}".replace("0.", ".", 1),
+        "pairs": f"{len(pairs):,}",
+        "rest": f"{rows[6][2]:.3f}".replace("0.", ".", 1),
+        "strong": str(len(strength)),
+        "rank": short(strength.rank().corr(induction[strength.index].rank())),
+        **{f"head_{place}": f"L{row[0]:.0f}H{row[1]:.0f}" for place, row in enumerate(rows[:6])},
+        **{f"matching_{place}": short(row[2]) for place, row in enumerate(rows[:6])},
+        **idle,
+    }
+
+
+def readme() -> Numbers:
+    """Numbers of the README."""
+    from headroles.testing import architectures
+
+    results = architectures.areas(table("families/families"))
+    scores, effects, relevant, pruned, removal = map(str, (results == "yes").sum())
+    types = (FIGURES / "families/families.md").read_text(encoding="utf-8").split(f"| all | {len(results)} | ")[1]
+    rows = [table(f"substitution/{name}-repeated").loc[(heads, "induction")] for name, heads in
+            (("smollm2", "all 5"), ("gemma3", "all 3"))]  # fmt: skip
+    holds("its role is what it does", all(row["verdict"] == "its role is what it does" for row in rows))
+    together = table("substitution/gemma3").loc[("all 50", "all")]
+    overview = table("specialists/overview.csv")
+    scratch = overview["of"] == "translators trained from nothing"
+    survivors = overview[(overview["panel"] == "survivors") & scratch].set_index("what")
+    kept = (survivors["value"] * survivors["heads"]).round(1)
+    position = survivors.loc["positional | positional heads"]
+    holds("all ten, in seven of them, were also most important and sharpest", (
+        *position[["heads", "most importance", "most confidence"]], position["models"]) == (10, 10, 10, 7))  # fmt: skip
+    return {
+        "models": str(len(results)),
+        "types": types.split()[0],
+        "scores": scores,
+        "ablation": effects,
+        "relevance": relevant,
+        "pruning": pruned,
+        "removal": removal,
+        "removed": "{:.1f} and {:.1f}".format(*(row["removed"] for row in rows)),
+        "elsewhere": "{:.1f} and {:.1f}".format(*(row["wrong"] for row in rows)),
+        "gemma3": f"{together['role_pattern']:.2f}",
+        "gemma3_removed": f"{together['removed']:.1f}",
+        "longer": cache_budgets()["longer"],
+        "translators": str(overview.loc[(overview["panel"] == "rank") & scratch, "models"].iloc[0]),
+        "survive": str(kept["positional | positional heads"]),
+        "expected": str(kept["positional | expected of their layers"]),
+        "syntactic": str(kept["syntactic | syntactic heads"]),
+        "syntactic_expected": str(kept["syntactic | expected of their layers"]),
+    }
+
+
+def write_readme() -> str:
+    """Return README.md, made of `.docs/readme.md` and the numbers of the tables."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = (Path(__file__).parent / "readme.md").read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(text).render(readme=readme())
+
+
+PAGES: tuple[Callable[[], Numbers], ...] = (
+    *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
+    *(correlations, training, strategies, roles_and_survival, paper_size, circuits),
+)
+
+
+if __name__ == "__main__":
+    (FIGURES.parent / "README.md").write_text(write_readme(), encoding="utf-8")
