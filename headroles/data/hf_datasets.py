@@ -14,7 +14,6 @@ import pandas as pd
 
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.pairs import FIELDS, pairs_of
-from headroles.tables.hub import unreachable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -143,8 +142,6 @@ def _rows(place: str, split: str | None) -> Any:
         )
     import datasets
 
-    if not Path(place).is_dir() and (reason := unreachable()):
-        raise ValueError(f"the Hub is unreachable ({reason}), and there is no file {place!r} here; try a local file")
     first, _, config = place.rpartition("/")
     arguments = [(place,)] if Path(place).is_dir() or not first else [(place,), (first, config)]
     faults = []

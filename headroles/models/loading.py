@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
@@ -27,7 +25,6 @@ from headroles.models.tokens.bilingual import TARGET
 from headroles.models.tokens.vocabulary import check_belongs, remember
 from headroles.models.weights import gguf_files, missing
 from headroles.models.weights.at_hand import Bundled, at_hand
-from headroles.tables.hub import unreachable
 from headroles.tables.io import beside, check_no_file, expanded, forget_drafts
 
 CARD = "README.md"
@@ -86,7 +83,7 @@ def load(
     """  # noqa: DOC502
     model = alone(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
     name, _ = at_hand(name)
-    name, options = gguf_files.located(name, _reachable(name, options))
+    name, options = gguf_files.located(name, options)
     with _loading(name):
         tokenizer = bilingual.load(_folder(name, options)) or transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options), **_place(options)
@@ -110,7 +107,7 @@ def alone(
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     name, called = at_hand(name)
     check_no_file(name)
-    name, options = gguf_files.located(name, _reachable(name, options))
+    name, options = gguf_files.located(name, options)
     with _loading(name):
         config = _config(name, options)
         chosen = _class(config, cls, gguf="gguf_file" in options)
@@ -130,20 +127,6 @@ def alone(
     part.config.name_or_path = called or part.config.name_or_path
     part.eval()
     return part
-
-
-def _reachable(name: str | Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options that read the cache alone if the Hub is unreachable; OSError if the model is not there either."""
-    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) and not Path(name).exists()
-    if not is_hub_id or options.get("local_files_only") or not (reason := unreachable()):
-        return options
-    place = {key: options[key] for key in ("cache_dir", "revision") if key in options}
-    if not isinstance(try_to_load_from_cache(str(name), "config.json", **place), str):
-        raise OSError(
-            f"the Hub is unreachable ({reason}), and {str(name)!r} is neither a folder here nor in the cache; try a "
-            f"local folder, or a model at hand: minilm, translator"
-        )
-    return {**options, "local_files_only": True}
 
 
 def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:

@@ -1,7 +1,6 @@
 from . import columns as columns
 from . import declared as declared
 from . import frame as frame
-from . import hub as hub
 from . import io as io
 from . import kv_groups as kv_groups
 from . import study as study

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import pandas as pd
@@ -20,9 +19,6 @@ from headroles._restoration import Changes, block
 from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, sign
 from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
 LOCK = ".lock"  # held by the process and thread that writes into the folder
@@ -55,56 +51,6 @@ class Study:
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             what = "a file" if self.folder.exists() else "a link to nothing"
             raise NotADirectoryError(f"{self.folder} is {what}; a study is a folder of tables")
-
-    @classmethod
-    def from_hub(
-        cls,
-        repo: str,
-        folder: str | Path | None = None,
-        *,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        cache: str | Path | None = None,
-    ) -> Study:
-        """Download a study that `push_to_hub` uploaded.
-
-        Args:
-            repo: Name on the Hub, OWNER/NAME.
-            folder: Folder for the tables; by default the cache of huggingface_hub, in which nothing should be written.
-            revision: Commit, branch or tag.
-            local_files_only: Whether to take only what was downloaded before.
-            cache: Folder of that cache, if it is another one.
-
-        Returns:
-            The study.
-
-        Raises:
-            FileNotFoundError: If the data set has no table of headroles.
-        """  # noqa: DOC502
-        from headroles.tables.hub import fetch
-
-        return cls(fetch(repo, folder, revision=revision, local_files_only=local_files_only, cache=cache))
-
-    def push_to_hub(self, repo: str, *, private: bool = False, message: str = "", api: HfApi | None = None) -> str:
-        """Upload the tables, figures and reports of the study to the Hub as a data set, with a card.
-
-        A report is uploaded if it is in the folder: `hr.report(study, study.folder / "report.html")`.
-
-        Args:
-            repo: Name on the Hub, OWNER/NAME; the data set is created if needed.
-            private: Whether a new data set is private.
-            message: Message of the commit.
-            api: Client of the Hub; by default that of the user who is logged in.
-
-        Returns:
-            The address of the commit.
-
-        Raises:
-            FileNotFoundError: If the study has no tables.
-        """  # noqa: DOC502
-        from headroles.tables.hub import push
-
-        return push(self.folder, repo, private=private, message=message, api=api)
 
     def keep(
         self, name: str, recipe: str, compute: Callable[[], pd.DataFrame], *, joined: Collection[str] = ()
