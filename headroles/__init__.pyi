@@ -37,7 +37,6 @@ from .data.hf_datasets import to_dataset as to_dataset
 from .data.pairs import minimal_pairs as minimal_pairs
 from .data.probes import hidden_facts as hidden_facts
 from .data.probes import indirect_objects as indirect_objects
-from .data.probes import key_values as key_values
 from .data.probes import needles as needles
 from .data.probes import ordered_words as ordered_words
 from .data.readers import read as read

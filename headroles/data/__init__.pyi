@@ -11,7 +11,6 @@ from .pairs import Phenomenon as Phenomenon
 from .pairs import minimal_pairs as minimal_pairs
 from .probes import hidden_facts as hidden_facts
 from .probes import indirect_objects as indirect_objects
-from .probes import key_values as key_values
 from .probes import needles as needles
 from .probes import ordered_words as ordered_words
 from .readers import read as read

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 from headroles.data import synthetic_lexicon
 from headroles.data.corpus import Corpus, Tokens
+from headroles.tables.arguments import number, one_of
 
 HAYSTACK, NEEDLE = 200, 10  # tokens
 LONG, DIGITS = 1000, 5  # tokens of a long haystack, digits of a code
@@ -86,19 +87,13 @@ def needles(
 
     Raises:
         ValueError: If a size is out of range or the vocabulary has too few tokens.
-    """
+    """  # noqa: DOC502
     plain = _plain(tokenizer)
-    if count < 1 or length < 1 or size < 2 or len(plain) <= size:
-        raise ValueError(
-            f"needles out of range: got count={count}, length={length}, size={size} and {len(plain)} tokens that are "
-            f"not special; expected count >= 1, length >= 1, size >= 2 and more tokens than size"
-        )
-    texts = None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    rng = Random(seed)
-    depths = [number * length // max(1, count - 1) for number in range(count)]
-    sentences = []
-    for depth in depths:
+    number("count", count, least=1, whole=True)
+    number("length", length, least=1, whole=True)
+    number("size", size, least=2, below=len(plain), whole=True)
+    texts, start, rng, sentences = _texts(tokenizer, haystack), _start(tokenizer), Random(seed), []
+    for depth in _depths(count, length):
         drawn = rng.sample(plain, size)
         if texts is None:
             hay = rng.choices(sorted({*plain} - {*drawn}), k=length)
@@ -108,9 +103,8 @@ def needles(
             if len(rest) < size:
                 raise ValueError(f"too few tokens outside the haystack: got {len(rest)}; expected size={size} or more")
             drawn = rng.sample(rest, size)
-        ids = [*start, *hay[:depth], *drawn, *hay[depth:], *drawn]
-        text = str(tokenizer.decode(ids))
-        sentences.append(Needle(text, ids=tuple(ids), needle=len(start) + depth, answer=len(ids) - size, size=size))
+        ids = [*start, *hay[:depth], *drawn, *hay[depth:]]
+        sentences.append(_needle(tokenizer, ids, drawn, len(start) + depth))
     return Corpus(f"needles-{length}-{size}", tuple(sentences))
 
 
@@ -142,71 +136,55 @@ def hidden_facts(
 
     Raises:
         ValueError: If a number is out of range.
-    """
+    """  # noqa: DOC502
     names, lengths = synthetic_lexicon.NAMES, [length] if isinstance(length, int) else [*length]
-    if count < 1 or not 1 <= facts <= len(names) or min(lengths, default=0) < 1:
-        raise ValueError(
-            f"facts out of range: got count={count}, facts={facts}, length={length}; expected count >= 1, 1 to "
-            f"{len(names)} facts and length >= 1"
-        )
-    plain = _plain(tokenizer)
-    texts = None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    rng, sentences = Random(seed), []
-    for number in range(count):
-        size = lengths[number % len(lengths)]
+    number("count", count, least=1, whole=True)
+    number("facts", facts, least=1, most=len(names), whole=True)
+    number("length", min(lengths, default=0), least=1, whole=True)
+    plain, texts, start, rng, sentences = (
+        _plain(tokenizer),
+        _texts(tokenizer, haystack),
+        _start(tokenizer),
+        Random(seed),
+        [],
+    )
+    for row in range(count):
+        size = lengths[row % len(lengths)]
         hay = rng.choices(plain, k=size) if texts is None else _stacked(texts, size, rng)
-        people, depth = rng.sample(names, facts), number * size // max(1, count - 1)
-        places = [depth, *(rng.randint(0, size) for _ in people[1:])]
+        people = rng.sample(names, facts)
+        places = [_depths(count, size)[row], *(rng.randint(0, size) for _ in people[1:])]
         stated = [_stated(tokenizer, name, rng) for name in people]
         ids, last, needle = [*start], 0, 0
-        for place, row in sorted(zip(places, range(facts), strict=True)):
+        for place, fact in sorted(zip(places, range(facts), strict=True)):
+            before, code, after = stated[fact]
             ids += hay[last:place]
-            last, (before, code, after) = place, stated[row]
-            needle = len(ids) + len(before) if row == 0 else needle
+            needle = len(ids) + len(before) if fact == 0 else needle
             ids += [*before, *code, *after]
+            last = place
         ids += hay[last:] + _ids(tokenizer, "\n" + rng.choice(ASKED).format(name=people[0]))
-        answer = stated[0][1]
-        text = str(tokenizer.decode([*ids, *answer]))
-        sentences.append(Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer)))
+        sentences.append(_needle(tokenizer, ids, stated[0][1], needle))
     return Corpus(f"facts-{facts}-{'-'.join(map(str, lengths))}", tuple(sentences))
 
 
-def key_values(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, pairs: int = 50, seed: int = 0) -> Corpus:
-    """Write objects of random keys and values, and ask for one value (Liu et al. 2023, "Lost in the middle").
+def _texts(tokenizer: PreTrainedTokenizerBase, haystack: Corpus | None) -> list[list[int]] | None:
+    """The token ids of the sentences of a haystack; None for one of random tokens."""
+    return None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
 
-    They calibrate what heads need the long context, as `hidden_facts` do. The source has 128 bits in a key and in a
-    value, here they have 32. The keys that are asked for lie at all places in equal shares. The tokenizer's BOS
-    precedes the text if it has one.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        count: Number of texts.
-        pairs: Keys in each text; one takes some 20 tokens.
-        seed: Seed of the draw.
+def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token before each text: BOS, if there is one."""
+    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
-    Returns:
-        A corpus of `Needle`: the needle is the value in the object, the answer the value at the end.
 
-    Raises:
-        ValueError: If `count` or `pairs` is below 1.
-    """
-    if min(count, pairs) < 1:
-        raise ValueError(f"no keys and values: got count={count}, pairs={pairs}; expected 1 or more of each")
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    rng, sentences = Random(seed), []
-    for number in range(count):
-        keys, values = ([f"{code:08x}" for code in rng.sample(range(1 << 32), pairs)] for _ in range(2))
-        asked = number * (pairs - 1) // max(1, count - 1)
-        before = [f'"{key}": "{value}", ' for key, value in zip(keys[:asked], values, strict=False)]
-        after = [f'", "{key}": "{value}' for key, value in zip(keys[asked + 1 :], values[asked + 1 :], strict=True)]
-        begin = f'The value of a key is to be found in this object.\n{{{"".join(before)}"{keys[asked]}": "'
-        ids, answer = [*start, *_ids(tokenizer, begin)], _ids(tokenizer, values[asked])
-        needle = len(ids)
-        ids += answer + _ids(tokenizer, f'{"".join(after)}"}}\nKey: "{keys[asked]}"\nValue: "')
-        text = str(tokenizer.decode([*ids, *answer]))
-        sentences.append(Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer)))
-    return Corpus(f"key-values-{pairs}", tuple(sentences))
+def _depths(count: int, length: int) -> list[int]:
+    """Places in a haystack from its start to its end, in equal steps."""
+    return [row * length // max(1, count - 1) for row in range(count)]
+
+
+def _needle(tokenizer: PreTrainedTokenizerBase, ids: list[int], answer: list[int], needle: int) -> Needle:
+    """A text of token ids that ends with the answer."""
+    text = str(tokenizer.decode([*ids, *answer]))
+    return Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer))
 
 
 def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
@@ -235,18 +213,15 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
 
     Raises:
         ValueError: If `count` is below 1 or fewer than two names are one token.
-    """
+    """  # noqa: DOC502
     names = _single(tokenizer, synthetic_lexicon.NAMES)
-    if count < 1 or len(names) < 2:
-        raise ValueError(
-            f"no sentences with two names: got count={count} and {len(names)} of {len(synthetic_lexicon.NAMES)} names "
-            f"that are one token; expected count >= 1 and two names or more"
-        )
+    number("count", count, least=1, whole=True)
+    number("names that are one token", len(names), least=2, whole=True)
     rng, sentences = Random(seed), []
-    for number in range(count):
+    for row in range(count):
         (subject, wrong), (other, right) = rng.sample(sorted(names.items()), 2)
         place, thing = rng.choice(synthetic_lexicon.PLACES), rng.choice(synthetic_lexicon.THINGS)
-        pair = f"{other} and {subject}" if number % 2 else f"{subject} and {other}"
+        pair = f"{other} and {subject}" if row % 2 else f"{subject} and {other}"
         text = f"When {pair} walked to the {place}, {subject} gave the {thing} to"
         sentences.append(Choice(text, ids=_begun(tokenizer, text), right=right, wrong=(wrong,)))
     return Corpus("indirect-objects", tuple(sentences))
@@ -276,16 +251,12 @@ def ordered_words(
 
     Raises:
         ValueError: If `count` is below 1, a class is unknown, or the tokenizer has no class in single tokens.
-    """
-    if count < 1 or {*classes} - {*CLASSES}:
-        raise ValueError(
-            f"no ordered words: got count={count}, classes={', '.join(classes)}; expected count >= 1 and some of "
-            f"{', '.join(CLASSES)}"
-        )
+    """  # noqa: DOC502
+    number("count", count, least=1, whole=True)
     runs = ordered_runs(tokenizer, classes)
     rng, sentences = Random(seed), []
-    for number in range(count):
-        name = sorted(runs)[number % len(runs)]
+    for row in range(count):
+        name = sorted(runs)[row % len(runs)]
         words, ids = list(runs[name]), list(runs[name].values())
         shown = rng.randint(1, min(3, len(words) - 1))
         first = rng.randrange(len(words) - shown)
@@ -308,10 +279,8 @@ def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> 
     Raises:
         ValueError: If a class is unknown, or none is left.
     """
-    if unknown := {*classes} - {*CLASSES}:
-        raise ValueError(
-            f"no ordered words: got classes={', '.join(sorted(unknown))}; expected some of {', '.join(CLASSES)}"
-        )
+    for name in classes:
+        one_of("class", name, CLASSES)
     runs = {name: run for name in classes if len(run := _run(tokenizer, CLASSES[name])) >= FEWEST}
     if not runs:
         raise ValueError(

@@ -267,7 +267,7 @@ def test_models_and_tokenizers_without_succession():
     message = "the tokenizer has no ordered words: got none of digits with 3 words in a row"
     with pytest.raises(ValueError, match=re.escape(message)):
         hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["digits"])
-    message = f"no ordered words: got classes=planets; expected some of {', '.join(CLASSES)}"
+    message = f"class must be one of {', '.join(CLASSES)}, got 'planets'"
     with pytest.raises(ValueError, match=whole(message)):
         hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["planets", "days"])
     after = hr.tiny_model("opt", vocab_size=9, do_layer_norm_before=False)
