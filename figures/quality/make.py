@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import causal
+import controls
 import coverage
 import decided
 import estimators
@@ -12,7 +13,7 @@ import role_tests
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (causal, coverage, decided, estimators, forwards, predicted, role_tests):
+for module in (causal, controls, coverage, decided, estimators, forwards, predicted, role_tests):
     app.command(module.__name__.replace("_", "-"), help=module.__doc__)(module.main)
 
 

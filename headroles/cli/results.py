@@ -408,8 +408,7 @@ def show_reproduced(call: Call) -> None:
         _show_verdict(json.loads(table.with_suffix(".json").read_text(encoding="utf-8")))
         show_rows(hr.load_table(table), " ".join(rows.loc[0, ["paper", "artefact"]]), first=ROWS)
     else:
-        shown = rows[["paper", "artefact", "answer", "why", "controls"]]
-        shown = shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1)
+        shown = rows[["paper", "artefact", "answer", "why"]].rename(columns={"answer": "holds"})
         show_grid(shown if made else shown.drop(columns="why"), title, whole=2)
     say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
     if not made:
@@ -421,19 +420,15 @@ def show_reproduced(call: Call) -> None:
 
 
 def _show_verdict(facts: dict[str, Any]) -> None:
-    """Print the claim of an artefact, its verdict, its negative controls, and the command of those that are missing."""
+    """Print the claim of an artefact, its verdict, and the commands of tables that are missing."""
     from headroles.papers.bench import NO_VALUE
-    from headroles.papers.claims import NO_TABLES
     from headroles.papers.michel2019.effects import UNKNOWN
 
     say(f"the claim: {facts['claim']}")
     say(f"does it hold here? {facts['answer']}: {facts['why']}")
-    for name, control in facts["controls"].items():
-        asked = f"yes in {control['yes']} of {control['of']}; " if control["of"] else "not asked; "
-        say(f"negative control, {name}: {asked}{control['why']}")
     if UNKNOWN in facts["why"]:
         say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
-    if NO_TABLES in facts["controls"]["untrained"]["why"] or NO_VALUE in facts["why"]:
+    if NO_VALUE in facts["why"]:
         say(
             f"an untrained model is measured by headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL "
             f"--data FOLDER"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,29 +34,22 @@ class Verdict(NamedTuple):
         return {True: "yes", False: "no", None: "cannot be said"}[self.holds] if self.comparable else "not comparable"
 
 
-Shuffle = Callable[[pd.DataFrame, np.random.Generator], pd.DataFrame]  # -> the table with labels shuffled
-
-
 @dataclass(frozen=True)
 class Claim:
-    """A paper's claim: a function that judges a table by the claim's rule, and the negative controls of the rule."""
+    """A paper's claim: a function that judges a table by the claim's rule."""
 
     judge: Callable[[pd.DataFrame], Verdict]
     text: str  # the paper's statement, in short
     rule: str  # when the claim holds
-    shuffles: Mapping[str, Shuffle]  # need -> how its labels are shuffled; none: the rule only counts heads
-    exempt: str  # why the rule does not apply to an untrained model; "": it does
 
     def __call__(self, table: pd.DataFrame) -> Verdict:
         """Judge a table."""
         return self.judge(table)
 
 
-def claim(
-    text: str, rule: str, *, shuffles: Mapping[str, Shuffle] | None = None, exempt: str = ""
-) -> Callable[[Callable[[pd.DataFrame], Verdict]], Claim]:
+def claim(text: str, rule: str) -> Callable[[Callable[[pd.DataFrame], Verdict]], Claim]:
     """Make a claim of the function that judges it; arguments as of `Claim`."""
-    return lambda judge: Claim(judge, text, " ".join(rule.split()), shuffles or {}, exempt)
+    return lambda judge: Claim(judge, text, " ".join(rule.split()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
 
 Numbers = npt.NDArray[np.float64]
-UNREPEATED = "pruning and training are not repeated for an untrained model"
 NO_VALUE = "the value of untrained models is unknown"
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
 VALUES = ["value", "low", "high"]
@@ -45,17 +44,9 @@ class Bench:
     `captions-en-de`).
     """
 
-    def __init__(
-        self,
-        folders: Sequence[str | Path],
-        run: Workflow | None = None,
-        *,
-        untrained: Bench | None = None,
-        shared: Bench | None = None,
-    ) -> None:
+    def __init__(self, folders: Sequence[str | Path], run: Workflow | None = None) -> None:
         self.folders, self.run = [Path(folder) for folder in folders], run
-        self.untrained = untrained  # tables of an untrained model of the same shape, for negative controls
-        self.shared = shared  # of the model itself, from which an untrained control takes the shared needs
+        self.untrained: Bench | None = None  # tables of an untrained model of the same shape
         self.used: list[Path] = []  # the files that were loaded
 
     def tables(self, name: str) -> list[pd.DataFrame]:
@@ -73,13 +64,7 @@ class Bench:
 
     def _found(self, name: str) -> list[Path]:
         need = NEEDS[name]
-        if self.shared and need.shared:
-            return self.shared._found(name)
-        if self.run and need.trains and not self.run.trains:
-            raise Missing(UNREPEATED)
         paths = need.make(self.run) if self.run else self._files(need)
-        if not paths and need.trains and self.shared:
-            raise Missing(UNREPEATED)
         if not paths:
             places = ", ".join(map(str, self.folders))
             raise Missing(f"no table of {need.what} in {places}; make one with {need.command}")
@@ -235,7 +220,7 @@ def _lengths(bench: Bench, table: pd.DataFrame) -> pd.DataFrame | None:
     for above in (0, 1):
         if (lengths := bench.beside(table, "trainings", above=above)) is not None:
             return lengths
-    file, folders, used = Path(str(table.attrs["file"])), (bench.shared or bench).folders, [*bench.used]
+    file, folders, used = Path(str(table.attrs["file"])), bench.folders, [*bench.used]
     try:
         lengths = bench.table("trainings")
     except Missing:

@@ -66,11 +66,6 @@ NEEDS["compare-pruning"] = Need(
 )
 
 
-def _permute_strategies(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    names = [name for name in table["strategy"].unique() if name != ALL]
-    return table.assign(strategy=table["strategy"].replace(dict(zip(names, random.permutation(names), strict=True))))
-
-
 def claim1(bench: Bench) -> Reproduced:
     """Show random pruning before and after training; beside it Prasanna et al. 2020, not the paper's numbers."""
     table = bench.table("compare-pruning")
@@ -106,7 +101,6 @@ def _of_prasanna() -> pd.DataFrame:
     model (of a loss, 0.03 nats) after the same training, with its interval, at some number of heads, and more without
     training; fails if it costs more at each. Not comparable where the training is shorter than three epochs of all
     data of the task, or its length is unknown.""",
-    shuffles={"compare-pruning": _permute_strategies},
 )
 def claim1_claim(table: pd.DataFrame) -> Verdict:
     here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
@@ -160,7 +154,6 @@ def _widened(gain: Interval, tests: int, seeds: float) -> Interval:
     direction, its interval widened for all comparisons (Bonferroni, by Student's t of the seeds; by the normal if
     their number is unknown), and without training some is not; fails if such an interval of any is above 0. Not
     comparable as claim 1.""",
-    shuffles={"compare-pruning": _permute_strategies},
 )
 def claim2_claim(table: pd.DataFrame) -> Verdict:
     rows = [row for _, row in table.iterrows()]
@@ -211,7 +204,6 @@ def claim3(bench: Bench) -> Reproduced:
     """Holds if after training pruning the middle leaves less than pruning the ends, and pruning consecutive layers
     less than alternating ones: each with its interval at some number of heads, widened for the comparisons of its
     question as for claim 2, and the contrary at none. Not comparable as claim 1.""",
-    shuffles={"places": _permute_strategies},
 )
 def claim3_claim(table: pd.DataFrame) -> Verdict:
     if table.empty:

@@ -40,7 +40,6 @@ class Need:
     columns: tuple[str, ...] = ()  # patterns, each of which must match a column
     values: tuple[str, ...] = ()  # a column, and the values that it must have
     trains: bool = False  # whether it takes training
-    shared: bool = False  # whether a model and its untrained control share it
 
 
 NEEDS: dict[str, Need] = {}
@@ -137,7 +136,6 @@ NEEDS["trainings"] = Need(
     "trainings",
     _trainings,
     columns=("what", "steps", "epochs"),
-    shared=True,
 )
 
 

@@ -51,7 +51,7 @@ def reproduce(
         command: The command that is written beside each artefact.
 
     Returns:
-        A row per artefact: `paper`, `artefact`, `made`, `holds`, `answer`, `why`, `controls`.
+        A row per artefact: `paper`, `artefact`, `made`, `holds`, `answer`, `why`.
 
     Raises:
         ValueError: If there is not exactly one source of tables, or the paper or the artefact is unknown.
@@ -67,19 +67,13 @@ def reproduce(
         places = [Path(folder) for folder in folders]
         bench = Bench(places)
         if untrained := [folder / "untrained" for folder in places if (folder / "untrained").is_dir()]:
-            bench.untrained = Bench(untrained, shared=bench)
+            bench.untrained = Bench(untrained)
     else:
         options = {"metric": metric or "", "tune": tune or {}, "overwrite": overwrite}
-        bench = bench_of(_workflow(kept.folder, model, Path(data), limit, device, **options))
+        workflow = _workflow(kept.folder, model, Path(data), limit, device, **options)
+        bench, control = Bench([workflow.folder], workflow), workflow.untrained
+        bench.untrained = Bench([control.folder], control)
     return claims.reproduce(bench, kept.folder, chosen, name, command=command, overwrite=overwrite)
-
-
-def bench_of(workflow: Workflow, *, trains: bool = False) -> Bench:
-    """Return the bench of a model, which computes missing tables, with that of an untrained model."""
-    bench = Bench([workflow.folder], workflow)
-    untrained = workflow.untrained(trains=trains)
-    bench.untrained = Bench([untrained.folder], untrained, shared=bench)
-    return bench
 
 
 def _workflow(study: Path, model: str, data: Path, limit: int | None, device: str | None, **options: Any) -> Workflow:

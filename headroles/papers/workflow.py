@@ -83,7 +83,6 @@ class Workflow:
     max_tokens: int = 4096  # in a batch of measuring
     timed: Timing = field(default_factory=Timing)
     counted: Corpus | None = None  # for token counts; by default the training corpus
-    trains: bool = True  # whether tables that take training are computed
     overwrite: bool = False  # whether to remove tables of another model or corpus
 
     def __post_init__(self) -> None:
@@ -95,16 +94,10 @@ class Workflow:
         self.tune = {"epochs": 1, "save_strategy": "no", **self.tune}
         self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
 
-    def untrained(self, *, trains: bool = False) -> Self:
-        """Return the negative control, an untrained model in a subfolder; trained, if it is, with a rate of 0."""
-        return replace(
-            self,
-            folder=self.folder / "untrained",
-            model=loading.untrained(self.model),
-            tune={**self.tune, "rate": 0.0},
-            scratch={**self.scratch, "rate": 0.0},
-            trains=trains,
-        )
+    @property
+    def untrained(self) -> Self:
+        """The workflow of an untrained model of the same shape, in a subfolder."""
+        return replace(self, folder=self.folder / "untrained", model=loading.untrained(self.model))
 
     def study(self, name: str) -> Study:
         """Return a study of the folder."""

@@ -228,12 +228,3 @@ def test_only_the_length_of_the_same_study_counts(tmp_path):
     assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 4
     lengths(study / "compare-pruning", epochs=5)
     assert budhraja2020.claim1(Bench([other, study])).table["epochs"][0] == 5
-
-
-def test_an_untrained_model_has_the_length_of_the_study_beside_it(tmp_path):
-    study = tmp_path / "study"
-    fought(study / "untrained", 3.5, 0.01)
-    (study / "untrained" / "trainings.parquet").unlink()
-    lengths(study / "pruning", epochs=2)
-    untrained = Bench([study / "untrained"], shared=Bench([study]))
-    assert budhraja2020.claim1(untrained).table["epochs"][0] == 2

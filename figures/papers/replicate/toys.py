@@ -15,8 +15,8 @@ from toy_translator import translator
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.papers import claims
+from headroles.papers.bench import Bench
 from headroles.papers.claims import Paper
-from headroles.papers.reproduction import bench_of
 from headroles.papers.workflow import Material, Timing, Workflow
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
@@ -37,9 +37,9 @@ _few = partial(
 
 
 def reproduced(study: Path) -> pd.DataFrame:
-    """Reproduce every artefact on the toy that has it, beside an untrained toy: a row each with its verdict."""
+    """Reproduce every artefact on the toy that has it: a row each with its verdict."""
     made = [
-        claims.reproduce(bench_of(workflow, trains=True), workflow.folder, paper).assign(toy=toy)
+        claims.reproduce(Bench([workflow.folder], workflow), workflow.folder, paper).assign(toy=toy)
         for toy, workflow in workflows(study).items()
         for paper in PAPERS[toy]
     ]
@@ -94,7 +94,7 @@ def _material(*, translated: bool) -> Material:
 
 def main(study: Path) -> None:
     """Print the verdicts on the toys; their tables are kept in STUDY."""
-    columns = ["toy", "paper", "artefact", "answer", "why", "controls"]
+    columns = ["toy", "paper", "artefact", "answer", "why"]
     print(reproduced(study)[columns].to_string(index=False))
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from headroles import plots
@@ -44,20 +42,10 @@ def fig3(bench: Bench) -> Reproduced:
     return _curves(bench, "fig3", fig3_claim)
 
 
-def _swap_orders(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Swap the names of a random ranking and the ranking by importance."""
-    chance = [name for name in table["order"].unique() if re.fullmatch(r"random \d+", name)]
-    if not chance:
-        raise Missing("the curves have no random ranking")
-    drawn = random.choice(chance)
-    return table.assign(order=table["order"].replace({"importance": drawn, drawn: "importance"}))
-
-
 @claim(
     "Some 20 % (translation) or 40 % (BERT) of the heads can be ablated by importance without a noticeable loss.",
     """Holds if ablating that share, to five points, costs less than 3 % of the score, with the interval of the cost,
     and ablating all heads more than that.""",
-    shuffles={"curves": _swap_orders},
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
     return _harmless(table)
@@ -71,7 +59,6 @@ def fig6(bench: Bench) -> Reproduced:
 @claim(
     "On other tasks too: 60 % can be ablated on SST-2, 50 % on CoLA and MRPC, 20 % in a small translation model.",
     "The rule of Fig. 3, at the share of the task with the same metric.",
-    shuffles={"curves": _swap_orders},
 )
 def fig6_claim(table: pd.DataFrame) -> Verdict:
     return _harmless(table)
@@ -123,22 +110,11 @@ def fig4(bench: Bench) -> Reproduced:
     return judged(fig4_claim, rows, lambda: plots.curves(curves, label=metric_label(table)))
 
 
-def _permute_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute the names of the kinds' curves; that of cross-attention always changes."""
-    names = table["order"].str.partition(" ")
-    kinds = list(names[0].unique())
-    drawn = list(random.permutation(kinds))
-    while "cross" in kinds and len(kinds) > 1 and drawn[kinds.index("cross")] == "cross":
-        drawn = list(random.permutation(kinds))
-    return table.assign(order=names[0].map(dict(zip(kinds, drawn, strict=True))) + " " + names[2])
-
-
 @claim(
     "Cross-attention breaks first: beyond 60 % it collapses, while the other kinds keep most of the score.",
     """Holds if 80 % of its heads, to five points, cost more than half of the score, with the interval, and more than
     80 % of the heads of either other kind, which cost less than half of it (of a loss, half a nat); fails if they
     cost less than those of another kind, and those of that kind more than 3 % of the score (0.03 nats).""",
-    shuffles={"kinds": _permute_kinds},
 )
 def fig4_claim(table: pd.DataFrame) -> Verdict:
     rows = pd.concat([nearest(part, 0.8) for _, part in table.groupby("kind", sort=False, observed=True)])
@@ -193,18 +169,11 @@ def fig5(bench: Bench) -> Reproduced:
     return judged(fig5_claim, rows, lambda: plots.dynamics(table, label=metric_label(table)))
 
 
-def _permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    steps = table[["step", "epoch"]].drop_duplicates()
-    drawn = steps.iloc[random.permutation(len(steps))].set_axis(steps["step"])
-    return table.assign(step=table["step"].map(drawn["step"]), epoch=table["step"].map(drawn["epoch"]))
-
-
 @claim(
     "Early in training a model needs its heads; later 40 % can be ablated within 85 to 90 % of the score.",
     """Holds if ablating 40 % keeps a smaller share of the score at the first epoch than at the last, and there at
     least 0.85, each with its interval, and this share rises over all epochs (Kendall's tau, p < 0.05); fails if the
     first keeps more, or the last less than 0.85. Undecided of a loss, of which no share is kept.""",
-    shuffles={"dynamics": _permute_steps},
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
     ends = table.iloc[[0, -1]]
@@ -241,19 +210,9 @@ def table4(bench: Bench) -> Reproduced:
     return judged(table4_claim, beside(rows[columns], "michel2019-table4", "batch"))
 
 
-def _copy_speeds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
-    """Replace all speeds by those of a copy without removed heads (deterministic)."""
-    copies = table[(table["way"] == "cut") & (table["masked"] == 0)].set_index("batch")
-    for name in ("speed", "speed.sd", *bounded("speedup")):
-        table[name] = table["batch"].map(copies[name])
-    return table
-
-
 @claim(
     "Removing half of the heads makes inference faster, by 17.5 % in large batches.",
     "Holds if the speed-up in the largest batch is above 1 with its interval.",
-    shuffles={"efficiency": _copy_speeds},
-    exempt="speed does not depend on weights; the control is a copy with nothing removed",
 )
 def table4_claim(table: pd.DataFrame) -> Verdict:
     row = table.iloc[table["batch"].argmax()]
@@ -277,7 +236,6 @@ def heads_share(bench: Bench) -> Reproduced:
 @claim(
     "Attention has about a third of a model's parameters.",
     "Holds if its share is from 28 to 38 %.",
-    exempt="a count of parameters does not depend on weights",
 )
 def heads_share_claim(table: pd.DataFrame) -> Verdict:
     share = table.set_index("what")["ours"]["attention of all parameters"]

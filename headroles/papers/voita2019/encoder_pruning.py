@@ -58,7 +58,6 @@ def fig6(bench: Bench) -> Reproduced:
 @claim(
     "Hard Concrete gates are exactly 0 or exactly 1 with probabilities above zero.",
     "Holds if P(0) and P(1) are the paper's, to its two digits.",
-    exempt="the rule is about a formula, not a model",
 )
 def fig6_claim(table: pd.DataFrame) -> Verdict:
     worst = max((table[f"ours {part}"] - table[f"paper {part}"]).abs().max() for part in ("P(0)", "P(1)"))
@@ -137,22 +136,10 @@ def fig8(bench: Bench) -> Reproduced:
     return judged(fig8_claim, rows, lambda: plots.functions(table, kind="enc-self"))
 
 
-def _draw_functions(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Replace the functions at each size by those of heads drawn at random, for each kind of heads."""
-    for _, part in table.groupby("kind", observed=True):
-        whole = part[part["heads"] == part["heads"].max()]
-        bag = np.repeat(whole["function"].astype(str).to_numpy(), whole["count"].to_numpy(int))
-        for _, rows in part.groupby("heads"):
-            drawn = list(random.choice(bag, int(rows["count"].sum()), replace=False))
-            table.loc[rows.index, "count"] = [drawn.count(name) for name in rows["function"].astype(str)]
-    return table
-
-
 @claim(
     "Heads with functions are the last to be pruned.",
     """Holds if, where at most a quarter of the heads remains, heads with a function are a larger share than in the
     whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one. A sink has no function.""",
-    shuffles={"functions-encoder": _draw_functions},
 )
 def fig8_claim(table: pd.DataFrame) -> Verdict:
     rows = table[table["none"].notna()].sort_values("heads")

@@ -69,21 +69,12 @@ def fig9(bench: Bench) -> Reproduced:
     return judged(fig9_claim, aligned(sizes[["heads", "of", *KINDS]], theirs), lambda: plots.by_kind(sizes))
 
 
-def _draw_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Replace the number of heads of each kind at each size by that of one random ranking."""
-    whole = table[[*KINDS]].iloc[table["heads"].argmax()].to_numpy(int)
-    order = random.permutation(np.repeat(np.arange(len(KINDS)), whole))
-    counts = [np.bincount(order[:size], minlength=len(KINDS)) for size in table["heads"].astype(int)]
-    return table.assign(**dict(zip(KINDS, np.array(counts).T, strict=True)))
-
-
 @claim(
     "The encoder's heads are pruned first, those of cross-attention last.",
     """Holds if at every size the encoder keeps the smallest share of its heads, at the smallest size cross-attention
     the largest, and where at most half of all heads remains the encoder has fewer than a random draw leaves
     (hypergeometric, p < 0.05), and in most of these sizes cross-attention keeps the largest share. Fails if at some
     size the encoder has more heads than a random draw leaves, or at the smallest cross-attention fewer.""",
-    shuffles={"sizes": _draw_kinds},
 )
 def fig9_claim(table: pd.DataFrame) -> Verdict:
     rows = table[(table["heads"] < table["of"]) & table["enc-self"].notna()].sort_values("heads")
@@ -135,17 +126,12 @@ def fig10(bench: Bench) -> Reproduced:
     return judged(fig10_claim, aligned(ours, theirs), lambda: plots.by_third(survival)[0])
 
 
-def _permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    return table.iloc[random.permutation(len(table))].set_axis(table.index)
-
-
 @claim(
     "The decoder's self-attention heads survive in its lower layers, those of cross-attention in the upper ones.",
     """Holds if, at each size with at most half of all heads, the lower third of the layers keeps a larger share of its
     decoder's self-attention heads than the upper third, and a smaller one of cross-attention, and at the largest of
     these sizes both together are beyond chance (Fisher's exact test, p < 0.05); fails if for one of the two kinds the
     opposite is true at each size.""",
-    shuffles={"survival": _permute_heads},
 )
 def fig10_claim(table: pd.DataFrame) -> Verdict:
     rows = table[(table["heads"] <= table["of"] / 2) & table["cross lower"].notna()]
@@ -218,17 +204,10 @@ def table2(bench: Bench) -> Reproduced:
     return judged(table2_claim, aligned(ours, theirs, [*KINDS, "heads", "of"]))
 
 
-def _swap_trainings(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
-    """Swap the names of the pruned model and the one from scratch (deterministic)."""
-    pruned, scratch = bounded("finetuned"), bounded("scratch")
-    return table.rename(columns=dict(zip(pruned + scratch, scratch + pruned, strict=True)))
-
-
 @claim(
     "A model of the surviving heads that is trained from scratch is worse than the pruned one.",
     """Holds if it is worse, with its interval, at some size, and better at none. Not comparable where one of the
     two had more than twice the steps of the other, those before pruning counted, or the steps are unknown.""",
-    shuffles={"scratch": _swap_trainings},
 )
 def table2_claim(table: pd.DataFrame) -> Verdict:
     rows = table[table["finetuned"].notna() & (table["heads"] < table["of"])]
@@ -262,21 +241,10 @@ def gates(bench: Bench) -> Reproduced:
     return judged(gates_claim, pd.DataFrame(counts), lambda: _draw_histories(tables, counts["heads"]))
 
 
-def _repeat_first_step(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
-    """Replace the last step of gates by the first (deterministic)."""
-    first = table[table["step"] == table["step"].min()]
-    attrs, last = table.attrs, first.assign(step=table["step"].max())
-    table = pd.concat([first, last], ignore_index=True)
-    table.attrs = attrs
-    return table
-
-
 @claim(
     "In training every gate converges to almost 0 or almost 1.",
     """Holds if at most a tenth of all gates has P(gate != 0) from 0.1 to 0.9 at the end, with the interval of that
     share, and at each size some gates are below 0.1 (before training none is).""",
-    shuffles={"gates": _repeat_first_step},
-    exempt="gates are trained in any model; the control is the gates before training",
 )
 def gates_claim(table: pd.DataFrame) -> Verdict:
     undecided, total = int(table["undecided"].sum()), int(table["of"].sum())

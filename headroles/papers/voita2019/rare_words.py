@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from headroles import plots
@@ -92,17 +91,9 @@ def fig5(bench: Bench) -> Reproduced:
     return judged(fig5_claim, counts, lambda: _draw_sentences(table))
 
 
-def _draw_rarest(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Mark a random content token of each sentence as the rarest."""
-    for _, part in table[table["counted"]].groupby("sentence"):
-        table.loc[part.index, "rarest"] = part["key"] == random.choice(part["key"].unique())
-    return table
-
-
 @claim(
     "In a sentence the rare-word head attends to the least frequent token.",
     "Holds if more than half of the tokens of the sentences attend to it most, with the interval of that share.",
-    shuffles={"attention": _draw_rarest},
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
     hits, queries = int(table["hits"].sum()), int(table["queries"].sum())

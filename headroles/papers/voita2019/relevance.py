@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from headroles import plots
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
 
 MUCH = 1.5  # of an equal share of relevance (our choice; the paper's largest is 1.6)
-COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative control
+COUNT = 10  # untrained models, with the seeds 1 to 10
 
 
 def _untrained_models(run: Workflow) -> list[Path]:
@@ -53,7 +52,6 @@ NEEDS["untrained"] = Need(
     "untrained",
     _untrained_models,
     columns=("most", "correlation"),
-    shared=True,
 )
 
 
@@ -120,23 +118,11 @@ def fig1b(bench: Bench) -> Reproduced:
     return judged(fig1b_claim, numbers, lambda: _ranked(pair))
 
 
-def _permute_scores(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute each score with its interval over the heads of a kind."""
-    names = [str(Column.parse(column).base) for column in table]
-    for kind in table.index.unique("kind"):
-        rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
-        for name in dict.fromkeys(names):
-            columns = [number for number, other in enumerate(names) if other == name]
-            table.iloc[rows, columns] = table.iloc[random.permutation(rows), columns].to_numpy()
-    return table
-
-
 @claim(
     "Heads of large relevance are confident, with few exceptions.",
     """Holds if the rank correlation of confidence with relevance, within layers, is above 0 with its interval, and
     the correlation above the bound that an untrained model of the same shape exceeds with p = 0.01; fails if it is
     below 0.""",
-    shuffles={"relevance": _permute_scores},
 )
 def fig1b_claim(table: pd.DataFrame) -> Verdict:
     correlation = Interval.of(table.set_index("what").loc["rank correlation with relevance"], "ours")

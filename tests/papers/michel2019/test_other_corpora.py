@@ -48,7 +48,8 @@ def test_an_agreement_that_untrained_models_have_shows_nothing():
 def test_the_agreement_of_an_untrained_marian_is_that_of_its_table():
     """Spearman's correlation over its 48 encoder heads, by scipy."""
     place = ROOT / "figures/multi30k-en-de"
-    bench = Bench([place], untrained=Bench([place / "untrained"]))
+    bench = Bench([place])
+    bench.untrained = Bench([place / "untrained"])
     effects = [
         pd.read_parquet(place / "untrained" / study / "ablation-loss-head-zero.parquet")["ablation[loss]"]["enc-self"]
         for study in ("ablation", "ablation-mscoco")
