@@ -1,10 +1,10 @@
-"""Several processes: their number and rank, work spread over them, and its progress."""
+"""Several processes: their number and rank, work that is spread over them, and its progress bar."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor
 
-Item = TypeVar("Item")
 T = TypeVar("T")
 
 
@@ -43,6 +42,7 @@ class Axis:
     count: int
     rank: int
     group: Any = None  # None: all processes
+    ranks: Any = None  # group of the processes that do the same work as this one, with other parts of the weights
 
     def gathered(self, values: list[T]) -> list[T]:
         """Concatenate the lists of all processes of the axis; each of them gets the result."""
@@ -66,43 +66,20 @@ class Axis:
         distributed.all_reduce(total, group=self.group)
         return total
 
+    def agreed(self, values: list[T]) -> list[T]:
+        """Return the values of the first process that does the same work, so that all of them decide alike."""
+        if self.ranks is None:
+            return values
+        from torch import distributed
+
+        shared = [values]
+        distributed.broadcast_object_list(shared, group=self.ranks, group_src=0)
+        return shared[0]
+
 
 def launched() -> Axis:
     """Return the axis of all processes that the launcher started."""
     return Axis(count(), rank())
-
-
-def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """Yield `items` and show a bar, on a terminal and in notebooks, in the first process.
-
-    Args:
-        items: What is worked on.
-        what: Description of the work.
-        total: Number of items; None if it is not known.
-    """
-    from tqdm.auto import tqdm
-
-    yield from tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal
-
-
-def spread(
-    items: Sequence[Item],
-    run: Callable[[int, Item], T],
-    shown: Callable[[list[tuple[int, Item]]], Iterable[tuple[int, Item]]],
-) -> list[T]:
-    """Call `run(number, item)` on every item; each process runs its share.
-
-    Args:
-        items: The same items in every process.
-        run: The function; its results must be picklable if there are several processes.
-        shown: Wraps the (number, item) pairs of this process in a progress bar.
-
-    Returns:
-        The results of all items, in order, in every process.
-    """
-    share = list(enumerate(items))[rank() :: count()]
-    pairs = launched().gathered([(number, run(number, item)) for number, item in shown(share)])
-    return [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
 
 
 @cache
@@ -111,7 +88,11 @@ def _join() -> None:
     import torch
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.cuda.is_available())
-    if state.num_processes != count():
-        raise RuntimeError(f"wrong number of processes: got {state.num_processes} in the group; expected {count()}")
-    atexit.register(state.destroy_process_group)
+    atexit.register(PartialState(cpu=not torch.cuda.is_available()).destroy_process_group)
+
+
+def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Yield `items` and show a bar, on a terminal and in notebooks, in the first process."""
+    from tqdm.auto import tqdm
+
+    yield from tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal

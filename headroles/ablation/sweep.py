@@ -28,7 +28,6 @@ from headroles.models.head_model import HeadModel
 from headroles.models.identity.of_code import code_of
 from headroles.models.imposing import ByHead, Counted, Imposed, Zero
 from headroles.models.masking import Head
-from headroles.models.weights.sharded import agreed
 from headroles.patterns.base import Pattern
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
@@ -287,7 +286,7 @@ class Sweep:
         axis, items = self.model.axis, list(enumerate(runs.items()))
         share = items[axis.rank :: axis.count]
         paths = [None if self.folder is None else self.folder / f"{key}-{name}.npy" for _, (name, _) in share]
-        kept = self._agreed([path is not None and path.is_file() for path in paths])
+        kept = axis.agreed([path is not None and path.is_file() for path in paths])
         measured = []
         for (number, (_, run)), path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
             if path is not None and is_kept:
@@ -297,12 +296,7 @@ class Sweep:
                 if path is not None:
                     write_batch(path, statistics)
             measured.append((number, statistics))
-        measured = agreed(self.model.model, measured) if self.model.is_sharded else measured
-        return [statistics for _, statistics in sorted(dict(axis.gathered(measured)).items())]
-
-    def _agreed(self, kept: list[bool]) -> list[bool]:
-        """Return which batches are not measured again: of processes with a part of the heads each, all the same."""
-        return agreed(self.model.model, kept) if self.model.is_sharded else kept
+        return [statistics for _, statistics in sorted(axis.gathered(axis.agreed(measured)))]
 
     def _measure(
         self, observe: Observe, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]

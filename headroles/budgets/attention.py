@@ -19,7 +19,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from headroles._restoration import Changes, block
 from headroles.models.attention_hooks import configs_of, eager, exclusive, restore_names, set_names
 from headroles.models.sites import Site
-from headroles.models.weights.sharded import joined
 from headroles.patterns import Streaming
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]  # a function of transformers' attention interface
@@ -138,7 +137,7 @@ def streams(
         if site.module not in calls:
             return z
         streamed = calls.pop(site.module)()  # [batch, query, heads of this process, size]
-        return joined(streamed, site.group, 2).reshape(z.shape)
+        return site.join(streamed, 2).reshape(z.shape)
 
     changes.enter(exclusive(model))
     for site in sites:

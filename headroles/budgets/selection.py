@@ -19,7 +19,6 @@ from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import Head
 from headroles.models.sites import Site
-from headroles.models.weights.sharded import check_whole
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.tables import frame, kv_groups
@@ -95,7 +94,7 @@ def cache_budget(
     if not frame.is_whole(points, least=2) or not (steps is None or frame.is_whole(steps, least=1)):
         raise ValueError(f"too few points or steps: got points={points!r}, steps={steps!r}; expected 2 and 1 or more")
     if isinstance(by, str) and by == "l0":
-        check_whole(handle.model, "learnt gates", "by='integrated-gradients'")
+        handle.check_unsharded("learnt gates", "by='integrated-gradients'")
     calibration = Calibration(handle, corpus, pattern)
     count = counted(keep, len(calibration.index))
     given = None if isinstance(by, str) else of_groups(by, calibration)

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from headroles._restoration import Changes
 from headroles.models.attention_hooks import Call, arguments, attending, evaluating, without_cache
 from headroles.models.dummy_inputs import body
+from headroles.models.sharded import ranks_of
 from headroles.models.sites import Outside, Site, hint, is_map, outside, width
-from headroles.models.weights import sharded
 from headroles.tables.frame import KINDS, Kind
 
 TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # inputs of text alone
@@ -139,11 +139,6 @@ def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
             body(model)(**inputs, **without_cache(body(model)))
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if mesh := sharded.tensor_mesh(model):
-            raise ValueError(
-                f"{type(model).__name__} does not run on {mesh.size()} processes with a part of its heads each "
-                f"({reason}); expected numbers of heads and of key-value heads that they divide; try fewer processes"
-            ) from error
         raise ValueError(
             f"{type(model).__name__} does not run on {' and '.join(inputs)} alone ({reason}); try "
             f"hr.attention_sites(model, inputs) with the inputs of one small forward{hint(model)}"
@@ -217,15 +212,14 @@ def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
     turns: Counter[nn.Module] = Counter()
     sites = []
     for call in calls:
-        group = sharded.group(call.out, call.width)
-        parts = 1 if group is None else group.size()
-        heads = call.weights.shape[1] * parts
+        ranks = ranks_of(call.out, call.width, width(call.out))
+        heads = call.weights.shape[1] * ranks.count
         sites.append(
             Site(
                 kind=call.kind,
                 layer=layers[call.kind],
                 heads=heads,
-                kv_heads=parts * call.kv_heads if call.kv_heads else heads,
+                kv_heads=ranks.count * call.kv_heads if call.kv_heads else heads,
                 size=width(call.out) // heads,
                 name=names[call.module],
                 module=call.module,
@@ -235,7 +229,7 @@ def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
                 numbers=tuple(range(heads)),
                 of=heads,
                 outside=call.outside,
-                group=group,
+                ranks=ranks,
             )
         )
         layers[call.kind] += 1

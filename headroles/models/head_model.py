@@ -22,13 +22,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._distributed import Axis
 from headroles._restoration import Block, Changes, heal, opened
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking
+from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking, sharded
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
 from headroles.models.masking import Instead
 from headroles.models.sites import Sites, is_packed
 from headroles.models.tokens import beginning, chat, languages, vocabulary
-from headroles.models.weights import gguf_files, missing, sharded
+from headroles.models.weights import gguf_files, missing
 from headroles.models.weights.memory import keep_memory
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
@@ -53,9 +53,10 @@ class HeadModel:
         heal()
         _check_order(model, tokenizer)
         self.model = heads.uncompiled(model)
-        (sharded.check_supported if allow_sharded else sharded.check_whole)(self.model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
         self._checked: set[missing.What] = set()
+        if not allow_sharded:
+            self.check_unsharded()
 
     @classmethod
     def of(
@@ -67,8 +68,8 @@ class HeadModel:
     ) -> Self:
         """Return the handle of a model; a handle as it is."""
         if isinstance(model, cls):
-            if model.is_sharded and not allow_sharded:
-                sharded.check_whole(model.model)
+            if not allow_sharded:
+                model.check_unsharded()
             return model
         return cls(model, tokenizer, allow_sharded=allow_sharded)  # type: ignore[arg-type]
 
@@ -162,6 +163,11 @@ class HeadModel:
     def is_sharded(self) -> bool:
         """Whether the weights are spread over processes."""
         return sharded.is_sharded(self.model)
+
+    def check_unsharded(self, what: str = "", instead: str = "") -> None:
+        """Raise ValueError for sharded weights: `what` needs all of them in one process, `instead` does not."""
+        if self.is_sharded:
+            sharded.check_unsharded(self.model, what, instead)
 
     @cached_property
     def axis(self) -> Axis:

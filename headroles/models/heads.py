@@ -18,8 +18,8 @@ from headroles.models.attention_hooks import attending, configs_of, each_forward
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.identity import without_gradients
-from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
-from headroles.models.weights.sharded import check_supported, joined
+from headroles.models.sharded import check_supported
+from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind, parsed_head
 
@@ -54,7 +54,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     """  # noqa: DOC502
     heal()
     model = uncompiled(model)
-    check_supported(model)
+    check_supported(model, pruned=recorded(model.config) is not None)
     structure = _structure(model)
     if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
@@ -265,8 +265,7 @@ def captured(
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
         site = counter.site(module, first)
         if site is not None:
-            mask = mask if mask is None or mask.shape[1] == 1 else joined(mask, site.group, 1)
-            callback(site, joined(weights, site.group, 1), first, mask)
+            callback(site, site.join(weights), first, site.join_mask(mask))
 
     changes.enter(exclusive(model))
     no_head_masks(changes, model)

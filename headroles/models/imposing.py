@@ -18,7 +18,6 @@ from headroles.models.attention_hooks import Call, arguments, attending
 from headroles.models.batching import Batch
 from headroles.models.heads import Head
 from headroles.models.sites import Site
-from headroles.models.weights.sharded import joined
 
 Counted = Mapping[str, tuple[Tensor, Tensor]]  # "source", "target" -> counts and ranks of tokens, each [vocabulary]
 NEGLIGIBLE = 70.0  # of a score below the largest: a weight of exp(-70), less than 1e-30
@@ -159,15 +158,10 @@ def read(
     kept: dict[nn.Module, Values] = {}
     outs: dict[nn.Module, Tensor] = {}
     inputs: dict[str, dict[str, Tensor]] = {}
-    groups = {site.module: site.group for site in sites}
 
-    def keep(call: Call) -> None:
-        group = groups.get(call.module)
-        mask = None if call.mask is None else allowed(call.mask)
-        mask = mask if mask is None or mask.shape[1] == 1 else joined(mask, group, 1)
-        outs[call.module] = joined(call.out, group, 2)
-        weights = joined(call.weights, group, 1) if replacement.needs_weights else None
-        kept[call.module] = Values(joined(call.value, group, 1), mask, weights, inputs)
+    def keep(site: Site, call: Call) -> None:
+        outs[call.module] = site.join(call.out, 2)
+        kept[call.module] = _values(site, call, inputs, needs_weights=replacement.needs_weights)
 
     def replaced(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
         out = outs.pop(site.module, None)
@@ -193,8 +187,19 @@ def read(
             replacement.check(site)
         if site.outside is not None and (is_masked or site.outside.value is not None):
             _read_outside(changes, model, site, kept, inputs, needs_weights=is_masked and replacement.needs_weights)
-    changes.enter(attending(model, keep))
+    changes.enter(attending(model, _at_sites(sites, keep)))
     return replaced
+
+
+def _at_sites(sites: Sequence[Site], keep: Callable[[Site, Call], None]) -> Callable[[Call], None]:
+    places = {site.module: site for site in sites}
+    return lambda call: keep(places[call.module], call) if call.module in places else None
+
+
+def _values(site: Site, call: Call, inputs: Mapping[str, Mapping[str, Tensor]], *, needs_weights: bool) -> Values:
+    mask = site.join_mask(call.mask)
+    weights = site.join(call.weights) if needs_weights else None
+    return Values(site.join(call.value), None if mask is None else allowed(mask), weights, inputs)
 
 
 class _Reader:

@@ -19,7 +19,6 @@ from headroles.models.heads import Head as Head
 from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
 from headroles.models.imposing import ByHead, Imposed
 from headroles.models.sites import Site
-from headroles.models.weights.sharded import joined, own, reduced
 from headroles.tables.frame import KINDS, Kind
 
 Fill = Literal["zero", "resample", "uniform"]
@@ -118,7 +117,7 @@ def masked(
     parts = _Parts(sites)
 
     def apply(site: Site, z: Tensor) -> Tensor:
-        part = reduced(parts.of(site, current()), site.group)
+        part = parts.of(site, current())
         return _mix(z, part, replaced(site, z, part))
 
     def replaced(site: Site, z: Tensor, part: Tensor) -> Tensor | None:
@@ -258,12 +257,8 @@ class _Reader:
     def __call__(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         site = self.sites[self.calls % len(self.sites)]
         self.calls += 1
-        z = joined(args[0].unflatten(-1, (-1, site.size)), site.group, -2)
-        swap = site.outside is not None and site.outside.time_major
-        new = self.read(site, z.transpose(0, 1) if swap else z)
-        if new is None:
-            return None
-        return own(new.transpose(0, 1) if swap else new, site.group, -2).flatten(-2), *args[1:]
+        new = self.read(site, site.read(args[0]))
+        return None if new is None else (site.write(new), *args[1:])
 
 
 def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:

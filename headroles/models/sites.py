@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from headroles.models.sharded import Ranks
 from headroles.tables.frame import Kind
 
 
@@ -139,7 +140,7 @@ class Site:
     of: int  # number of heads before any was removed
     silenced: tuple[int, ...] = ()  # numbers of pruned heads that are kept as zeroed heads
     outside: Outside | None = None
-    group: Any = field(default=None, repr=False)  # the processes that have a part of the heads each; None: all here
+    ranks: Ranks = field(default_factory=Ranks, repr=False)  # the processes that have a part of the heads each
 
     @property
     def key(self) -> tuple[Kind, int]:
@@ -156,6 +157,24 @@ class Site:
         """Numbers of the heads that share each key-value head, in the order of these."""
         size = self.heads // max(self.kv_heads, 1)
         return [self.numbers[start : start + size] for start in range(0, self.heads, max(size, 1))]
+
+    def read(self, inputs: Tensor) -> Tensor:
+        """Return the outputs of all heads, [batch, query, heads, size], in the input of the output projection."""
+        z = self.join(inputs.unflatten(-1, (-1, self.size)), -2)
+        return z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
+
+    def write(self, z: Tensor) -> Tensor:
+        """Return the input of the output projection with these outputs of all heads: what `read` has read."""
+        z = z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
+        return self.ranks.split(z, -2).flatten(-2)
+
+    def join(self, part: Tensor, dim: int = 1) -> Tensor:
+        """Return a tensor of all heads, those at `dim`, of which this process may have a part."""
+        return self.ranks.join(part, dim)
+
+    def join_mask(self, mask: Tensor | None) -> Tensor | None:
+        """Return the attention mask of all heads, [batch, heads or 1, query, key]."""
+        return mask if mask is None or mask.shape[1] == 1 else self.join(mask)
 
 
 class Sites(list[Site]):

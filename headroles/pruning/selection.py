@@ -24,7 +24,6 @@ from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import frozen as frozen_parameters
 from headroles.models.loading import is_adapted
 from headroles.models.masking import Head
-from headroles.models.weights.sharded import agreed, check_whole
 from headroles.pruning.learned_gates import (
     L0,
     RATE,
@@ -158,7 +157,7 @@ def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, chang
     """Return the handle of a model; ValueError for weights that are spread over processes if these change."""
     handle = HeadModel(model, tokenizer, allow_sharded=True)
     if changes:
-        check_whole(handle.model, "training and removal", "a ranking with remove=False")
+        handle.check_unsharded("training and removal", "a ranking with remove=False")
     return handle
 
 
@@ -252,10 +251,11 @@ def counted(keep: float, size: int) -> int:
 
 
 def _by_ranking(context: RankingContext, chosen: Ranking, count: int, label: str, provenance: str) -> pd.DataFrame:
-    ordered, index = agreed(context.model, chosen.order(context)), head_index(context.model)
+    handle = HeadModel(context.model, allow_sharded=True)
+    ordered, index = handle.axis.agreed(chosen.order(context)), handle.index
     together: dict[Head, Iterable[Head]] = {head: [head] for head in ordered}
     if context.unit == "group":  # the turn of a group is that of its last head
-        together = dict(HeadModel(context.model, allow_sharded=True).groups)
+        together = dict(handle.groups)
         ordered = [min(group) for group in dict.fromkeys(together[head] for head in reversed(ordered))][::-1]
     turns = {head: float(turn) for turn, first in enumerate(ordered, 1) for head in together[first]}
     pruned = {head for first in ordered[: len(ordered) - count] for head in together[first]}

@@ -20,7 +20,6 @@ from headroles.models.imposing import allowed
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site, unreadable_weight
 from headroles.models.tokens.vocabulary import vocabulary
-from headroles.models.weights.sharded import gathered, joined, own
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure, Observation, Score
 from headroles.tables.frame import KINDS, Kind
@@ -210,10 +209,10 @@ class ValueNorms:
             raise ValueError(fault)
         value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
         if site.key not in self.factors:
-            self.factors[site.key] = own(_triangles(site), site.group, 0).to(value)
+            self.factors[site.key] = _triangles(site).to(value)
         factors = self.factors[site.key]
         value = value.repeat_interleave(len(factors) // value.shape[1], dim=1)  # [batch, heads, key, size]
-        return joined((value @ factors.mT).norm(dim=-1), site.group, 1)
+        return site.join((value @ factors.mT).norm(dim=-1))
 
 
 def unreadable(model: HeadModel) -> str | None:
@@ -230,8 +229,8 @@ def unreadable(model: HeadModel) -> str | None:
 
 
 def output_weight(site: Site) -> Tensor:
-    """Return the weight of a site's output projection: [heads x size, width], as GPT-2's Conv1D has it."""
-    weight = gathered(site.out.weight)  # type: ignore[arg-type, union-attr]
+    """Return the weight of a site's output projection, of the heads in this process: [heads x size, width]."""
+    weight = site.ranks.local(site.out.weight)  # type: ignore[arg-type, union-attr]
     return weight if type(site.out).__name__ == "Conv1D" else weight.mT
 
 
@@ -252,7 +251,7 @@ def _missing(model: HeadModel) -> str | None:
 
 def _changed(model: HeadModel) -> str | None:
     """The first site with another input of its output projection than attention gives (a gate), by a small forward."""
-    groups = {site.module: site.group for site in model.sites}
+    sites = {site.module: site for site in model.sites}
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
 
@@ -261,7 +260,8 @@ def _changed(model: HeadModel) -> str | None:
             names.append(site.name)
 
     def keep(call: Call) -> None:
-        outputs[call.module] = joined(call.out, groups.get(call.module), 2)
+        if call.module in sites:
+            outputs[call.module] = sites[call.module].join(call.out, 2)
 
     with model.evaluating() as changes, torch.no_grad():
         read_heads(changes, model.model, model.sites, compare)
@@ -272,6 +272,6 @@ def _changed(model: HeadModel) -> str | None:
 
 def _triangles(site: Site) -> Tensor:
     """R of W_O^T = Q R for each head: ||v W_O|| = ||R v||, at the cost of size x size; [heads, rank, size]."""
-    weight = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))  # [heads, size, width]
+    weight = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
     factors: Tensor = torch.linalg.qr(weight.mT, mode="r").R
     return factors

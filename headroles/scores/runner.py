@@ -21,7 +21,6 @@ from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity.of_code import code_of, of_user
-from headroles.models.weights.sharded import check_whole
 from headroles.scores.accumulator import Accumulator, check_missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted, unreadable, unsettled
 from headroles.scores.base import Measure, Score, Weights
@@ -214,7 +213,7 @@ def _score(
     pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
     chosen = available(scores, sites, pages, weights, without_sink=without_sink)
     for score in (score for score in chosen if score.needs_whole_weights()):
-        check_whole(model.model, score.label)
+        model.check_unsharded(score.label)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
         raise ValueError(fault)
     attention_scores = [score for score in chosen if isinstance(score, Score)]

@@ -21,8 +21,6 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from unittest import mock
 
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
 import headroles
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -105,24 +103,6 @@ def server() -> Any:
     with mock.patch.dict(os.environ, SERVER | {"PYTHONPATH": os.pathsep.join(sys.path)}):
         forkserver.ensure_running()
     return context
-
-
-def launch(code: str, *arguments: object) -> None:
-    """Two processes that the agent of torchrun starts, from the server; its error tells which one failed, and how."""
-    server()
-    nodes = {"min_nodes": 1, "max_nodes": 1, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
-    config = LaunchConfig(**nodes, nproc_per_node=2, max_restarts=0, start_method="forkserver")
-    elastic_launch(config, _launched)(code, [str(argument) for argument in arguments])
-
-
-def _launched(code: str, arguments: list[str]) -> None:
-    """In a process that the agent started: run the code."""
-    os.environ |= WITHOUT_GPU | {"ACCELERATE_USE_CPU": "false", "ACCELERATE_MIXED_PRECISION": "no"}
-    sys.argv = ["-c", *arguments]
-    try:
-        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
-    finally:
-        atexit._run_exitfuncs()
 
 
 def _run(code: str, arguments: list[str], env: dict[str, str], place: Path) -> None:

@@ -19,7 +19,6 @@ from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Context
-from headroles.models.weights.sharded import is_elsewhere
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure, Sums
 from headroles.scores.lrp import Rules, lrp_rules
@@ -277,7 +276,9 @@ class Projection:
         if not (args and isinstance(args[0], Tensor) and args[0].requires_grad):
             return None
         self.inputs.append(args[0])
-        if not self.sparse or type(module) is not nn.Linear or is_elsewhere(module.weight):
+        if not self.sparse or type(module) is not nn.Linear:
+            return None
+        if type(module.weight.data) is not Tensor or module.weight.is_meta:  # a part of it, or on another device
             return None
         replaced: Tensor = FewLogits.apply(args[0], logits.detach(), module.weight.detach(), self)
         return replaced

@@ -18,7 +18,6 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
 from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
-from headroles.models.weights.sharded import joined
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explained, Targets
@@ -192,7 +191,7 @@ class _Patching:
             patched = self._filled(vectors, site.kind if site else "enc-self").transpose(1, 2)
             query, key = (patched, call.key) if self.node == "query" else (call.query, patched)
             outputs = eager(call.module)(call.module, query, key, call.value, call.mask, **call.options)[0]
-            self.outputs[call.module] = joined(outputs, site.group if site else None, 2)
+            self.outputs[call.module] = site.join(outputs, 2) if site else outputs
 
     def _filled(self, vectors: Tensor, kind: Kind) -> Tensor:
         """Replace states [batch, token, heads, size] by zero or by those of the partners, where they have the token."""

@@ -7,10 +7,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.letters import tokens_of
+from helpers.letters import corpus, tokens_of
 from helpers.processes import Fork, together
-from helpers.zoo import BERT, tiny
-from transformers import LlamaConfig, LlamaForCausalLM
+from helpers.zoo import tiny
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import LlamaForCausalLM
+from transformers.distributed import DistributedConfig
+
+import headroles as hr
+from headroles.ablation.shapley import shapley_values
 
 PRELUDE = """
 import json, os, sys
@@ -19,7 +24,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.distributed import DistributedConfig
 import headroles as hr
-from headroles.ablation.shapley import shapley_values
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import identity
 from headroles.patterns import Offset
@@ -48,42 +52,6 @@ def loaded(**options):
 def written(result):
     (folder / f"{rank}.json").write_text(json.dumps(result))
 """
-
-REFUSED = """
-model = loaded(tp_size=2)
-scored = lambda *scores, **options: lambda model: hr.score(model, tokenizer, corpus, scores, **options)
-whole = {
-    "relevance": scored("relevance"),
-    "shapley": lambda model: shapley_values(model, tokenizer, corpus),
-    "removal": lambda model: hr.prune(model, tokenizer, corpus, "importance", keep=0.5),
-    "training": lambda model: hr.prune(model, tokenizer, corpus, "l0", keep=0.5, remove=False),
-    "learnt gates": lambda model: hr.cache_budget(model, tokenizer, asked, by="l0", recent=2),
-    "DeepLift": lambda model: hr.attribute(model, tokenizer, corpus, method="DeepLift"),
-    "direct": scored("direct"),
-    "conservation": lambda model: hr.scores.lrp.conservation(model, tokenizer, corpus),
-    "copying": hr.copying,
-    "succession": lambda model: hr.succession(model, tokenizer),
-    "composition": hr.composition,
-    "weight_change": lambda model: hr.weight_change(model, model),
-    "BudgetedCache": lambda model: hr.BudgetedCache(model, None),
-    "remove_heads": lambda model: hr.remove_heads(model, ["L0H0"]),
-    "train": lambda model: hr.train(model, tokenizer, corpus, folder / "trained"),
-    "lrp_rules": lambda model: hr.lrp_rules(model, "cp"),
-    "efficiency": lambda model: hr.efficiency(model, ["L0H0"]),
-}
-said = {}
-for name, call in whole.items():
-    try:
-        said[name] = f"no error: {call(model)}"
-    except ValueError as error:
-        said[name] = str(error)
-written(said)
-"""
-SENTENCE = (
-    "the weights of LlamaForCausalLM are spread over processes: got a DTensor for model.embed_tokens.weight; expected "
-    "whole weights in every process{what}; try {instead}one process without tp_plan or FSDP, with device_map='auto', "
-    "on what save_pretrained() writes when all processes call it"
-)
 
 MEASURED = """
 model = loaded() if rank == "alone" else loaded(tp_size=2)
@@ -156,14 +124,6 @@ tables = {"score": score, "ablate, many": many, "ablate, few": few}
 written([axis.count, axis.rank, {name: table.to_numpy().tolist() for name, table in tables.items()}])
 """
 
-UNEVEN = """
-model = loaded(tp_size=2)
-try:
-    written(f"no error: {hr.attention_sites(model)}")
-except ValueError as error:
-    written(str(error))
-"""
-
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
@@ -199,18 +159,50 @@ def check_close(found, expected):
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5 * scale, err_msg=name)
 
 
-@pytest.mark.slow
-def test_functions_that_need_unsharded_weights_refuse_them_in_both_processes(llama):
-    said, same = results(REFUSED, llama)
-    assert said == same
-    scores = {"relevance": "relevance[cp]", "DeepLift": "attribution[DeepLift]"}
-    whats = {name: f" for {label}" for name, label in (scores | {"direct": "direct[reference]"}).items()}
-    whats |= dict.fromkeys(("removal", "training"), " for training and removal") | {"learnt gates": " for learnt gates"}
-    others = dict.fromkeys(("removal", "training"), "a ranking with remove=False, or ")
-    others["learnt gates"] = "by='integrated-gradients', or "
-    for call, text in said.items():
-        expected = SENTENCE.format(what=whats.get(call, ""), instead=others.get(call, ""))
-        assert text == expected, call
+@pytest.fixture
+def half(llama, monkeypatch):
+    """A model in the first of two processes, of which the other answers nothing; with a tokenizer and a corpus."""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    config = DistributedConfig(tp_size=2)
+    yield LlamaForCausalLM.from_pretrained(llama, distributed_config=config), tokens_of("llama-grouped"), corpus(3)
+    torch.distributed.destroy_process_group()
+
+
+REFUSED = {  # call -> function, what needs unsharded weights
+    "relevance": (lambda *given: hr.score(*given, ["relevance"]), "for relevance[cp]"),
+    "direct": (lambda *given: hr.score(*given, ["direct"]), "for direct[reference]"),
+    "DeepLift": (lambda *given: hr.attribute(*given, method="DeepLift"), "for attribution[DeepLift]"),
+    "shapley": (shapley_values, ""),
+    "removal": (lambda *given: hr.prune(*given, "importance", keep=0.5), "try a ranking with remove=False"),
+    "training": (lambda *given: hr.prune(*given, "l0", keep=0.5, remove=False), "for training and removal"),
+    "learnt gates": (lambda *given: hr.cache_budget(*given, by="l0", recent=2), "try by='integrated-gradients'"),
+    "conservation": (hr.scores.lrp.conservation, ""),
+    "copying": (lambda model, *_: hr.copying(model), ""),
+    "composition": (lambda model, *_: hr.composition(model), ""),
+    "weight_change": (lambda model, *_: hr.weight_change(model, model), ""),
+    "BudgetedCache": (lambda model, *_: hr.BudgetedCache(model, None), ""),
+    "remove_heads": (lambda model, *_: hr.remove_heads(model, ["L0H0"]), ""),
+    "train": (lambda *given: hr.train(*given, "trained"), ""),
+    "lrp_rules": (lambda model, *_: hr.lrp_rules(model, "cp"), ""),
+    "efficiency": (lambda model, *_: hr.efficiency(model, ["L0H0"]), ""),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_functions_that_need_unsharded_weights_refuse_others(half, call):
+    function, what = REFUSED[call]
+    with pytest.raises(ValueError, match="^the weights of LlamaForCausalLM .*: got a DTensor for .*; try ") as refused:
+        function(*half)
+    assert what in str(refused.value)
+
+
+def test_heads_that_processes_cannot_divide_are_refused(half):
+    assert [(site.heads, site.kv_heads) for site in hr.attention_sites(half[0])] == [(4, 2)] * 2
+    half[0].config.num_key_value_heads = 1
+    with pytest.raises(ValueError, match="must divide .* of LlamaForCausalLM, got 2 processes for 4 and 1 heads"):
+        hr.attention_sites(half[0])
 
 
 @pytest.mark.slow
@@ -246,14 +238,3 @@ def test_an_axis_of_data_shares_the_work_and_an_axis_of_tensors_the_heads(llama)
     assert [parts[:2] for parts in found] == [[2, 0], [2, 0], [2, 1], [2, 1]]
     for parts in found:
         check_close(parts[2], expected[2])
-
-
-@pytest.mark.slow
-def test_heads_that_processes_cannot_divide_are_refused(tmp_path):
-    torch.manual_seed(0)
-    folder = saved(LlamaForCausalLM(LlamaConfig(**BERT | {"num_key_value_heads": 1})), tmp_path)
-    expected = (
-        "LlamaForCausalLM does not run on 2 processes with a part of its heads each (shape '[1, 7, -1, 8]' is invalid "
-        "for input of size 28); expected numbers of heads and of key-value heads that they divide; try fewer processes"
-    )
-    assert results(UNEVEN, folder) == [expected] * 2
