@@ -71,7 +71,7 @@ def imposed_equals_loop(case, pattern, kind, row, head=1, layer=0, sentence=0):
     (batch,) = handle.batches(handle.encode(case.corpus[sentence : sentence + 1]))
     with torch.no_grad(), handle.mask(handle.head_mask([(*site.key, head)]), pattern.of(batch)):
         imposed = case.output(case.model, batch.inputs)
-    slow = case.sharing(whole=True)
+    slow = case.sharing()
     twin = next(other for other in hr.attention_sites(slow) if other.key == site.key)
     with by_loop(slow, twin, head, row(batch)):
         expected = case.output(slow, batch.inputs)

@@ -108,7 +108,7 @@ def test_values_outside_the_interface(replacement, row):
     }
     with torch.no_grad(), hr.mask_heads(case.model, hr.head_mask(case.model, [head]), replacement):
         imposed = case.output(case.model, padded)[:, :length]
-    slow, states = case.sharing(whole=True), {}
+    slow, states = case.sharing(), {}
     (site,) = [site for site in hr.attention_sites(slow) if site.key == head[:2]]
     part = slice(site.size, 2 * site.size)
     site.module.register_forward_pre_hook(lambda _, args: states.update(x=args[0]))

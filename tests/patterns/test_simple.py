@@ -277,7 +277,7 @@ def test_ablated_is_a_slow_loop():
     special = set(case.tokenizer.all_special_ids)
     counts = Counter(token for row in rows for token in row if token not in special)
     changes, steps = 0.0, 0
-    slow = case.sharing(whole=True)
+    slow = case.sharing()
     site = next(site for site in hr.attention_sites(slow) if site.key == head[:2])
     for ids in rows:
         rarest = min(range(len(ids)), key=lambda place: counts[ids[place]] or len(rows) ** 3)  # noqa: B023

@@ -905,7 +905,7 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
         for name, given in {"removed": "zero", "hard-coded": patterns}.items()
     }
     assert len([*tmp_path.glob("curves-loss*.parquet")]) == 2  # beside each other
-    slow = case.sharing(whole=True)
+    slow = case.sharing()
     first, second = hr.attention_sites(slow)
     rows = [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in texts]
 
