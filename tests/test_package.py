@@ -58,9 +58,9 @@ def test_importing_the_package_or_what_knows_no_torch_loads_nothing_heavy():
     assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
 
 
-def test_a_package_has_at_most_a_dozen_modules():
+def test_a_package_has_at_most_sixteen_modules():
     sizes = {package: [path for path in package.glob("*.py") if path.name != "__init__.py"] for package in PACKAGES}
-    assert {package.name: len(modules) for package, modules in sizes.items() if len(modules) > 12} == {}
+    assert {package.name: len(modules) for package, modules in sizes.items() if len(modules) > 16} == {}
     assert len(sizes[ROOT]) <= 4
 
 
