@@ -24,25 +24,25 @@ from headroles.scores import objectives
 SENTENCES, TOKENS = 16, 24
 
 
-def main(repeats: int = 3, heads_per_batch: int = 8, vocabulary: list[int] = [8000, 32000]) -> None:
+def main(repeats: int = 3, variants: int = 8, vocabulary: list[int] = [8000, 32000]) -> None:
     models = {f"Marian, {words} words": (marian(words).eval(), tokenizer(words)) for words in vocabulary}
     corpora = {name: random_corpus(model, SENTENCES, TOKENS) for name, (model, _) in models.items()}
     models["MiniLM"] = minilm()
     words = [word for word in sorted(minilm()[1].get_vocab()) if word.isalpha()]
     drawn = np.random.default_rng(0).choice(words, (SENTENCES, TOKENS))
     corpora["MiniLM"] = hr.Corpus("random words", tuple(hr.Sentence(" ".join(row)) for row in drawn))
-    keep({name: ratios(HeadModel.of(*pair), corpora[name], repeats, heads_per_batch) for name, pair in models.items()})
+    keep({name: ratios(HeadModel.of(*pair), corpora[name], repeats, variants) for name, pair in models.items()})
 
 
 class Bench:
     """A model, random sentences for it, and two ways to close each of its heads."""
 
-    def __init__(self, model: HeadModel, corpus: hr.Corpus, heads_per_batch: int) -> None:
+    def __init__(self, model: HeadModel, corpus: hr.Corpus, variants: int) -> None:
         self.model, self.index = model, model.heads
         (self.batch,) = self.model.batches(self.model.encode(corpus, words=False), max_tokens=10**6)
         name = "loss" if model.config.is_encoder_decoder else "agreement"
         self.target = objectives.objective(name, self.model).fit(self.model, [self.batch])
-        options = {"heads_per_batch": heads_per_batch, "max_tokens": SENTENCES * (TOKENS + 2)}
+        options = {"variants_at_once": variants, "max_tokens": SENTENCES * (TOKENS + 2)}
         self.sweep = Sweep(self.model, corpus, metric(name), **options)
         self.sweep.observe  # noqa: B018 - before anything is timed
 
@@ -67,8 +67,8 @@ class Bench:
         return np.stack([values[np.argsort(found.numbers), 0] for values in found.masked.values()])
 
 
-def ratios(model: HeadModel, corpus: hr.Corpus, repeats: int, heads_per_batch: int) -> dict[str, float]:
-    bench = Bench(model, corpus, heads_per_batch)
+def ratios(model: HeadModel, corpus: hr.Corpus, repeats: int, variants: int) -> dict[str, float]:
+    bench = Bench(model, corpus, variants)
     times = times_of({"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}, repeats)
     share = _share(model.model, bench.index)
     bound = [(1 + share * len(bench.index)) * one for one in times["forward"]]

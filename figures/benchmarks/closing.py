@@ -12,13 +12,13 @@ from torch import Tensor
 import headroles as hr
 from headroles.models.masking import head_mask, mask_heads
 
-TOGETHER = 8
+TOGETHER = 8  # variants in one forward pass, as `hr.ablate` has them
 Close = Callable[[str, int, int], Iterable[Tensor]]  # of a head: the logits of each batch
 
 
 def ours(of: Setting) -> Callable[[], pd.DataFrame]:
     def run() -> pd.DataFrame:
-        given = {"metric": "loss", "n_resamples": 0, "heads_per_batch": TOGETHER, "max_tokens": of.max_tokens}
+        given = {"metric": "loss", "n_resamples": 0, "max_tokens": of.max_tokens}
         if of.few is None:
             return hr.ablate(of.model, of.tokenizer, of.corpus, **given)[["ablation[loss]"]]
         sets = {str(head): [head] for head in of.closing}

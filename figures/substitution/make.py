@@ -180,7 +180,6 @@ def _test(
         metric=metric,
         alone=_alone(patterns) if not (arm == "every head" or name.endswith("undecided")) else None,
         study=folder / name,
-        folder=folder / name / ".sweeps",
     )
     suffix = "" if arm == "trained" else f"-{arm.replace(' ', '-')}"
     hr.save_table(table, HERE / f"{name}{suffix}.parquet")

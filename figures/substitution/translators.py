@@ -38,9 +38,7 @@ def main(
     ]
     for part, tested, what, corpus in tests:
         metric, place = "bleu" if part == "-bleu" else "loss", work / f"{name}{part}"
-        table: pd.DataFrame = hr.test_roles(
-            tested, tokenizer, corpus, what, metric=metric, study=place, folder=place / ".sweeps"
-        )
+        table: pd.DataFrame = hr.test_roles(tested, tokenizer, corpus, what, metric=metric, study=place)
         hr.save_table(table, HERE / f"{name}{part}.parquet")
 
 

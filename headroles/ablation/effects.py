@@ -52,10 +52,8 @@ def ablate(
     replacement: Replacement | Mapping[Head, Pattern] = "zero",
     precision: float = 1.0,
     max_tokens: int = 4096,
-    heads_per_batch: int = 8,
     n_resamples: int = 1000,
     seed: int = 0,
-    folder: str | Path | None = None,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Ablate every head and measure the change of a metric (Michel et al. 2019, section 3).
@@ -79,11 +77,9 @@ def ablate(
             as many random examples as it takes to correct the prediction that precisely. The effects (`estimate`) are
             unbiased whatever the gradient is worth. Metrics that are means and have a gradient: the loss, accuracy,
             agreement, objectives.
-        max_tokens: Tokens in one forward pass.
-        heads_per_batch: Variants of the model in one forward pass.
+        max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples, and of the examples that "resample" and `precision` draw.
-        folder: Where finished batches are kept; an interrupted run continues after them.
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
             `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). The table of `sets` is
@@ -125,7 +121,7 @@ def ablate(
         precision,
         seed,
     )
-    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
+    options: Options = {"max_tokens": max_tokens}
     if study is None:
         table = ablation.table(ablation.measure(**options), n_resamples)
     else:

@@ -65,7 +65,7 @@ def evaluate(
         compute = partial(evaluate, handle, tokenizer, corpus, chosen, max_tokens=max_tokens)
         return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
     for metric in chosen:
-        stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, heads_per_batch=1).run([])
+        stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, variants_at_once=1).run([])
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
     return frame.signed(table, handle.provenance(corpus, resamples=n_resamples, seed=seed))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +15,6 @@ from headroles.ablation.metrics import Mean, Metric
 from headroles.analysis.intervals import Array, bootstrap_counts
 from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
-from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
 log = logging.getLogger(__name__)
 SHOWN = 5  # examples in a message
@@ -152,28 +148,3 @@ def _read(text: str) -> HeadSet:
     parts = [head.split(":") for head in text.split()] if text != "none" else []
     kinds = {str(kind): kind for kind in KINDS}
     return frozenset((kinds[kind], int(layer), int(head)) for kind, layer, head in parts)
-
-
-def write_batch(path: Path, statistics: Array) -> None:
-    """Write the statistics of a batch, with a digest."""
-    content = io.BytesIO()
-    np.save(content, statistics, allow_pickle=False)
-    with replacing(path) as draft:
-        draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
-
-
-def read_batch(path: Path, shape: tuple[int, ...]) -> Array:
-    """Read the statistics of a batch and check their shape and their digest, which files of earlier versions lack."""
-    content = path.read_bytes()
-    try:
-        end = len(content) - is_sealed(content) * len(MARK + BLANK)
-        source = io.BytesIO(content[:end])
-        kept: Array = np.load(source, allow_pickle=False)
-        if source.tell() < end:
-            raise ValueError("there is more in it than an array")
-        if kept.shape[:-1] != shape or kept.dtype != np.float64:
-            expected = ", ".join(map(str, shape))
-            raise ValueError(f"got numbers {list(kept.shape)} of {kept.dtype}; expected [{expected}, statistics]")
-    except (ValueError, EOFError, SyntaxError, TokenError) as error:
-        raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
-    return kept

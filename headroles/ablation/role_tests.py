@@ -33,7 +33,7 @@ from headroles.patterns.controls import Absent, Shift, Shuffle
 from headroles.patterns.of_roles import pattern_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, kept, study_at
 
 log = logging.getLogger(__name__)
 ALPHA = 0.05  # of each verdict, by Holm over the rows
@@ -61,8 +61,6 @@ def test_roles(
     n_resamples: int = 1000,  # noqa: PT028
     seed: int = 0,  # noqa: PT028
     max_tokens: int = 4096,  # noqa: PT028
-    heads_per_batch: int = 8,  # noqa: PT028
-    folder: str | Path | None = None,  # noqa: PT028
     study: Study | str | Path | None = None,  # noqa: PT028
 ) -> pd.DataFrame:
     """Test roles by imposing their patterns on heads, beside removal and controls.
@@ -86,10 +84,9 @@ def test_roles(
         patterns: Role name -> pattern, of roles of your own.
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
         seed: Seed of the resamples and of the random places.
-        max_tokens: Tokens in one forward pass.
-        heads_per_batch: Variants of the model in one forward pass.
-        folder: Where finished batches are kept, by default with the study; an interrupted run continues after them.
-        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed.
+        max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
+        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. It keeps
+            finished batches too: an interrupted run continues after them.
 
     Returns:
         A table with a row per head and role, and per set of heads, index `(heads, role)`. Each cost has `.low` and
@@ -124,13 +121,12 @@ def test_roles(
         assigned = _assigned(dict(zip(handle.named_heads(roles), roles.values(), strict=True)), patterns or {}, named)
     for heads in assigned:
         handle.named_heads([head for head, _ in heads.members])
-    kept = None if study is None else study_at(study)
-    folder = kept.work / ".sweeps" if kept is not None and folder is None else folder
-    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
+    folder = None if study is None else study_at(study).work / ".sweeps"
+    options: Options = {"max_tokens": max_tokens, "folder": folder}
     test = _Test(handle, corpus_of(corpus), chosen, assigned, n_resamples, seed, options)
     test.check()
     test.warn_of_the_same_examples(roles)
-    table = test.table() if kept is None else kept.keep(f"role-tests-{chosen.name}", test.key, test.table)
+    table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, test.table)
     warn_of_few(table)
     return table
 

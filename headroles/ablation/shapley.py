@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.sweep import Options, Sweep
+from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import Replacement, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
@@ -40,10 +39,10 @@ def shapley_values(
     n_permutations: int = 100,
     truncation: float = 0.0,
     replacement: Replacement = "zero",
+    max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
     study: Study | str | Path | None = None,
-    **options: Unpack[Options],
 ) -> pd.DataFrame:
     """Divide a metric among the heads by their Shapley values (Held and Yang 2023).
 
@@ -68,11 +67,11 @@ def shapley_values(
             that are removed later in the order count 0 (Ghorbani and Zou 2019). It saves variants and leaves at most
             that share out of the sum. 0, the default, truncates nothing and has no bias.
         replacement: What replaces the output of a masked head, as in `ablate`.
+        max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         n_resamples: Bootstrap resamples of the examples; 0 for no intervals.
         seed: Seed of the orders and of the resamples.
         study: Study or folder that keeps the table as `shapley-METRIC[-REPLACEMENT]`; if it has it, nothing is
             computed.
-        **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
 
     Returns:
         A table with a row per head: the value, `shapley[metric]`, and its 95 % interval over orders and examples.
@@ -85,7 +84,8 @@ def shapley_values(
     number("n_permutations", n_permutations, least=1, whole=True)
     number("truncation", truncation, least=0, below=1)
     handle = HeadModel.of(model, tokenizer)
-    sweep = Sweep(handle, corpus_of(corpus), the_metric(metric), replacement=replacement, seed=seed, **options)
+    what = handle, corpus_of(corpus), the_metric(metric)
+    sweep = Sweep(*what, replacement=replacement, max_tokens=max_tokens, seed=seed)
     game = Game(sweep, heads, n_resamples, seed)
     words = [sweep.metric.name, *([] if replacement == "zero" else [replacement_name(sweep.replacement)])]
     fields: dict[str, object] = {"method": "permutation", "permutations": n_permutations}

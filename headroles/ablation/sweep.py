@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headroles._distributed import track
-from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
+from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet
 from headroles.ablation.forward_cache import Filling, Others, Replay, bound
 from headroles.ablation.metrics import METRICS, Metric, Observation, Written
 from headroles.ablation.units import Replacement, code, known_replacement, needs_words, pattern_for, replacement_name
@@ -31,7 +31,8 @@ from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
-from headroles.tables.frame import is_whole
+from headroles.tables.arguments import number
+from headroles.tables.io import replacing
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +46,7 @@ class Options(TypedDict, total=False):
     """Options of `Sweep` that its numbers do not depend on."""
 
     max_tokens: int
-    heads_per_batch: int
     folder: str | Path | None
-
-
-class Run(NamedTuple):
-    """One piece of work: `measure` returns statistics, of which `shape` is the shape without the last axis."""
-
-    measure: Callable[[], Array]
-    shape: tuple[int, ...]
 
 
 class Sweep:
@@ -69,14 +62,14 @@ class Sweep:
         metric: The metric that reads the statistics.
         replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
             model for another example (`partners`).
-        max_tokens: Tokens in one forward pass, variants together.
-        heads_per_batch: Variants in one forward pass; fewer if a vocabulary has 2^16 tokens or more; halved, with a
-            warning, when memory runs out.
+        max_tokens: Tokens in one forward pass.
+        variants_at_once: Variants in one forward pass, which share its tokens; fewer if a vocabulary has 2^16 tokens or
+            more; halved, with a warning, when memory runs out.
         folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
         seed: Seed of the partners of "resample".
 
     Raises:
-        ValueError: If `max_tokens` or `heads_per_batch` is below 1, the replacement is unknown, or there is a folder
+        ValueError: If `max_tokens` is below 1, the replacement is unknown, or there is a folder
             and something changes the model's numbers that has no name, such as an open `mask_heads`.
     """
 
@@ -88,24 +81,21 @@ class Sweep:
         *,
         replacement: Replacement | Mapping[Head, Pattern] = "zero",
         max_tokens: int = 4096,
-        heads_per_batch: int = 8,
+        variants_at_once: int = 8,
         folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
-        if not is_whole(heads_per_batch, max_tokens, least=1):
-            raise ValueError(
-                f"max_tokens and heads_per_batch must be at least 1: got {max_tokens!r} and {heads_per_batch!r}"
-            )
+        number("max_tokens", max_tokens, least=1, whole=True)
         self.model, self.corpus, self.metric = model, corpus, metric
         self.replacement, self.seed = known_replacement(replacement), seed
-        self.heads_per_batch = 1 if model.alone else heads_per_batch
+        self.variants_at_once = 1 if model.alone else variants_at_once
         self.folder = None if folder is None else Path(folder)
-        self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
+        self.size = max(1, max_tokens // variants_at_once)  # tokens of a batch
         if isinstance(self.replacement, ByHead):
             self.replacement = masking.by_head(model.model, self.replacement.replacements)
         self.encoded = model.encode(corpus, words=needs_words(self.replacement))
         if vocabulary := self.encoded.vocabulary:
-            self.heads_per_batch = max(1, min(self.heads_per_batch, LOGITS // (vocabulary * self.size)))
+            self.variants_at_once = max(1, min(self.variants_at_once, LOGITS // (vocabulary * self.size)))
         self._check_words()
         if self.folder is not None:
             model.check_named()
@@ -215,9 +205,8 @@ class Sweep:
             axis = self.model.axis  # where batches are few, processes share their variants
             shares = -(-axis.count // len(batches))
             runs = {
-                f"{number}" if shares == 1 else f"{part}of{shares}-{number}": Run(
-                    partial(self._measure, self.observe, batch, variants, gates, (part, shares)),
-                    (1 + len(variants), len(batch.numbers)),
+                f"{number}" if shares == 1 else f"{part}of{shares}-{number}": partial(
+                    self._measure, self.observe, batch, variants, gates, (part, shares)
                 )
                 for number, batch in enumerate(batches)
                 for part in range(shares)
@@ -233,7 +222,7 @@ class Sweep:
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
             runs = {
-                f"gradient-{number}": Run(partial(self._gradient, self.observe, batch, gates), (len(batch.numbers),))
+                f"gradient-{number}": partial(self._gradient, self.observe, batch, gates)
                 for number, batch in enumerate(self.batches)
             }
             parts = self._spread(runs, key, "gradients of masks")
@@ -281,21 +270,22 @@ class Sweep:
             **fields,
         )
 
-    def _spread(self, runs: Mapping[str, Run], key: str, what: str) -> list[Array]:
+    def _spread(self, runs: Mapping[str, Callable[[], Array]], key: str, what: str) -> list[Array]:
         """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
         axis, items = self.model.axis, list(enumerate(runs.items()))
         share = items[axis.rank :: axis.count]
         paths = [None if self.folder is None else self.folder / f"{key}-{name}.npy" for _, (name, _) in share]
         kept = axis.agreed([path is not None and path.is_file() for path in paths])
         measured = []
-        for (number, (_, run)), path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
+        for (place, (_, measure)), path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
             if path is not None and is_kept:
-                statistics = read_batch(path, run.shape)
+                statistics = np.load(path, allow_pickle=False)
             else:
-                statistics = run.measure()
+                statistics = measure()
                 if path is not None:
-                    write_batch(path, statistics)
-            measured.append((number, statistics))
+                    with replacing(path) as draft, draft.open("wb") as file:
+                        np.save(file, statistics, allow_pickle=False)
+            measured.append((place, statistics))
         return [statistics for _, statistics in sorted(axis.gathered(axis.agreed(measured)))]
 
     def _measure(
@@ -320,7 +310,7 @@ class Sweep:
         for first in sorted(set(firsts))[part[0] :: part[1]]:
             rows = [row for row, start in enumerate(firsts) if start == first]
             while rows:
-                chunk = rows[: self.heads_per_batch]
+                chunk = rows[: self.variants_at_once]
                 try:
                     values = self._masked(observe, replay, gates[chunk], [variants[row] for row in chunk])
                 except (torch.OutOfMemoryError, MemoryError) as error:
@@ -331,10 +321,10 @@ class Sweep:
         return statistics
 
     def _halve(self, error: Exception) -> None:
-        if self.heads_per_batch == 1 or self.model.is_sharded:  # other processes wait in the same forward
+        if self.variants_at_once == 1 or self.model.is_sharded:  # other processes wait in the same forward
             raise error
-        self.heads_per_batch //= 2
-        log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
+        self.variants_at_once //= 2
+        log.warning("out of memory (%s): %d variants at a time from here on", error, self.variants_at_once)
 
     def _masked(self, observe: Observe, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
         """Return the statistics of some variants: [variant, example, statistic]."""

@@ -83,7 +83,7 @@ class Trials:
         self._measured(handle, self.held_out[:2])
 
     def _measured(self, handle: HeadModel, held_out: Corpus) -> ExampleStats:
-        return Sweep(handle, held_out, self.metric, heads_per_batch=1).run([])
+        return Sweep(handle, held_out, self.metric, variants_at_once=1).run([])
 
     def masked(self, what: tuple[object, ...], sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""

@@ -48,15 +48,6 @@ def test_parts_add_up_to_the_whole(monkeypatch):
     np.testing.assert_allclose(stats.resampled(stats.masked.values(), 30, 4), whole, rtol=1e-13)
 
 
-def test_an_example_that_was_not_run_counts_for_nothing():
-    stats = made(50)
-    values = np.array(stats.intact)
-    values[10:] = np.nan
-    found = stats.resampled([values], 30, 4)
-    expected = stats.take(np.arange(10)).resampled([stats.intact[:10]], 30, 4)
-    np.testing.assert_allclose(found, expected, rtol=1e-13)
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_resamples_of_all_examples():
     peaks = []

@@ -72,8 +72,8 @@ def test_variants_are_those_of_the_gated_model(name):
         expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         assert all(not torch.allclose(one, replay.output.logits, atol=1e-4) for one in expected[:-1])
         near(expected[-1], replay.output.logits)
-        heads_per_batch = replay.run(rows)[0].logits
-        near(heads_per_batch.reshape(expected.shape), expected)
+        together = replay.run(rows)[0].logits
+        near(together.reshape(expected.shape), expected)
         parts = zip(rows.split(3), expected.split(3), strict=True) if name in ("marian", "gpt2") else ()
         for some, one in parts:
             near(replay.run(some)[0].logits.reshape(one.shape), one)

@@ -529,13 +529,13 @@ def test_statistics_and_predictions_are_kept_and_read_again(tmp_path):
 @pytest.mark.slow
 def test_it_resumes_after_its_last_finished_batch(tmp_path):
     model, tokenizer, text = given("gpt2")
-    metric, options = Stopping(), {"precision": 1.5, "heads_per_batch": 1, "max_tokens": 10, "n_resamples": 0}
+    metric, options = Stopping(), {"precision": 1.5, "max_tokens": 80, "n_resamples": 0}
     metric.after = 6
     with pytest.raises(InterruptedError):
-        hr.ablate(model, tokenizer, text, metric=metric, folder=tmp_path, **options)
-    finished = files(tmp_path)
+        hr.ablate(model, tokenizer, text, metric=metric, study=tmp_path, **options)
+    finished = files(tmp_path / ".sweeps")
     assert finished
     metric.after = 10**9
-    table = hr.ablate(model, tokenizer, text, metric=metric, folder=tmp_path, **options)
-    assert finished.items() < files(tmp_path).items()
+    table = hr.ablate(model, tokenizer, text, metric=metric, study=tmp_path, **options)
+    assert finished.items() < files(tmp_path / ".sweeps").items()
     pd.testing.assert_frame_equal(table, hr.ablate(model, tokenizer, text, metric=metric, **options), check_exact=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.close import close
+from helpers.sweeps import swept
 
 import headroles as hr
 from headroles.ablation import forward_cache
@@ -90,10 +91,8 @@ def test_effects_by_means_are_those_of_a_plain_loop(case):
 
 
 def test_many_variants_at_once_are_those_one_by_one(case):
-    one, many = (
-        hr.ablate(case.model, case.tokenizer, case.corpus, heads_per_batch=size, n_resamples=0) for size in (1, 8)
-    )
-    close(one["ablation[loss]"], many["ablation[loss]"], size=losses(case.model, case.corpus))
+    one, many = (swept(case.model, case.tokenizer, case.corpus, variants_at_once=size) for size in (1, 8))
+    close(one, many, size=losses(case.model, case.corpus))
 
 
 def test_a_curve_is_that_of_a_plain_loop(case):
@@ -135,8 +134,5 @@ def test_what_a_layer_writes_is_repeated_for_each_variant(case):
 def test_a_layer_may_return_a_list():
     """GPT's layers do: a batch of several variants met the states of one."""
     case = Case(hr.tiny_model("openai-gpt"))
-    one, many = (
-        hr.ablate(case.model, case.tokenizer, case.corpus, heads_per_batch=size, n_resamples=0).iloc[:, 0]
-        for size in (1, 8)
-    )
+    one, many = (swept(case.model, case.tokenizer, case.corpus, variants_at_once=size) for size in (1, 8))
     close(one, many, size=10)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from headroles.ablation.example_stats import read_batch, write_batch
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -27,15 +25,9 @@ def table():
     return made
 
 
-def statistics():
-    return np.random.default_rng(0).random((3, 4, 2))
-
-
 def made(folder):
-    """A kept table and the kept statistics of a batch, each with what reads it."""
-    write_batch(folder / "batch.npy", statistics())
-    read = partial(read_batch, shape=statistics().shape[:-1])
-    return {save_table(table(), folder / "table.parquet"): load_table, folder / "batch.npy": read}
+    """A kept table with what reads it."""
+    return {save_table(table(), folder / "table.parquet"): load_table}
 
 
 def flips(count, seed=0):

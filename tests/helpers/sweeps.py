@@ -11,7 +11,11 @@ from helpers.objectives import alone, classifier, labelled
 from helpers.traces import _traces
 
 from headroles.ablation.effects import ablate
+from headroles.ablation.metrics import Loss
+from headroles.ablation.significance import effects
+from headroles.ablation.sweep import Sweep
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 
 
 def traces(model):
@@ -20,6 +24,12 @@ def traces(model):
 
 def ablated(name, **options):
     return ablate(*given(name), **{"n_resamples": 0, "max_tokens": ALL} | options)
+
+
+def swept(model, tokenizer, text, sets=None, metric=None, **options):
+    """The effect of each set of heads, by default of each head, by a sweep: [set]."""
+    runs = Sweep(HeadModel.of(model, tokenizer), text, metric or Loss(), **options)
+    return effects(runs.run(sets or singles(model)), n_resamples=0).columns[""]
 
 
 def attributes(model):

@@ -8,6 +8,7 @@ from helpers.ablations import terse
 from helpers.imposed import lettered, tiny
 from helpers.letters import corpus, tokenizer
 from helpers.messages import whole
+from helpers.sweeps import swept
 from sacrebleu import BLEU
 
 import headroles as hr
@@ -215,10 +216,10 @@ def test_an_intact_encoder_that_does_not_run_again_keeps_its_tokens():
     case, text = lettered("marian"), corpus(4)
     imposed = diagonal_of_cross(case)
     sets = {f"{kind}:{head}": [(kind, 0, head)] for kind in ("dec-self", "cross") for head in (0, 2)}
-    options = {"sets": sets, "n_resamples": 0}
     with hr.mask_heads(case.model, hr.head_mask(case.model, imposed), imposed):
         alone, together = (
-            hr.ablate(case.model, case.tokenizer, text, heads_per_batch=count, **options).iloc[:, 0] for count in (1, 8)
+            swept(case.model, case.tokenizer, text, [*map(frozenset, sets.values())], variants_at_once=count)
+            for count in (1, 8)
         )
         losses = {}
         for name, heads in {"intact": [], **sets}.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.flips import INDEX as SIX
-from helpers.flips import SIGNATURE, flipped, flips, made, noticed, statistics
+from helpers.flips import SIGNATURE, flipped, flips, made, noticed
 from helpers.flips import table as kept_table
 from helpers.messages import whole
 from helpers.tables import DETERMINISTIC, INDEX, NAMES, TAKEN, same, table
@@ -25,7 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headroles as hr
-from headroles.ablation.example_stats import read_batch
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import MARK, check_ours, load_table, notes, replacing, save_table
@@ -149,10 +147,9 @@ def test_no_flip_of_a_bit_passes_unnoticed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["table.parquet", "batch.npy"])
-def test_a_flip_in_the_digest_or_its_mark_is_noticed(name, tmp_path):
+def test_a_flip_in_the_digest_or_its_mark_is_noticed(tmp_path):
     """Without its mark a file is not taken for one of an earlier version."""
-    path, read = next((path, read) for path, read in made(tmp_path).items() if path.name == name)
+    ((path, read),) = made(tmp_path).items()
     content = path.read_bytes()
     start = content.rindex(MARK)
     for bit in range(8 * start, 8 * (start + len(MARK) + 64)):
@@ -191,16 +188,6 @@ def test_tables_of_earlier_versions_are_read(tmp_path):
     read = load_table(path)
     assert read.equals(bare)
     assert read.attrs == notes
-
-
-def test_statistics_of_earlier_versions_are_read(tmp_path):
-    path, content = tmp_path / "a.npy", io.BytesIO()
-    np.save(content, statistics())
-    path.write_bytes(content.getvalue())
-    np.testing.assert_array_equal(read_batch(path, (3, 4)), statistics())
-    path.write_bytes(content.getvalue() + b"more")
-    with pytest.raises(ValueError, match=r"a\.npy is damaged: there is more in it than an array; remove the file"):
-        read_batch(path, (3, 4))
 
 
 DTYPES = st.sampled_from(["float64", "float32", "int64", "bool", "str"])

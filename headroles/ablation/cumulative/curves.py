@@ -48,7 +48,6 @@ def ablation_curve(
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
-    folder: str | Path | None = None,
     study: Study | str | Path | None = None,
     kind: Kind | Literal["each"] | None = None,
 ) -> pd.DataFrame:
@@ -67,9 +66,9 @@ def ablation_curve(
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples, the same for all orders.
         seed: Seed of the resamples, and of the examples that "resample" draws.
-        folder: Where finished batches are kept; an interrupted run continues after them.
         study: Study or folder that keeps the table as `curves-METRIC[-KIND]`, and its areas as `areas-METRIC[-KIND]`;
-            if it has them, nothing is computed. Patterns are a last word of these names.
+            if it has them, nothing is computed. Patterns are a last word of these names. It keeps finished
+            batches too: an interrupted run continues after them.
         kind: Kind of the heads in the orders; only names the tables of the study.
 
     Returns:
@@ -95,7 +94,7 @@ def ablation_curve(
         return _with_values(table, masked, stats, n_resamples, seed)
 
     if study is None:
-        return curve(folder)
+        return curve(None)
     replaced, pattern = replacement_name(replacement), code(replacement)
     kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else []), *([replaced] if pattern else [])])
     written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
