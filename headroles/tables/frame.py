@@ -22,15 +22,18 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
+# Resamples are large, [heads, resamples] for each column, and pandas copies attrs at every step and writes them as
+# JSON. So this is a dict that is empty to pandas: it is handed on as it is, and `to_parquet` leaves it out. It notices
+# nothing that is done to a table. Therefore `resamples` compares: a column has resamples as long as it has the name
+# and the values for which they were drawn, in whatever rows are left. One that was renamed, changed or rounded has
+# none. `join` and `only` keep them, and `save_table` writes them.
 class Resamples(dict[str, object]):
     """Bootstrap resamples of a table's columns.
 
-    `draws[column]` is [heads, resamples], rows as in `index`. `measured[column]`, [heads], are the values of all
-    columns of the table that they were made for; without it a column is known by its name alone.
-
-    They are kept in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON. To both this is an
-    empty dict: it is never copied, and does not prevent `DataFrame.to_parquet`, which drops it (`save_table` keeps it).
-    So it does not notice that a column was renamed, assigned or changed: `resamples` compares the values.
+    Args:
+        index: Heads of the table that they were drawn for.
+        draws: Column -> its resamples, [heads, resamples].
+        measured: Column -> its values, [heads].
     """
 
     def __init__(
@@ -48,40 +51,6 @@ class Resamples(dict[str, object]):
         if (places < 0).any():
             raise KeyError(f"no resamples of {column!r} for head {':'.join(map(str, list(index)[places.argmin()]))}")
         return self.draws[column][places]
-
-    def of_columns(self, table: pd.DataFrame) -> Resamples | None:
-        """Return the resamples of a table's columns, each by its values under any name; None if there are none left."""
-        if list(table.index.names) != LEVELS or not table.columns.is_unique:
-            return None
-        index = rows(table)
-        places = self.index.get_indexer(index)
-        if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
-            return None
-        named = {str(name): self._name(str(name), table[name], places) for name in table}
-        sources = {name: source for name, source in named.items() if source is not None}
-        if all(name == source for name, source in sources.items()) and sources.keys() >= self.draws.keys():
-            return self
-        draws = {name: self.draws[source][places] for name, source in sources.items()}
-        return Resamples(index, draws, _floats(table)) if draws else None
-
-    def _name(self, name: str, column: pd.Series[float], places: npt.NDArray[np.int64]) -> str | None:
-        """The name under which the resamples of a column are kept; None if there are none, or it is ambiguous."""
-        if (name in self.draws or name in self.measured) and self._is_of(name, column, places):
-            return name if name in self.draws else None
-        if column.nunique() < 2:  # which may be that of any column
-            return None
-        others = [other for other in self.draws if other in self.measured and self._is_of(other, column, places)]
-        alike = all(np.array_equal(self.draws[other], self.draws[others[0]], equal_nan=True) for other in others)
-        return others[0] if others and alike else None
-
-    def _is_of(self, name: str, column: pd.Series[float], places: npt.NDArray[np.int64]) -> bool:
-        """Whether a column has the values that belong to the resamples of this name, in its own precision."""
-        if name not in self.measured:
-            return True
-        if not pd.api.types.is_float_dtype(column) or not isinstance(column.dtype, np.dtype):
-            return False
-        kept = self.measured[name][places].astype(column.dtype)
-        return np.array_equal(kept, column.to_numpy(), equal_nan=True)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
         return self
@@ -188,13 +157,25 @@ def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def resamples(table: pd.DataFrame) -> Resamples | None:
-    """Return the bootstrap resamples of a table's columns, or None if it has none.
+    """Return the bootstrap resamples of the columns that are as they were measured; None if there are none."""
+    kept = table.attrs.get("resamples")
+    if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
+        return None
+    places = kept.index.get_indexer(rows(table))
+    if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
+        return None
+    draws = {
+        name: values
+        for name, values in kept.draws.items()
+        if name in table and _is_same(table[name], kept.measured[name][places])
+    }
+    if len(draws) == len(kept.draws):
+        return kept
+    return Resamples(kept.index, draws, kept.measured) if draws else None
 
-    They go with the values of a column. A column that was renamed or assigned keeps its own, one that was changed has
-    none; the table has none if its heads have other kinds or numbers than those that were measured.
-    """
-    draws = table.attrs.get("resamples")
-    return draws.of_columns(table) if isinstance(draws, Resamples) else None
+
+def _is_same(column: pd.Series[float], measured: npt.NDArray[np.floating]) -> bool:
+    return column.dtype == measured.dtype and np.array_equal(column, measured, equal_nan=True)
 
 
 def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> npt.NDArray[np.floating] | None:
@@ -211,12 +192,7 @@ def keep_resamples(table: pd.DataFrame, drawn: Resamples) -> None:
     index = rows(table)
     draws = {name: drawn.of(name, index) for name in drawn.draws if name in table}
     if draws:
-        table.attrs["resamples"] = Resamples(index, draws, _floats(table))
-
-
-def _floats(table: pd.DataFrame) -> dict[str, npt.NDArray[np.floating]]:
-    """The columns of floats."""
-    return {str(name): table[name].to_numpy() for name in table if pd.api.types.is_float_dtype(table[name])}
+        table.attrs["resamples"] = Resamples(index, draws, {name: table[name].to_numpy() for name in draws})
 
 
 def rows(table: pd.DataFrame) -> pd.MultiIndex:

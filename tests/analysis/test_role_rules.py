@@ -309,3 +309,12 @@ print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told)), pag
     assert not {"torch", "transformers", "stanza", "captum"} & set(modules)
     assert (names, held) == (["heads", "roles"], 3)
     assert size > 10_000
+
+
+def test_a_column_that_was_assigned_has_no_stability():
+    values = {"rarity": np.linspace(0.9, 0.1, 6), "confidence": np.full(6, 0.1)}
+    draws = {name: np.repeat(column[:, None], 8, 1) for name, column in values.items()}
+    made = frame.table(values, frame.index({("enc-self", 0): 6}), "by:hand", draws=draws)
+    assert roles(made)["rare.stability"].notna().all()
+    made["rarity"] = made["confidence"]
+    assert roles(made)["rare.stability"].isna().all()

@@ -70,68 +70,6 @@ def test_a_role_of_one_head_has_no_standard_error():
         assert np.isnan(contrasts(np.eye(12, dtype=bool), values, members)[1]).all()
 
 
-# --- resamples of another column --------------------------------------------------------------------------------------
-
-INDEX = frame.index({("enc-self", 0): 3, ("enc-self", 1): 3})
-VALUES = {"a": np.array([0.9, 0.1, 0.2, 0.3, 0.8, 0.7]), "b": np.array([0.2, 0.8, 0.6, 0.1, 0.05, 0.4])}
-DRAWS = {name: column[:, None] + np.linspace(-0.01, 0.01, 8) for name, column in VALUES.items()}
-
-
-def _measured():
-    return frame.table(VALUES, INDEX, "by:hand", draws=DRAWS)
-
-
-def _assigned(table):
-    table["a"] = table["b"]
-    return table
-
-
-def _renamed_kind(table):
-    return table.rename(index={"enc-self": "dec-self"}, level="kind")
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda table: table.rename(columns={"a": "c"}), {"c": "a", "b": "b"}),
-        (lambda table: table.rename(columns={"a": "b", "b": "a"}), {"a": "b", "b": "a"}),
-        (_assigned, {"a": "b", "b": "b"}),
-        (lambda table: table.assign(a=table["b"], b=table["a"]), {"a": "b", "b": "a"}),
-        (lambda table: table.assign(a=table["a"] * 2), {"b": "b"}),
-        (lambda table: table.set_axis(["x", "a"], axis=1).sort_values("a"), {"x": "a", "a": "b"}),
-        (_renamed_kind, {}),
-        (lambda table: table.set_axis(INDEX[::-1]), {}),
-        (lambda table: table.iloc[:0], {"a": "a", "b": "b"}),
-    ],
-)
-def test_resamples_go_with_the_values_of_a_column_or_are_dropped(tmp_path, change, expected):
-    changed = change(_measured())
-    loaded = hr.load_table(hr.save_table(changed, tmp_path / "table.parquet"))
-    for table in (changed, loaded, frame.join(changed), frame.only(changed, list(changed))):
-        drawn = frame.resamples(table)
-        draws = {} if drawn is None else drawn.draws
-        assert draws.keys() == expected.keys()
-        for name in draws:
-            places = INDEX.get_indexer(table.index)
-            np.testing.assert_array_equal(drawn.of(name, frame.rows(table)), DRAWS[expected[name]][places])
-
-
-def test_the_stability_of_a_role_is_that_of_the_column_it_is_assigned_by():
-    draws = {"rarity": np.full((6, 8), 0.9), "confidence": np.full((6, 8), 0.1)}
-    columns = {"rarity": VALUES["a"], "confidence": VALUES["b"]}
-    table = frame.table(columns, INDEX, "by:hand", draws=draws)
-    table["rarity"] = table["confidence"]
-    assert (hr.roles(table)["rare.stability"] == 0).all()
-    table["rarity"] = np.linspace(0, 1, 6)
-    assert hr.roles(table)["rare.stability"].isna().all()
-
-
-def test_a_head_that_was_not_measured_has_no_resamples():
-    other = frame.index({("dec-self", 0): 1})
-    with pytest.raises(KeyError, match="no resamples of 'a' for head dec-self:0:0"):
-        frame.resamples(_measured()).of("a", other)
-
-
 # --- tests of skewed means --------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,6 @@ def test_a_column_without_a_signature(signed):
         lambda made: made.drop(columns="b"),
         lambda made: made.assign(c=1.0),
         lambda made: made.copy(),
-        lambda made: made.astype("float32"),
         lambda made: made.xs("enc-self", level="kind", drop_level=False),
         copy.copy,
         copy.deepcopy,
@@ -77,7 +76,7 @@ def test_provenance_stays_with_a_table_and_resamples_are_never_copied(change):
     made = table("a", "b", draws=["a"])
     changed = change(made)
     assert frame.provenance(changed, "a") == "score:a|seed:0"
-    assert frame.resamples(changed) is frame.resamples(made)
+    assert frame.resamples(changed).draws["a"] is made.attrs["resamples"].draws["a"]
     rows = frame.rows(changed)
     expected = made.attrs["resamples"].draws["a"][made.index.get_indexer(changed.index)]
     np.testing.assert_array_equal(frame.resamples(changed).of("a", rows), expected)
@@ -162,3 +161,53 @@ def test_columns_of_one_name_are_not_joined():
     message = "these columns are in more than one table: a, c; rename or drop one of each"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a", "b", "c"), table("c", "a", "d"))
+
+
+# --- resamples of the columns that were measured ----------------------------------------------------------------------
+
+SIX = frame.index({("enc-self", 0): 3, ("enc-self", 1): 3})
+VALUES = {"a": np.array([0.9, 0.1, 0.2, 0.3, 0.8, 0.7]), "b": np.array([0.2, 0.8, 0.6, 0.1, 0.05, 0.4])}
+DRAWS = {name: column[:, None] + np.linspace(-0.01, 0.01, 8) for name, column in VALUES.items()}
+
+
+def measured():
+    return frame.table(VALUES, SIX, "by:hand", draws=DRAWS)
+
+
+def assigned(made):
+    made["a"] = made["b"]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda made: made, {"a", "b"}),
+        (lambda made: made.sort_values("a").iloc[1:4], {"a", "b"}),
+        (lambda made: made[["b"]], {"b"}),
+        (lambda made: made.rename(columns={"a": "c"}), {"b"}),
+        (lambda made: made.rename(columns={"a": "b", "b": "a"}), set()),
+        (assigned, {"b"}),
+        (lambda made: made.assign(a=made["a"] * 2), {"b"}),
+        (lambda made: made.assign(a="text"), {"b"}),
+        (lambda made: made.astype("float32"), set()),
+        (lambda made: made.rename(index={"enc-self": "dec-self"}, level="kind"), set()),
+        (lambda made: made.set_axis(SIX[::-1]), set()),
+        (lambda made: made.iloc[:0], {"a", "b"}),
+    ],
+)
+def test_resamples_are_of_columns_that_are_as_they_were_measured(tmp_path, change, expected):
+    changed = change(measured())
+    loaded = load_table(save_table(changed, tmp_path / "table.parquet"))
+    for made in (changed, loaded, frame.join(changed), frame.only(changed, list(changed))):
+        drawn = frame.resamples(made)
+        assert (set() if drawn is None else {*drawn.draws}) == expected
+        for name in expected:
+            places = SIX.get_indexer(made.index)
+            np.testing.assert_array_equal(drawn.of(name, frame.rows(made)), DRAWS[name][places])
+
+
+def test_a_head_that_was_not_measured_has_no_resamples():
+    other = frame.index({("dec-self", 0): 1})
+    with pytest.raises(KeyError, match="no resamples of 'a' for head dec-self:0:0"):
+        frame.resamples(measured()).of("a", other)
