@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shlex
 import tempfile
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 import pandas as pd
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock
 
-from headroles._restoration import Changes, block
 from headroles.tables.columns import table_of, without_ends
-from headroles.tables.frame import fields, join, listed, only, sign
+from headroles.tables.frame import fields, join, listed, only, shown
 from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
 
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
 LOCK = ".lock"  # held by the process and thread that writes into the folder
-MAKING = ".making-"  # begins the name of a file that is locked while a table is computed; what it is made from follows
 log = logging.getLogger(__name__)
 
 
@@ -39,18 +34,16 @@ class Study:
         overwrite: Whether tables of another model or corpus may be replaced.
 
     Raises:
-        NotADirectoryError: If `folder` is a file, or a link to nothing.
+        NotADirectoryError: If `folder` is a file.
     """
 
     def __init__(self, folder: str | Path, *, work: str | Path | None = None, overwrite: bool = False) -> None:
         self.folder = expanded(folder)
-        self._warned: dict[str, str] = {}  # outdated tables of the last warning
         self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
         self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
         if os.path.lexists(self.folder) and not self.folder.is_dir():
-            what = "a file" if self.folder.exists() else "a link to nothing"
-            raise NotADirectoryError(f"{self.folder} is {what}; a study is a folder of tables")
+            raise NotADirectoryError(f"study must be a folder of tables, got the file {self.folder}")
 
     def keep(
         self, name: str, recipe: str, compute: Callable[[], pd.DataFrame], *, joined: Collection[str] = ()
@@ -79,8 +72,7 @@ class Study:
             return stored
         if not self.claim(name, recipe) and stored is not None and not joined:
             log.warning("%s was made with other options: computed again", self.path(name))
-        with _announced(self.folder, name, recipe):
-            table = compute()
+        table = compute()
         table.attrs["recipe"] = recipe
         return self.save(name, table, joined=joined)
 
@@ -100,7 +92,8 @@ class Study:
             FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
         """  # noqa: DOC502
         recipe = _origin(table.attrs.get("recipe"), table.attrs.get("signatures"))
-        with _locked(self.folder):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / LOCK):
             outdated = self.claim(name, recipe)
             if joined and name not in outdated and (stored := self._stored(name)) is not None:
                 table = self._joined(name, stored, table, joined)
@@ -115,6 +108,10 @@ class Study:
         except ValueError as error:
             raise ValueError(f"{error}; remove the file to compute it again") from error
 
+    # Scores are added to a table one after the other, each by a call of its own. Columns of other scores stay; those of
+    # the same score are replaced, also where the new call has fewer of them, so that no interval stays beside another
+    # estimate. The table keeps the cache keys of all calls that made what it has. A key that differs in more than the
+    # choice of columns (`joined`), and may have made a column that is replaced, is forgotten: its call computes again.
     def _joined(self, name: str, stored: pd.DataFrame, table: pd.DataFrame, joined: Collection[str]) -> pd.DataFrame:
         """Join the columns of a table and the stored ones of other scores."""
         recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
@@ -131,8 +128,8 @@ class Study:
         if unlike and others:
             log.warning("%s: columns made with other options stay beside: %s", self.path(name), listed(others))
         if unlike and len(others) < len(stored.columns):
-            again = [column for column in map(str, stored) if column not in others]
-            log.warning("%s: made with other options, computed again: %s", self.path(name), listed(again))
+            replaced = [column for column in map(str, stored) if column not in others]
+            log.warning("%s: made with other options, computed again: %s", self.path(name), listed(replaced))
             unlike = []  # they may have made columns that are replaced
         table = join(only(stored, others), table) if others else table
         if recipe:
@@ -144,6 +141,10 @@ class Study:
         kept = notes(self.path(name)) if self.has(name) else None
         return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
 
+    # A study is of one model: a table of other weights is refused, before the work is done and again when it is saved.
+    # Its tables may be of several corpora, but a table does not silently become one of another corpus. What a table is
+    # made from is in its cache key, or without one in the provenance of its columns. `overwrite` makes room: once the
+    # new table is saved, all tables of the other model go, or those that were derived from the other corpus.
     def claim(self, name: str, recipe: str) -> dict[str, str]:
         """Check, before the work is done, that the table `name` may be made from `recipe`.
 
@@ -159,23 +160,41 @@ class Study:
         the stored table is of another corpus.
         """
         self.check_writable()
-        origins = self._announcements() | self._made_from()
-        shares_model = table_of(name).one_model
+        origins, shares_model = self._made_from(), table_of(name).one_model
         same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
         if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
             outdated = origins if shares_model else {table: origins[table] for table in others}
-            return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
+            self._check_overwrite("model", _model(recipe), _model(origins[others[0]]), others, outdated)
+            return outdated
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
             derived = [table for table, text in origins.items() if table_of(table).derived and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
-            return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
+            self._check_overwrite("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
+            return outdated
         return {}
+
+    def _check_overwrite(
+        self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
+    ) -> None:
+        """Raise FileExistsError unless outdated tables may be removed."""
+        if self.overwrite:
+            return
+        texts = notes_in(self.folder)[others[0]]["signatures"] or {}
+        name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
+        old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
+        raise FileExistsError(
+            f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "
+            f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
+            f"which removes {', '.join(outdated)}"
+        )
 
     def remove(self, outdated: dict[str, str]) -> None:
         """Remove the tables that `claim` returned, unless they have been replaced since."""
         origins = self._made_from() if outdated else {}
-        for name in (name for name, text in outdated.items() if origins.get(name) == text):
+        if removed := [name for name, text in outdated.items() if origins.get(name) == text]:
+            log.warning("%s: removed, made from another model or corpus: %s", self.folder, ", ".join(removed))
+        for name in removed:
             self.path(name).unlink(missing_ok=True)
 
     def check_writable(self) -> None:
@@ -228,8 +247,6 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Show the tables of the study, their sizes and corpora in a notebook."""
-        from headroles.tables.frame import shown
-
         rows = []
         for name, stored in notes_in(self.folder).items():
             signatures = stored["signatures"] or {}
@@ -241,40 +258,6 @@ class Study:
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
         return {name: _origin(notes["recipe"], notes["signatures"]) for name, notes in notes_in(self.folder).items()}
-
-    def _announcements(self) -> dict[str, str]:
-        """Return the tables that other processes are making, and what from."""
-        made = {}
-        for place in self.folder.glob(f"{MAKING}*"):
-            try:
-                with FileLock(place, blocking=False):
-                    place.unlink()  # of a killed run
-            except Timeout:
-                text = unquote(place.name.removeprefix(MAKING))
-                made[dict(fields(text))["table"]] = text
-            except FileNotFoundError:  # finished just now
-                continue
-        return made
-
-    def _refuse(
-        self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
-    ) -> dict[str, str]:
-        """Return the outdated tables; raise FileExistsError unless overwriting is allowed."""
-        if not self.overwrite:
-            known = notes_in(self.folder).get(others[0])
-            texts = known["signatures"] if known is not None else None
-            name = dict(fields(next(iter((texts or {}).values()), ""))).get(what, f"one {what}")
-            name = name if known is not None else "another process is at work on it"
-            old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
-            raise FileExistsError(
-                f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "
-                f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
-                f"which removes {', '.join(outdated)}"
-            )
-        if self._warned != outdated:  # `save` claims again what `keep` has claimed
-            log.warning("%s: replacing and removing tables of another %s: %s", self.folder, what, ", ".join(outdated))
-        self._warned = outdated
-        return outdated
 
 
 def kept(
@@ -315,48 +298,6 @@ def study_at(place: Study | str | Path | None) -> Study:
 def _recipes(table: pd.DataFrame) -> list[str]:
     """Return the cache keys that made the columns of a table."""
     return list(filter(None, (table.attrs.get("recipe") or "").split(ALSO)))
-
-
-@block
-def _locked(changes: Changes, folder: Path) -> None:
-    """Keep other processes and threads from writing into a folder within the block."""
-    lock = FileLock(folder / LOCK)
-    changes.add(partial(_release, lock))
-    _acquire(lock, folder)
-
-
-@block
-def _announced(changes: Changes, folder: Path, name: str, recipe: str) -> None:
-    """Show within the block what `name` is being made from: others are refused before their work, not after it."""
-    parts = {key: value for key, value in fields(recipe) if key in ("weights", "before", "text", "trained_on")}
-    if not folder.exists():
-        changes.add(partial(_remove_empty, folder))
-    lock = FileLock(folder / f"{MAKING}{quote(sign(table=name, **parts), safe='')}")
-    changes.add(partial(_release, lock))
-    with contextlib.suppress(Timeout):  # where another process makes the same
-        _acquire(lock, folder, blocking=False)
-
-
-def _acquire(lock: BaseFileLock, folder: Path, *, blocking: bool = True) -> None:
-    """Make a folder and take a lock in it, also where another writer removes the empty folder in between."""
-    for _ in range(100):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=blocking)
-            return
-    raise OSError(f"cannot write into study folder {folder}: it is removed again and again; name another")
-
-
-def _release(lock: BaseFileLock) -> None:
-    if lock.is_locked:
-        with contextlib.suppress(OSError):
-            Path(lock.lock_file).unlink()  # those who wait for it make a new one
-        lock.release()
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # the table was made, or others write here
-        folder.rmdir()
 
 
 def _origin(recipe: str | None, signatures: dict[str, str] | None) -> str:
