@@ -25,7 +25,7 @@ from headroles.models.tokens.bilingual import TARGET
 from headroles.models.tokens.vocabulary import check_belongs, remember
 from headroles.models.weights import gguf_files, missing
 from headroles.models.weights.at_hand import Bundled, at_hand
-from headroles.tables.io import beside, check_no_file, expanded, forget_drafts
+from headroles.tables.io import beside, expanded
 
 CARD = "README.md"
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
@@ -106,7 +106,8 @@ def alone(
 ) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     name, called = at_hand(name)
-    check_no_file(name)
+    if Path(name).is_file() and Path(name).suffix != ".gguf":
+        raise OSError(f"model must be a folder or a hub id, got the file {str(name)!r}; try the folder of the model")
     name, options = gguf_files.located(name, options)
     with _loading(name):
         config = _config(name, options)
@@ -332,7 +333,6 @@ def save(
                 (draft / name).replace(place / name)
         for file in _stale(place, names) if overwrite else ():
             file.unlink()
-        forget_drafts(place.absolute())
     except FileExistsError:
         raise
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare

@@ -115,7 +115,7 @@ def test_relations_read_alike_whatever_is_better(tmp_path):
 
 
 def test_a_file_is_no_model(text):
-    message = f"could not load {str(text)!r}: got a file; expected a folder or a hub id; try the folder of the model"
+    message = f"model must be a folder or a hub id, got the file {str(text)!r}; try the folder of the model"
     assert run("score", text, text) == line(message)
 
 
