@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
@@ -29,7 +31,7 @@ from headroles.training.hf_trainer import TrainOptions
 class Trials:
     """Trials of one study: models that are pruned and trained on `corpus`, each run once and kept in `.trials`.
 
-    `key` has all that trials depend on, `signature` the provenance of the last evaluation.
+    `key` has all that selection and training depend on, `signature` the provenance of the last evaluation.
     """
 
     def __init__(
@@ -72,11 +74,8 @@ class Trials:
 
     def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
         """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones."""
-
-        def measure() -> ExampleStats:
-            return self._measured(HeadModel(compute(), self.handle.tokenizer), self.held_out)
-
-        return self._kept(what, measure).intact
+        tokenizer = self.handle.tokenizer
+        return self._kept(what, lambda: self._measured(HeadModel(compute(), tokenizer), self.held_out)).intact
 
     def check(self, handle: HeadModel) -> None:
         """Measure two examples: what cannot be measured fails now rather than after training."""
@@ -89,18 +88,17 @@ class Trials:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
-
-        def measure() -> ExampleStats:
-            what = self.handle, self.held_out, self.metric
-            return Sweep(*what).run(variants)
-
-        stats = self._kept((*what, [sorted(heads) for heads in variants]), measure)
+        sweep = partial(Sweep, self.handle, self.held_out, self.metric)
+        stats = self._kept((*what, [sorted(heads) for heads in variants]), lambda: sweep().run(variants))
         return [stats.masked[heads] if heads else stats.intact for heads in masked]
 
-    def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
+    def keep(self, what: tuple[object, ...], compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Return the table of a trial, computed once and kept."""
         key = f"{frame.holding(recipe=self._recipe)}|{frame.sign(what=what)}"
-        table = Study(self.folder).keep(self.place(*what).name, key, lambda: compute().table())
-        stats = ExampleStats.of(table, self.metric)
+        return Study(self.folder).keep(self.place(*what).name, key, compute)
+
+    def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
+        stats = ExampleStats.of(self.keep(what, lambda: compute().table()), self.metric)
         self.signature = stats.signature
         return stats.take(np.argsort(stats.numbers))
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
-from headroles.pruning.selection import Strategy, check_sizes, counted, prune, strategy_of
+from headroles.pruning.selection import Strategy, counted, prune, strategy_of
 from headroles.tables import frame
 from headroles.tables.arguments import several
 from headroles.tables.frame import Kind, signed
@@ -86,7 +87,6 @@ def compare_pruning(
     Raises:
         ValueError: If two strategies have the same name, or `prune` does not accept an argument.
     """
-    check_sizes(keep)
     chosen = [strategy_of(strategy) for strategy in several(strategies)]
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -103,7 +103,7 @@ def compare_pruning(
     trials.claim("compare-pruning")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)
-    counts = sorted({counted(number, size) for number in keep}, reverse=True)
+    counts = sorted({counted(number, size) for number in several(keep)}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         runs += work.seed(chosen, counts, seed)
@@ -156,32 +156,21 @@ class _Work:
 
     def pruned(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
         """Return the pruned heads, selected once and kept."""
-        kept = Study(self.trials.folder)
-        named = str(strategy), code_of(strategy)
-        what = (*named, seed) if isinstance(strategy, Ranking) else (*named, count, seed)
-        place = self.trials.place("choice", *what)
-        key = f"{frame.holding(recipe=self.trials.key)}|{frame.sign(what=what)}"
+        what = "choice", str(strategy), code_of(strategy), seed
         if isinstance(strategy, Ranking):
-            table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
+            table = self.trials.keep(what, lambda: self._ranked(strategy, seed))
             ranked = table["order"].dropna().sort_values().index
             return [(kind, layer, head) for kind, layer, head in ranked[: len(ranked) - count]]
 
-        def learnt() -> pd.DataFrame:
-            plain = self.tune.copy()
-            plain.pop("label_smoothing_factor", None)
-            plain.pop("seed", None)  # gates of each seed are others
-            return prune(
-                *self.trials.copy(),
-                strategy,
-                keep=count,
-                kinds=self.trials.kinds,
-                remove=False,
-                tune=plain,
-                seed=seed,
-                study=place,
-            )
+        place, plain = self.trials.place(*what, count), self.tune.copy()
+        plain.pop("label_smoothing_factor", None)
+        plain.pop("seed", None)  # gates of each seed are others
+        options: dict[str, Any] = {"keep": count, "kinds": self.trials.kinds, "tune": plain, "seed": seed}
 
-        survival = kept.keep(place.name, key, learnt).iloc[:, 0]
+        def learned() -> pd.DataFrame:
+            return prune(*self.trials.copy(), strategy, remove=False, study=place, **options)
+
+        survival = self.trials.keep((*what, count), learned).iloc[:, 0]
         shutil.rmtree(place, ignore_errors=True)
         return [(kind, int(layer), int(head)) for kind, layer, head in survival.index[survival == 0]]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from headroles.models.weights.memory import sharing
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
+from headroles.tables.arguments import number
 from headroles.tables.study import Study, study_at
 
 
@@ -71,40 +71,38 @@ def efficiency(
 
     Raises:
         ValueError: If a share, `length` or `repeats` is out of range, or the ranking is too short.
-    """
-    if repeats < 2 or length < 1 or not all(0 <= share < 1 for share in shares):
-        raise ValueError(
-            f"expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got shares={shares}, "
-            f"length={length}, repeats={repeats}"
-        )
+    """  # noqa: DOC502
+    number("repeats", repeats, least=2, whole=True)
+    number("length", length, least=1, whole=True)
+    for share in shares:
+        number("a share", share, below=1)
     handle = HeadModel(model)
     if study is not None:
         kept = study_at(study)
         kept.claim("efficiency", frame.sign(weights=handle.weights))
-    rows, ranked = [], _random(model, handle, seed) if order is None else handle.named_heads(order)
+    if order is None:
+        order = Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]
+    rows, ranked = [], handle.named_heads(order)
     variants = [*_variants(handle, ranked, shares, groups)]
     with handle.evaluating():
         for batch in batches:
             inputs = _inputs(handle.model, batch, length)
-            whole = _Forward(handle, inputs)
-            base = _flops(whole)
+            intact = _Forward(handle, inputs)
+            base = _flops(intact)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 variant = make()
                 forward = _Forward(variant, inputs, handle.head_mask(ranked[:count]) if way == "gates" else None)
                 row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(variant.model)
                 flops = _flops(forward)
-                rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
+                rows.append(
+                    row | {"flops": flops} | _timed(forward, intact, batch, repeats) | {"allowed": base / flops}
+                )
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
     table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
     if study is not None:
         kept.save("efficiency", table)
     return table
-
-
-def _random(model: PreTrainedModel, handle: HeadModel, seed: int) -> list[Head]:
-    """Rank heads at random, layers in turn."""
-    return Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]
 
 
 def _variants(
@@ -115,13 +113,10 @@ def _variants(
     for share in shares:
         count = round(share * size)
         if count > len(order):
-            raise ValueError(f"the ranking is too short: got {len(order)} heads; expected at least {count}")
+            raise ValueError(f"order must have at least {count} heads for a share of {share:g}, got {len(order)}")
         yield share, count, "gates", lambda: handle
-        yield share, count, "cut", partial(_removed, handle, order[:count], groups)
-
-
-def _removed(handle: HeadModel, heads: Sequence[Head], groups: Groups) -> HeadModel:
-    return HeadModel(remove_heads(sharing(handle.model), heads, groups=groups))
+        removed = order[:count]
+        yield share, count, "cut", lambda: HeadModel(remove_heads(sharing(handle.model), removed, groups=groups))  # noqa: B023 - called here
 
 
 class _Forward:
@@ -152,11 +147,11 @@ class _Forward:
             torch.cuda.synchronize()
 
 
-def _timed(forward: _Forward, whole: _Forward, batch: int, repeats: int) -> dict[str, float]:
-    forward.seconds(), whole.seconds()  # to warm up
-    turns = [(forward, whole), (whole, forward)]  # alternately: the second one finds warmer caches
-    times = [{run: run.seconds() for run in turns[turn % 2]} for turn in range(repeats)]
-    pairs = np.array([(seconds[forward], seconds[whole]) for seconds in times])  # [repeat, 2]
+def _timed(forward: _Forward, intact: _Forward, batch: int, repeats: int) -> dict[str, float]:
+    forward.seconds(), intact.seconds()  # to warm up
+    orders = [(forward, intact), (intact, forward)]  # alternately: the second one finds warmer caches
+    times = [{run: run.seconds() for run in orders[repeat % 2]} for repeat in range(repeats)]
+    pairs = np.array([(seconds[forward], seconds[intact]) for seconds in times])  # [repeat, 2]
     speed, ratios = batch / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])
     half = stats.t.isf(0.025, repeats - 1) * ratios.std(ddof=1) / np.sqrt(repeats)
     row = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -30,12 +30,12 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import gate_index
 from headroles.models.masking import Head, mask_heads
 from headroles.tables import frame
+from headroles.tables.arguments import number, one_of
 from headroles.tables.study import Study, study_at
 from headroles.training.adapters import GATES
 from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
-NAME = GATES
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
@@ -69,7 +69,7 @@ class HardConcrete:
 class Gates(nn.Module, ABC):
     """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
 
-    After `share` each gate is that of all heads that share a key-value head with a head of `learnt`.
+    After `tie` each gate is that of all heads that share a key-value head with a head of `learnt`.
 
     `horizon` is the number of training forwards in which the schedule of the gates ends, `step` counts them. After a
     training `records` has pairs of a step and P(gate != 0) of each gate.
@@ -96,32 +96,41 @@ class Gates(nn.Module, ABC):
 
     def now(self) -> Tensor:
         """Return the gates of all heads, [heads]: the draw of a training step, otherwise zeros and ones."""
-        return self.drawn if self.training and self.drawn is not None else self.of_all(self.final())
+        return self.drawn if self.training and self.drawn is not None else self.for_heads(self.final())
 
     def draw(self) -> None:
         """Draw the gates of a training step."""
-        self.drawn = self.of_all(self.sample())
+        self.drawn = self.for_heads(self.sample())
         self.step += 1
 
-    def of_all(self, learnt: Tensor) -> Tensor:
-        """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
+    def for_heads(self, learnt: Tensor) -> Tensor:
+        """Expand values of the gates, [learnt], to all heads, [heads]: one where there is no gate."""
         return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt[self.numbers])
 
-    def share(self, groups: Mapping[Head, Iterable[Head]]) -> None:
-        """Give all heads of a group, by a head of `learnt`, the same gate."""
+    def tie(self, groups: Mapping[Head, Iterable[Head]]) -> None:
+        """Give all heads of the group of each head of `learnt` its gate."""
         pairs = [(self.gated.get_loc(head), gate) for gate, first in enumerate(self.learnt) for head in groups[first]]
         self.places, self.numbers = torch.tensor(pairs, device=self.places.device).reshape(-1, 2).T
 
     def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
         """Return the final gates of the heads `index` as the column `label`, and P(gate != 0) as `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
-        of_all = {name: self.of_all(part).tolist() for name, part in columns.items()}
-        return frame.table(of_all, self.gated, provenance).loc[index]
+        expanded = {name: self.for_heads(part).tolist() for name, part in columns.items()}
+        return frame.table(expanded, self.gated, provenance).loc[index]
+
+    def history(self) -> pd.DataFrame:
+        """Return the records as a table: a row for each gate and step."""
+        rows = [
+            (*head, step, chance)
+            for step, chances in self.records
+            for head, chance in zip(self.learnt, chances, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
         if not self.horizon:
-            raise ValueError("gates.horizon is not set: give the number of training forwards of the schedule")
+            raise ValueError("gates.horizon must be the number of training forwards of the schedule, got 0")
         return min(1.0, float(self.step) / self.horizon)
 
     @abstractmethod
@@ -144,6 +153,12 @@ class Gates(nn.Module, ABC):
 class _HardConcreteGates(Gates):
     """Hard Concrete gates with a penalty, which follows a target number of heads if there is one."""
 
+    # How does a penalty lead to a number of heads? A controller sets its strength at every step. `excess` is the error:
+    # the expected share of open gates above the target, which falls linearly from all heads to `keep` in the first RAMP
+    # of the training. The strength is the error itself and its sum over the steps so far, times GAIN (`pressure`): it
+    # grows while too many gates are open, and falls once too few are. In the rest of the training `alpha` moves
+    # log alpha away from the threshold between kept and pruned heads, so that most gates are decided at its end.
+
     pressure: Tensor
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
@@ -155,7 +170,7 @@ class _HardConcreteGates(Gates):
     def sample(self) -> Tensor:
         """Draw Hard Concrete gates; with a target, first adapt the penalty strength (PI controller)."""
         if self.keep is not None:
-            self.pressure.copy_((self.pressure + GAIN * self.above()).clamp(min=0))
+            self.pressure.copy_((self.pressure + GAIN * self.excess()).clamp(min=0))
         return self.distribution.sample(self.alpha())
 
     def alpha(self) -> Tensor:
@@ -167,7 +182,7 @@ class _HardConcreteGates(Gates):
         middle = middle if self.keep else torch.zeros_like(middle)
         return (1 + (SHARP - 1) * part) * (self.log_alpha - middle) + (1 - part) * middle
 
-    def above(self) -> Tensor:
+    def excess(self) -> Tensor:
         """Compute the expected share of heads above the target, which falls linearly to `keep`."""
         count, part = len(self.learnt), min(1.0, self.progress() / RAMP)
         target = count - part * (count - (self.keep or 0))
@@ -187,7 +202,7 @@ class _HardConcreteGates(Gates):
         """Compute strength times E[L0]."""
         if self.strength is not None:
             return self.strength * self.chances().sum()
-        return (self.pressure + self.above()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
+        return (self.pressure + self.excess()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
 
 
 class GateStrategy(ABC):
@@ -214,14 +229,14 @@ class GateStrategy(ABC):
         With the unit "group" there is one gate for the heads that share a key-value head, and `keep` counts gates. An
         option that is out of range raises ValueError.
         """  # noqa: DOC501
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise ValueError(f"the learning rate of gates must be above zero; got {self.rate}")
+        if self.rate is not None:
+            number("the rate of gates", self.rate, above=0, below=math.inf)
         handle = HeadModel(model)
         if unit == "group":
             learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
         gates = self._gates(model, learnt, keep)
         if unit == "group":
-            gates.share(handle.groups)
+            gates.tie(handle.groups)
         gates.name = self.name
         return gates
 
@@ -257,11 +272,9 @@ class L0(GateStrategy):
 
     def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
         if (self.strength is None) == (keep is None):
-            raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
-        if self.strength is not None and not 0 <= self.strength < math.inf:
-            raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
-        if not self.temperature > 0:
-            raise ValueError(f"the temperature of L0 must be above zero; got {self.temperature}")
+            raise ValueError(f"L0 must have either a strength or keep, got strength={self.strength} and keep={keep}")
+        number("the strength of L0", self.strength or 0, below=math.inf)
+        number("the temperature of L0", self.temperature, above=0)
         return _HardConcreteGates(model, learnt, self, keep)
 
 
@@ -329,9 +342,9 @@ class SubsetSelection(GateStrategy):
 
     def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
         if keep is None:
-            raise ValueError("SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12")
-        if not min(self.hot, self.cold) > 0:
-            raise ValueError(f"the temperatures of SubsetSelection must be above zero; got {self.hot} and {self.cold}")
+            raise ValueError("keep must be given for SubsetSelection, got None; try keep=0.5")
+        for temperature in (self.hot, self.cold):
+            number("a temperature of SubsetSelection", temperature, above=0)
         return _SubsetGates(model, learnt, self, keep)
 
 
@@ -383,19 +396,17 @@ def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
         if not module.training:
             return
         if getattr(output, "loss", None) is None:
-            raise ValueError(
-                "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
-            )
+            raise ValueError("the model must return a loss in training, got none; try labels, and no label smoothing")
         output.loss = output.loss + gates.penalty() * _share(inputs, shifts=shifts)
         begun.clear()
 
     def undo() -> None:
         gates.drawn = None
-        model._modules.pop(NAME, None)
+        model._modules.pop(GATES, None)
         heads.remember(model, sites)
 
     changes.add(undo)
-    model.add_module(NAME, gates)
+    model.add_module(GATES, gates)
     heads.remember(model, sites)
     changes.hook(model, before)
     changes.hook(model, after, after=True, with_kwargs=True)
@@ -408,6 +419,10 @@ def _shifts_labels(model: PreTrainedModel) -> bool:
     return loss is ForCausalLMLoss and not model.config.is_encoder_decoder
 
 
+# With gradient accumulation the Trainer divides the loss of each part of a step by the labels of the whole step, so
+# that the parts add up to the mean loss of a label. The penalty belongs to the step, not to a part: each part gets the
+# share of it that its labels have in the step, and the parts add up to one penalty. `num_items_in_batch` is the number
+# of labels of the step; a loop without it takes one forward for a step.
 def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
     """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them."""
     total, labels = inputs.get("num_items_in_batch"), inputs.get("labels")
@@ -419,11 +434,10 @@ def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
 @block
 def frozen(changes: Changes, model: PreTrainedModel, what: Freeze) -> None:
     """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
-    if what not in ("nothing", "decoder", "all"):
-        raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
+    one_of("freeze", what, get_args(Freeze))
     if what == "decoder" and not model.config.is_encoder_decoder:
-        raise ValueError(f"{type(model).__name__} has no decoder beside an encoder to freeze")
-    free: set[nn.Parameter] = set(getattr(model, NAME).parameters()) if hasattr(model, NAME) else set()
+        raise ValueError(f"freeze='decoder' needs an encoder-decoder, got {type(model).__name__}")
+    free: set[nn.Parameter] = set(getattr(model, GATES).parameters()) if hasattr(model, GATES) else set()
     if what == "decoder":
         encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
         free |= encoder - decoder
@@ -448,7 +462,7 @@ class GateRecords(Reporter, ExportableState):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Set the length of the schedule, and check that gates can reach zero."""
-        self.gates = getattr(kwargs["model"], NAME)
+        self.gates = getattr(kwargs["model"], GATES)
         self.gates.records = self.records
         batches, parts = len(kwargs["train_dataloader"]), args.gradient_accumulation_steps
         epochs, steps = divmod(state.max_steps, math.ceil(batches / parts))  # the last step of an epoch has fewer parts
@@ -464,9 +478,8 @@ class GateRecords(Reporter, ExportableState):
         reach = rate * (sum(map(factors[-1], range(steps))) if factors else steps)
         if self.gates.keep is None and reach < start:
             raise ValueError(
-                f"{steps} steps at a rate of {rate:g} cannot bring a gate to zero, whatever the strength: log alpha "
-                f"begins at {start:g} and falls by at most {reach:.2g}; try more steps, or a larger rate of gates "
-                f"(or none: the default follows from the number of steps)"
+                f"{steps} steps at a rate of {rate:g} cannot close a gate. Log alpha starts at {start:g} and falls by "
+                f"at most {reach:.2g}; try more steps, or no rate of gates, which then follows from their number"
             )
 
     def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002

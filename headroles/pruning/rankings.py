@@ -8,20 +8,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.ablation.effects import ablate
+from headroles.ablation.metrics import Metric, metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.tables.arguments import unknown
+from headroles.scores import Importance, Relevance, Score, score
+from headroles.scores.base import Measure
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column, ranked_by
-
-if TYPE_CHECKING:
-    from headroles.ablation.metrics import Metric
-    from headroles.scores import Score
 
 _AT: dict[str, Callable[[float, int], float]] = {  # sort key of a layer, by (middle, layer)
     "bottom": lambda _, layer: layer,
@@ -44,6 +45,19 @@ class RankingContext:
     among: Sequence[Head]
     seed: int = 0
     unit: Literal["head", "group"] = "head"
+
+    @property
+    def groups(self) -> dict[Head, frozenset[Head]]:
+        """The heads that are pruned together with each head, itself among them."""
+        if self.unit == "head":
+            return {head: frozenset([head]) for head in self.among}
+        return HeadModel(self.model, allow_sharded=True).groups
+
+    @property
+    def units(self) -> list[frozenset[Head]]:
+        """The heads, or groups, that are ranked."""
+        groups = self.groups
+        return [*dict.fromkeys(groups[head] for head in self.among)]
 
 
 class Ranking(ABC):
@@ -72,12 +86,10 @@ class ByScore(Ranking):
     Attributes:
         score: A score or its name.
         column: Column of the score, by default the first; after a minus its largest value comes first.
-        limit: Number of sentences that are scored, by default all.
     """
 
     score: str | Score = "importance"
     column: str | None = None
-    limit: int | None = None
 
     @property
     def name(self) -> str:
@@ -86,18 +98,12 @@ class ByScore(Ranking):
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their scores in the intact model."""
-        from headroles.scores import Importance, Relevance, score
-        from headroles.scores.base import Measure
-
         chosen: str | Measure = self.score
         if self.score == "relevance":
             chosen = Relevance("cp", by="logit")  # the layers are compared
         elif self.score == "importance" and setting.unit == "group":
             chosen = Importance(unit="group")
-        if self.score == "importance":
-            _check_loss(setting)
-        corpus = setting.corpus[: self.limit]
-        table = score(setting.model, setting.tokenizer, corpus, [chosen], n_resamples=0)
+        table = score(setting.model, setting.tokenizer, setting.corpus, [chosen], n_resamples=0)
         sized = [name for name in map(str, table) if Column.parse(name).suffix == "size"]
         column = self.column or (sized[0] if sized else str(table.columns[0]))
         name, descending = ranked_by(column)
@@ -109,28 +115,13 @@ class ByEffect(Ranking):
     """Ranking by the effect of ablating each head alone on a metric, the least harmful first."""
 
     metric: str | Metric = "loss"
-    limit: int | None = None
     name = "effect"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their ablation effects."""
-        from headroles.ablation.effects import ablate
-        from headroles.ablation.metrics import metric
-
-        if self.metric == "loss":
-            _check_loss(setting)
-        corpus = setting.corpus[: self.limit]
         unit = setting.unit
-        table = ablate(setting.model, setting.tokenizer, corpus, metric=self.metric, unit=unit, n_resamples=0)
+        table = ablate(setting.model, setting.tokenizer, setting.corpus, metric=self.metric, unit=unit, n_resamples=0)
         return _rising(-metric(self.metric).better * table.iloc[:, 0], setting)
-
-
-def _check_loss(setting: RankingContext) -> None:
-    """Raise ValueError for a model without a loss, before heads are ranked by it."""
-    from headroles.models.head_model import HeadModel
-    from headroles.scores.objectives import check_loss
-
-    check_loss(HeadModel(setting.model, allow_sharded=True), "strategy='confidence'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +136,7 @@ class FromColumn(Ranking):
         return str(self.values.name)
 
     def __repr__(self) -> str:
-        return f"Told({self.name},{_digest(self.values.to_frame())})"
+        return f"FromColumn({self.name},{_digest(self.values.to_frame())})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by the column, which must have all of them."""
@@ -160,15 +151,13 @@ class ByRoles(Ranking):
     name = "roles"
 
     def __repr__(self) -> str:
-        return f"Roles({'' if self.table is None else _digest(self.table)})"
+        return f"ByRoles({'' if self.table is None else _digest(self.table)})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by role margins; break ties and place heads without role information at random."""
-        from headroles.scores import score
-
-        if self.table is not None:
-            return _rising(role_rules.margins(self.table), setting)
-        table = score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0)
+        table = self.table
+        if table is None:
+            table = score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0)
         return _rising(role_rules.margins(table), setting)
 
 
@@ -186,7 +175,7 @@ class Random(Ranking):
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Draw a ranking by the seed."""
         drawn = _shuffled(setting)
-        return drawn if self.spread is None else _in_turn(drawn, lambda head: head[: 1 + (self.spread == "layer")])
+        return drawn if self.spread is None else _alternating(drawn, lambda head: head[: 1 + (self.spread == "layer")])
 
 
 @dataclass(frozen=True)
@@ -215,7 +204,7 @@ class ByPosition(Ranking):
             if self.alternating:
                 ranked.sort(key=lambda layer, first=ranked[0]: (layer - first) % 2)  # type: ignore[misc]
             ranks |= {(kind, layer): place for place, layer in enumerate(ranked)}
-        drawn = _in_turn(_shuffled(setting), lambda head: head[:1])
+        drawn = _alternating(_shuffled(setting), lambda head: head[:1])
         return sorted(drawn, key=lambda head: ranks[head[0], head[1]])
 
 
@@ -223,16 +212,16 @@ class ByPosition(Ranking):
 class Reverse(Ranking):
     """Reversed ranking: the head that the other ranking keeps longest is pruned first."""
 
-    of: Ranking
+    ranking: Ranking
 
     @property
     def name(self) -> str:
         """Name of the other ranking after a minus."""
-        return f"-{self.of.name}"
+        return f"-{self.ranking.name}"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads in the opposite order."""
-        return self.of.order(setting)[::-1]
+        return self.ranking.order(setting)[::-1]
 
 
 NAMED: dict[str, Ranking] = {
@@ -256,18 +245,14 @@ def ranking(given: str | Ranking) -> Ranking:
         return given
     if given.startswith("-") and not given.startswith("--"):
         return Reverse(ranking(given[1:]))
-    if given not in NAMED:
-        raise ValueError(unknown("ranking", given, NAMED, ", reversed by a minus before it; gates: l0, exactly"))
-    return NAMED[given]
+    return NAMED[one_of("strategy", given, NAMED, ", with a minus for the reverse, or l0 or exactly for gates")]
 
 
 def _rising(values: pd.Series[float], setting: RankingContext) -> list[Head]:
     """Rank heads by rising value; break ties and place heads without a value at random."""
     drawn = _shuffled(setting)
     if lacking := [head for head in drawn if head not in values.index]:
-        raise ValueError(
-            f"column {values.name!r} lacks head {lacking[0]}; expected values of all {len(drawn)} heads to rank"
-        )
+        raise ValueError(f"column {values.name!r} must have all {len(drawn)} heads to rank, got none of {lacking[0]}")
     known = values.loc[drawn].sort_values(kind="stable", na_position="first")
     return [(kind, layer, head) for kind, layer, head in known.index]
 
@@ -281,11 +266,11 @@ def _shuffled(setting: RankingContext) -> list[Head]:
     return random.Random(setting.seed).sample(list(setting.among), len(setting.among))
 
 
-def _in_turn(heads: list[Head], group: Callable[[Head], tuple[object, ...]]) -> list[Head]:
+def _alternating(heads: list[Head], group: Callable[[Head], tuple[object, ...]]) -> list[Head]:
     """Alternate between groups of heads, in their order within each."""
     counts: dict[tuple[object, ...], int] = {}
-    turns = []
+    rounds = []
     for head in heads:
         counts[group(head)] = counts.get(group(head), -1) + 1
-        turns.append((counts[group(head)], head))
-    return [head for _, head in sorted(turns, key=lambda turn: turn[0])]
+        rounds.append((counts[group(head)], head))
+    return [head for _, head in sorted(rounds, key=lambda pair: pair[0])]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Literal
+from itertools import groupby
+from typing import Literal, get_args
 
 import pandas as pd
 import torch
@@ -17,15 +17,18 @@ from transformers import PreTrainedModel
 
 from headroles._restoration import Changes, block
 from headroles.models import dummy_inputs
+from headroles.models.attention_hooks import attending
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
 from headroles.models.masking import Head, by_projection
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
 from headroles.models.weights.memory import convert, sharing
-from headroles.pruning.layout import Layout, layouts
+from headroles.tables.arguments import one_of
 
 Groups = Literal["equal", "whole", "expand"]
+Run = tuple[frozenset[int], int, int]  # heads, first row, row after the last
+Layout = dict[str, list[Run]]  # name of a linear map in the attention module -> its rows
 LARGEST = 0.01  # of the largest number of an output: no more are roundings in float32
 log = logging.getLogger(__name__)
 
@@ -61,14 +64,9 @@ def remove_heads(
     """
     handle = HeadModel(model)
     given, model = model, handle.model
-    if handle.offloaded:
-        raise ValueError(
-            f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to remove heads"
-        )
     sites, pruned = handle.sites, _pruned_heads(handle, heads)
     check_plain(handle)
-    if groups not in ("equal", "whole", "expand"):
-        raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
+    one_of("groups", groups, get_args(Groups))
     _check_shared(sites, pruned)
     pruned |= {(*site.key, number) for site in sites for number in site.silenced}
     expected, rows = _states(handle, pruned), None
@@ -119,13 +117,11 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
 
     Example:
         >>> hr.save(hr.zero_heads(model, "L0H2,L1H0"), tokenizer, "zeroed")
-    """
+    """  # noqa: DOC502
     handle = HeadModel(model)
     sites, chosen = handle.sites, _pruned_heads(handle, heads)
     _check_shared(sites, chosen)
     by_projection(model, sites)  # raises an error for heads that cannot be masked
-    if handle.offloaded:
-        raise ValueError(f"the weights of {type(model).__name__} are offloaded; load it whole to zero heads")
     check_plain(handle)
     for site in sites:
         _zero_columns(site, [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen])
@@ -133,7 +129,9 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
 
 
 def check_plain(handle: HeadModel) -> None:
-    """Raise ValueError for an output projection with a weight that is not all of its map: quantised, or adapted."""
+    """Raise ValueError for weights that are not all of their map or not here: quantised, adapted or offloaded."""
+    if handle.offloaded:
+        raise ValueError(f"heads cannot be removed from {handle.name}: its weights are offloaded; load it whole")
     for site in handle.sites:
         if site.out is not None and (fault := unreadable_weight(site, handle.name, merged=False)):
             raise ValueError(f"heads cannot be removed from {handle.name}; mask them instead: {fault}")
@@ -141,11 +139,8 @@ def check_plain(handle: HeadModel) -> None:
 
 def _pruned_heads(handle: HeadModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
-        if other := sorted(set(heads.dropna()) - {0, 1}):
-            raise ValueError(
-                f"column {heads.name!r} has the value {other[0]:g}; expected 1 (stays) and 0 (removed), as in "
-                f"survival[...] of prune"
-            )
+        if unknown := sorted(set(heads.dropna()) - {0, 1}):
+            raise ValueError(f"column {heads.name!r} must hold 0 (removed) and 1 (stays), got {unknown[0]:g}")
         heads = heads.index[heads == 0].tolist()
     return {(kind, int(layer), int(head)) for kind, layer, head in handle.named_heads(heads)}
 
@@ -154,12 +149,10 @@ def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
     """Raise ValueError if different heads are pruned in layers that share weights."""
     for module in {site.module for site in sites}:
         shared = [site for site in sites if site.module is module]
-        numbers = [{number for number in site.numbers if (*site.key, number) in pruned} for site in shared]
-        if any(others != numbers[0] for others in numbers):
-            raise ValueError(
-                f"{shared[0].name} is one module for {len(shared)} layers: remove the same heads from all; got "
-                + ", ".join(f"layer {site.layer}: {sorted(heads)}" for site, heads in zip(shared, numbers, strict=True))
-            )
+        numbers = [sorted(number for number in site.numbers if (*site.key, number) in pruned) for site in shared]
+        if any(heads != numbers[0] for heads in numbers):
+            got = ", ".join(f"layer {site.layer}: {heads}" for site, heads in zip(shared, numbers, strict=True))
+            raise ValueError(f"{shared[0].name} is one module for {len(shared)} layers, got different heads: {got}")
 
 
 def _remove(
@@ -176,7 +169,9 @@ def _remove(
     for site in sites:
         if site.module not in after:
             places = {place for place, number in enumerate(site.numbers) if (*site.key, number) in pruned}
-            keep = _kept(site, places, groups) or ([0] if site.heads and (spare or site.kind == "dec-self") else [])
+            keep = _places_kept(site, places, groups) or (
+                [0] if site.heads and (spare or site.kind == "dec-self") else []
+            )
             zeroed = tuple(site.numbers[place] for place in keep if place in places)
             new = replace(_resize_site(site, keep, rows.get(site.module, {}), groups), silenced=zeroed)
             after[site.module] = new
@@ -184,12 +179,13 @@ def _remove(
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
                 shapes |= _shapes(str(name), module)
-    left = []
+    remaining = []
     for site in sites:  # sites that share a module share its heads
         new = after[site.module]
-        left.append(replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced))
-    record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
-    remember(model, left)  # also where heads were only zeroed
+        smaller = replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced)
+        remaining.append(smaller)
+    record(model, remaining, {"groups": groups, "shapes": shapes, "version": version("headroles")})
+    remember(model, remaining)  # also where heads were only zeroed
 
 
 def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
@@ -203,7 +199,7 @@ def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
     return shapes
 
 
-def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
+def _places_kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
     """Return the places of the heads that stay."""
     if site.heads == site.kv_heads or groups == "expand":
         return [place for place in range(site.heads) if place not in pruned]
@@ -219,7 +215,7 @@ def _zero_columns(site: Site, places: list[int]) -> None:
     """Zero the weights that read the heads at these places."""
     if places:
         weight: Tensor = _out(site).weight.detach().clone()  # type: ignore[operator]
-        columns = weight.T if type(site.out).__name__ == "Conv1D" else weight
+        columns = weight.T if _is_conv1d(site.out) else weight
         for place in places:
             columns[:, place * site.size : (place + 1) * site.size] = 0
         resize(_out(site), "weight", weight)
@@ -236,8 +232,8 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
     for name, runs in layout.items():
         taken: list[int] = []
         for heads, start, stop in runs:
-            here = len(heads & set(keep))
-            taken += [*range(start, stop)] * (here if expand else min(here, 1))
+            count = len(heads & set(keep))
+            taken += [*range(start, stop)] * (count if expand else min(count, 1))
         _take(site.module.get_submodule(name), taken, out=True)
     _take(_out(site), [place * site.size + i for place in keep for i in range(site.size)], out=False)
     for name, value in list(site.module.named_parameters()):  # norms and sinks of heads
@@ -252,7 +248,7 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
 
 def _take(module: nn.Module, rows: list[int], *, out: bool) -> None:
     """Keep these output rows, or input columns, of a linear map."""
-    axis = int(out == (type(module).__name__ == "Conv1D"))
+    axis = int(out == _is_conv1d(module))
     assert isinstance(module.weight, Tensor)
     weight = module.weight.detach()
     resize(module, "weight", weight.index_select(axis, torch.tensor(rows, dtype=torch.long, device=weight.device)))
@@ -260,12 +256,17 @@ def _take(module: nn.Module, rows: list[int], *, out: bool) -> None:
         resize(module, "bias", bias.detach()[rows])
 
 
+def _is_conv1d(module: nn.Module | None) -> bool:
+    """Return whether a module is GPT-2's linear map, with weights [in, out]."""
+    return type(module).__name__ == "Conv1D"
+
+
 def _states(handle: HeadModel, masked: Iterable[Head] = ()) -> Tensor:
     """Return the output of the model's base for a small input, with masked heads."""
     devices = [handle.device] if handle.device.type == "cuda" else []
-    whole = torch.autocast(handle.device.type, enabled=False)  # which would round both outputs otherwise
+    exact = torch.autocast(handle.device.type, enabled=False)  # it would round both outputs
     mask = handle.mask(handle.head_mask(masked))
-    with torch.random.fork_rng(devices), whole, handle.evaluating(), mask, torch.no_grad():
+    with torch.random.fork_rng(devices), exact, handle.evaluating(), mask, torch.no_grad():
         torch.manual_seed(0)  # some models mask inputs at random
         output = handle.forward_body(dummy_inputs.dummy_inputs(handle.model))
     return torch.as_tensor(output[0]).double()
@@ -286,12 +287,15 @@ def _remove_same(model: PreTrainedModel, remove: Callable[..., None], expected: 
         changes.keep()
 
 
+# Is a small difference a rounding or another output? In float32 the roundings of many layers add up, more or less by
+# processor, and may be as large as what one head does. So a difference between a few roundings and LARGEST decides
+# nothing: the heads are removed once more, from a copy in float64 that shares the integer tensors, where roundings of
+# all layers and features stay far below the effect of a head.
 def _check_in_double(model: PreTrainedModel, remove: Callable[..., None], pruned: Iterable[Head]) -> None:
-    """Compare the outputs again in float64, where roundings of all layers and features stay far below a difference."""
+    """Raise ValueError if a copy of the model in float64 gives another output without the heads."""
     double = sharing(model)
     handle = HeadModel(double)
     rows = layouts(handle)
-    _shorten_table(handle)
     convert(handle.body, torch.float64)
     expected = _states(handle, pruned)
     with torch._C._InferenceMode(False):
@@ -300,30 +304,11 @@ def _check_in_double(model: PreTrainedModel, remove: Callable[..., None], pruned
     _check_same(expected, _states(HeadModel(double)), roundings * torch.finfo(torch.float64).eps)
 
 
-def _shorten_table(handle: HeadModel) -> None:
-    """Leave only the tokens of the dummy inputs in the table of embeddings, which may be most of the weights."""
-    values = dummy_inputs.dummy_inputs(handle.model).values()
-    ids = [value.flatten() for value in values if not value.is_floating_point()]
-    table = None
-    with suppress(NotImplementedError):  # of models without such a table
-        table = handle.body.get_input_embeddings()
-    if not ids or not isinstance(table, nn.Embedding):
-        return
-    known = torch.cat(ids).unique()
-
-    def find(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return torch.searchsorted(known, args[0]).clamp(max=len(known) - 1), *args[1:]
-
-    table.weight = nn.Parameter(table.weight.detach()[known])
-    table.padding_idx = None
-    table.register_forward_pre_hook(find)
-
-
 def _check_same(expected: Tensor, output: Tensor, rounding: float) -> None:
-    apart, size = float((output - expected).abs().max()), float(expected.abs().max())
-    if not apart <= rounding * size:
-        error = _Rounding if apart <= LARGEST * size else ValueError
-        raise error(f"its output would differ by {apart:.2g}, of {size:.2g}")
+    difference, size = float((output - expected).abs().max()), float(expected.abs().max())
+    if not difference <= rounding * size:
+        error = _Rounding if difference <= LARGEST * size else ValueError
+        raise error(f"its output would differ by {difference:.2g}, of {size:.2g}")
 
 
 @block
@@ -351,3 +336,94 @@ def _undone(changes: Changes, model: PreTrainedModel, sites: list[Site]) -> Chan
 def _copied(kept: Mapping[str, object]) -> dict[str, object]:
     """Copy a module's attributes, also the dicts of parameters and hooks."""
     return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}
+
+
+# Which rows of q, k and v belong to a head? Names and shapes do not tell: families fuse maps and order their rows in
+# their own ways. So one forward is traced: every map's output is replaced by random numbers that take gradients, and
+# the gradient that enters the output projection at one head is NaN. NaN spreads to all that the head depends on, also
+# where a weight is 0 or an attention weight is exactly 0 or 1, since 0 x NaN is NaN. Rows with NaN are the head's rows.
+def layouts(handle: HeadModel) -> dict[nn.Module, Layout]:
+    """Return the rows of every linear map in each attention module that belong to each head.
+
+    A row that belongs to several heads that do not share a key-value head (a norm over all heads, for one) raises
+    ValueError. A layer without heads has no rows.
+    """
+    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in handle.sites}
+    for site, name, paths in _paths(handle):
+        maps = reach[site.module]
+        maps[name] = maps[name] | paths if name in maps else paths
+    by_module = {site.module: site for site in handle.sites}
+    return {
+        module: {name: _runs(by_module[module], name, paths) for name, paths in maps.items() if not _latent(paths)}
+        for module, maps in reach.items()
+    }
+
+
+def _paths(handle: HeadModel) -> list[tuple[Site, str, Tensor]]:
+    """Return for each site and linear map whether each head depends on each row: bool [head, row]."""
+    parts = [(site.module, name, part) for site in handle.sites for name, part in site.module.named_modules()]
+    inside = {part: (module, name) for module, name, part in parts if isinstance(part, nn.Linear) or _is_conv1d(part)}
+    outs = {out: sites for out, sites in by_projection(handle.model, handle.sites).items() if sites[0].heads}
+    generator = torch.Generator().manual_seed(0)
+    leaves: list[tuple[nn.Module, str, Tensor]] = []
+    rows: list[tuple[Site, str, Tensor]] = []
+    calls = dict.fromkeys(outs, 0)
+
+    def keep(module: nn.Module, _: object, output: Tensor) -> Tensor:
+        leaf = (0.5 + torch.rand(output.shape, generator=generator)).to(output).requires_grad_()
+        leaves.append((*inside[module], leaf))
+        return leaf
+
+    def trace(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        site = outs[module][calls[module] % len(outs[module])]
+        calls[module] += 1
+        inputs = [(name, leaf) for owner, name, leaf in leaves if owner is site.module]
+        leaves.clear()
+        rows.extend((site, name, paths) for name, paths in _traced(site, args[0], inputs))
+
+    with handle.evaluating() as changes, torch.enable_grad(), torch.autograd.set_detect_anomaly(False):  # NaN is meant
+        for linear in inside.keys() - outs.keys():
+            changes.hook(linear, keep, after=True)
+        for out in outs:
+            changes.hook(out, trace, prepend=True)  # before any that masks
+        changes.enter(attending(handle.model, lambda _: None))  # eager: fused attention may skip zeros
+        handle.forward_body(dummy_inputs.dummy_inputs(handle.model))
+    return rows
+
+
+def _traced(site: Site, z: Tensor, leaves: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Trace the rows that each head depends on by gradients of NaN: bool [head, row]."""
+    outputs = [leaf for _, leaf in leaves]
+    reached = torch.zeros(site.heads, sum(leaf.shape[-1] for leaf in outputs), dtype=torch.bool)  # [head, rows of all]
+    for head in range(site.heads if outputs else 0):
+        seed = torch.zeros_like(z).unflatten(-1, (site.heads, site.size))  # [..., head, size]
+        seed[..., head, :] = torch.nan
+        gradients = torch.autograd.grad(z, outputs, seed.flatten(-2), retain_graph=True, materialize_grads=True)
+        reached[head] = torch.cat([gradient.isnan().flatten(0, -2).any(0).cpu() for gradient in gradients])
+    parts = reached.split([leaf.shape[-1] for leaf in outputs], 1)
+    return [(name, paths) for (name, _), paths in zip(leaves, parts, strict=True)]
+
+
+def _latent(paths: Tensor) -> bool:
+    """Return whether a map only makes latents and rows that all heads share, so that it stays as it is."""
+    heads = paths.sum(0)  # that depend on each row: [row]
+    shared = (heads == 0) | (heads == len(paths))
+    return bool(shared.all() and heads[0] == 0)
+
+
+def _runs(site: Site, name: str, paths: Tensor) -> list[Run]:
+    """Group neighbouring rows of the same heads."""
+    sharing = site.heads // max(site.kv_heads, 1)
+    owners = [frozenset(column.nonzero().flatten().tolist()) for column in paths.T]
+    for row, heads in enumerate(owners):
+        if len(heads) not in (1, sharing) or len({head // sharing for head in heads}) > 1:
+            raise ValueError(
+                f"heads cannot be removed from {site.name}: row {row} of its {name} belongs to {len(heads)} heads "
+                f"(a norm over several heads, for one)"
+            )
+    runs, row = [], 0
+    for heads, part in groupby(owners):
+        size = len(list(part))
+        runs.append((heads, row, row + size))
+        row += size
+    return runs

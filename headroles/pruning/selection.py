@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -23,7 +24,6 @@ from headroles.models.heads import head_index
 from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import frozen as frozen_parameters
 from headroles.models.loading import is_adapted
-from headroles.models.masking import Head
 from headroles.pruning.learned_gates import (
     L0,
     RATE,
@@ -37,6 +37,7 @@ from headroles.pruning.learned_gates import (
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
+from headroles.tables.arguments import one_of
 from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
@@ -114,113 +115,47 @@ def prune(
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
         >>> hr.save(model, tokenizer, "smaller")
     """  # noqa: DOC502
-    chosen, options = strategy_of(strategy), tune or {}
-    _check(train, unit, remove=remove)
-    handle = _opened(model, tokenizer, changes=remove or train is not None or not isinstance(chosen, Ranking))
+    chosen, options = strategy_of(strategy), TrainOptions(seed=seed)
+    options.update(tune or {})  # a seed of its own is that of the training alone
+    learns = not isinstance(chosen, Ranking)
+    one_of("unit", unit, ("head", "group"))
+    one_of("train", train, ("before", "after", "both", None))
+    if train in ("after", "both") and not remove:
+        raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
+    handle, corpus = HeadModel(model, tokenizer, allow_sharded=True), corpus_of(corpus)
+    if remove or train is not None or learns:
+        handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
         check_plain(handle)  # fails now rather than after training
-    corpus = corpus_of(corpus)
     context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
-    count = _count(chosen, keep, len(_units(context, handle)))
-    choices = _choices(context, chosen, count, kinds or ("all",), trains=train is not None)
-    tuned = ",".join(f"{name}={value}" for name, value in sorted(options.items()))
-    provenance = handle.provenance(corpus, **choices, train=train or "no", seed=seed, tune=tuned)
-    label, name, gates = _names(chosen, unit, count, kinds or ())
-    with ExitStack() as stack:
-        kept = None if study is None else study_at(study)
-        if kept is not None:
-            handle.check_named()
-            kept.claim(name, provenance)
-            place = kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
-        else:
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        options = {"seed": seed, **options}
+    count = _count(chosen, keep, len(context.units))
+    label, name, history = _names(chosen, unit, count, kinds or ())
+    provenance = handle.provenance(
+        corpus,
+        **{"strategy": chosen, **_foreign(chosen), **declaration("ranking", chosen.name, chosen)},
+        **(frozen_parameters(handle.model) if learns or train is not None else {}),
+        keep=count,
+        **({} if unit == "head" else {"unit": unit}),
+        kinds=",".join(kinds or ("all",)),
+        train=train or "no",
+        seed=seed,
+        tune=",".join(f"{key}={value}" for key, value in sorted(options.items())),
+    )
+    selection = _Selection(context, count, label, provenance)
+    with _folder(handle, study, name, provenance) as (kept, folder):
         if train in ("before", "both"):
-            trainer.train(model, tokenizer, corpus, place / "tuned-before", **options)
+            trainer.train(model, tokenizer, corpus, folder / "tuned-before", **options)
         if isinstance(chosen, Ranking):
-            select = partial(_by_ranking, context, chosen, count or 0, label, provenance)
-            table = select() if kept is None else _kept(kept, name, label, provenance, select)
+            table = _kept(kept, name, selection, partial(selection.by_ranking, chosen))
         else:
-            table = _by_gates(context, chosen, count, place, options, label, provenance)
-            if kept is not None:
-                _kept(kept, name, label, provenance, lambda: table)
-                if (history := place / HISTORY).is_file():
-                    kept.save(gates, load_table(history))
+            learned = selection.by_gates(chosen, folder, options)
+            table = _kept(kept, name, selection, lambda: learned)
+            if kept is not None and (folder / HISTORY).is_file():
+                kept.keep(history, provenance, partial(load_table, folder / HISTORY))
         if remove and (table[label] == 0).any():
             remove_heads(model, table[label])
         if train in ("after", "both"):
-            trainer.train(handle.model, tokenizer, corpus, place / "tuned-after", **options)
-    return table
-
-
-def _opened(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, changes: bool) -> HeadModel:
-    """Return the handle of a model; ValueError for weights that are spread over processes if these change."""
-    handle = HeadModel(model, tokenizer, allow_sharded=True)
-    if changes:
-        handle.check_unsharded("training and removal", "a ranking with remove=False")
-    return handle
-
-
-def _choices(
-    context: RankingContext, chosen: Strategy, count: int | None, kinds: Sequence[str], *, trains: bool
-) -> dict[str, object]:
-    """Return what is selected, and how, for the provenance."""
-    shared = {} if context.unit == "head" else {"unit": context.unit}
-    strategy = {"strategy": chosen, **_foreign(chosen), **declaration("ranking", chosen.name, chosen)}
-    fixed = frozen_parameters(context.model) if trains or not isinstance(chosen, Ranking) else {}
-    return {**strategy, **fixed, "keep": count, **shared, "kinds": ",".join(kinds)}
-
-
-def _foreign(chosen: Strategy) -> dict[str, str]:
-    """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
-    is_ours = type(chosen).__module__.startswith("headroles.") and not any(True for _ in of_user(chosen))
-    return {} if is_ours else {"code": code_of(chosen)}
-
-
-def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str, str]:
-    """Return the names of the column, of its table in a study, and of that with the history of gates."""
-    strategy, size = [chosen.name, *([unit] if unit != "head" else [])], [] if count is None else [str(count)]
-    label = f"survival[{' '.join([*strategy, *size, *kinds])}]"
-    return label, "-".join(["survival", *strategy, *kinds]), "-".join(["gates", *strategy, *kinds, *size])
-
-
-def _units(context: RankingContext, handle: HeadModel) -> list[Head]:
-    """Return the heads that are ranked, or the first head of each of their groups."""
-    if context.unit == "head":
-        return [*context.among]
-    return [*dict.fromkeys(min(handle.groups[head]) for head in context.among)]
-
-
-def _check(train: Training | None, unit: str, *, remove: bool) -> None:
-    """Raise ValueError for options of `prune` that do not fit together."""
-    if unit not in ("head", "group"):
-        raise ValueError(f"unknown unit of pruning: got unit={unit!r}; expected 'head' or 'group'")
-    if train not in (None, "before", "after", "both"):
-        raise ValueError(f"unknown train {train!r}; known: before, after, both, None")
-    if train in ("after", "both") and not remove:
-        raise ValueError(
-            f"train={train!r} is training without the pruned heads: got remove=False; expected remove=True, or "
-            f'train="before"'
-        )
-
-
-def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
-    """Return the number of heads that stay; None where the strength of gates determines it."""
-    if keep is None and isinstance(chosen, Ranking):
-        raise ValueError(f"ranking {chosen.name!r} needs a number of heads to keep: keep=0.5, or keep={size // 2}")
-    if keep is None and isinstance(chosen, L0) and chosen.strength is None:
-        keep = SHARE
-    return None if keep is None else counted(keep, size)
-
-
-def _kept(study: Study, name: str, label: str, provenance: str, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Return the columns `label` of a study's survival table, or select heads and keep them beside other columns."""
-    stored = study.load(name) if study.has(name) else pd.DataFrame()
-    if label in stored and frame.provenance(stored, label) == provenance:
-        return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    study.claim(name, provenance)
-    table = select()
-    study.save(name, table, joined=("survival",))
+            trainer.train(handle.model, tokenizer, corpus, folder / "tuned-after", **options)
     return table
 
 
@@ -231,74 +166,112 @@ def strategy_of(given: str | Strategy) -> Strategy:
     return ranking(given) if isinstance(given, str | Ranking) else given
 
 
-def check_sizes(keep: object) -> None:
-    """Raise ValueError for anything but several sizes."""
-    if isinstance(keep, str) or not isinstance(keep, Iterable):
-        raise ValueError(f"keep is not a list of sizes: got {keep!r}; expected shares or numbers, such as [0.5, 12]")
-
-
 def counted(keep: float, size: int) -> int:
     """Return the number of heads that stay, 1 to `size`, of a number or of a share below 1."""
-    is_real = isinstance(keep, Real) and not isinstance(keep, bool)
-    is_share, is_number = is_real and 0 < keep < 1, is_real and keep in range(1, size + 1)
-    if not (is_share or is_number):
-        raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep!r}")
-    if isinstance(keep, float) and keep == 1:
-        raise ValueError(f"keep=1.0 may be all heads or one; give {size} for all, or 1 for one")
-    if not (count := round(keep * size) if is_share else int(keep)):
-        raise ValueError(f"keep={keep:g} of {size} heads is none; give a larger share, or a number of heads from 1 on")
-    return count
+    is_number = isinstance(keep, Real) and not isinstance(keep, bool)
+    count = round(keep * size) if is_number and 0 < keep < 1 else keep
+    if not is_number or count not in range(1, size + 1) or (isinstance(keep, float) and keep == 1):
+        raise ValueError(
+            f"keep must be a share above 0 and below 1 of {size}, or a number from 1 to {size}, got {keep!r}"
+        )
+    return int(count)
 
 
-def _by_ranking(context: RankingContext, chosen: Ranking, count: int, label: str, provenance: str) -> pd.DataFrame:
-    handle = HeadModel(context.model, allow_sharded=True)
-    ordered, index = handle.axis.agreed(chosen.order(context)), handle.index
-    together: dict[Head, Iterable[Head]] = {head: [head] for head in ordered}
-    if context.unit == "group":  # the turn of a group is that of its last head
-        together = dict(handle.groups)
-        ordered = [min(group) for group in dict.fromkeys(together[head] for head in reversed(ordered))][::-1]
-    turns = {head: float(turn) for turn, first in enumerate(ordered, 1) for head in together[first]}
-    pruned = {head for first in ordered[: len(ordered) - count] for head in together[first]}
-    survival = [0.0 if head in pruned else 1.0 for head in index]
-    turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
-    return frame.table({label: survival, f"{label}.order": turn}, index, provenance)
+def _foreign(chosen: Strategy) -> dict[str, str]:
+    """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
+    is_ours = type(chosen).__module__.startswith("headroles.") and not any(True for _ in of_user(chosen))
+    return {} if is_ours else {"code": code_of(chosen)}
 
 
-def _by_gates(
-    context: RankingContext,
-    chosen: GateStrategy,
-    count: int | None,
-    place: Path,
-    options: TrainOptions,
-    label: str,
-    provenance: str,
-) -> pd.DataFrame:
-    """Train the model and its gates, and save their history, P(gate != 0) of each head and step."""
-    model, learnt = context.model, context.among
-    shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
-    gates = chosen.gates(model, learnt, count, **shared)
-    learnt = gates.learnt
-    if count == len(learnt):
-        return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), provenance)
-    rates = {**(options.get("rates") or {}), GATES: RATE if chosen.rate is None else chosen.rate}
-    callbacks = [*options.get("callbacks", ()), GateRecords()]
-    said = "".join(f",{name}={value}" for name, value in shared.items())
-    text = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}{said}"
-    note = hashlib.sha256(text.encode()).hexdigest()[:12]
-    with train_gates(model, gates), frozen(model, chosen.freeze):
-        options = {**options, "rates": rates, "callbacks": callbacks, "note": note}
-        history = trainer.train(model, context.tokenizer, context.corpus, place, **options)
-        gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
-        table = gates.table(head_index(model), label, provenance)
-        final, chances = gates.final().tolist(), gates.chances().tolist()
-    _warn(final, chances, count, int(history["step"].iloc[-1]))
-    if gates.records and _distributed.first():  # otherwise the training was finished before
-        rows = [
-            (*head, step, chance) for step, part in gates.records for head, chance in zip(learnt, part, strict=True)
-        ]
-        records = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
-        save_table(frame.signed(records, history.attrs["signatures"]["loss"]), place / HISTORY)
+def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
+    """Return the number of heads that stay; None where the strength of gates determines it."""
+    if keep is None and isinstance(chosen, L0) and chosen.strength is None:
+        keep = SHARE
+    if keep is None and isinstance(chosen, Ranking):
+        raise ValueError(f"keep must be given for the ranking {chosen.name!r}, got None; try keep=0.5")
+    return None if keep is None else counted(keep, size)
+
+
+def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str, str]:
+    """Return the names of the column, of its table in a study, and of that with the history of gates."""
+    strategy, size = [chosen.name, *([unit] if unit != "head" else [])], [] if count is None else [str(count)]
+    label = f"survival[{' '.join([*strategy, *size, *kinds])}]"
+    return label, "-".join(["survival", *strategy, *kinds]), "-".join(["gates", *strategy, *kinds, *size])
+
+
+@contextmanager
+def _folder(
+    handle: HeadModel, study: Study | str | Path | None, name: str, provenance: str
+) -> Iterator[tuple[Study | None, Path]]:
+    """Yield the study, and its folder for the trainings of one call, or a temporary one; check it before any work."""
+    if study is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield None, Path(folder)
+        return
+    kept = study_at(study)
+    handle.check_named()
+    kept.claim(name, provenance)
+    yield kept, kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
+
+
+def _kept(study: Study | None, name: str, selection: _Selection, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """Return the columns of a selection in a study's table of survival; select heads if it lacks them.
+
+    The table holds a column for each number of heads, and `Study.keep` knows whole tables: what made a column is its
+    own provenance.
+    """
+    if study is None:
+        return select()
+    label, stored = selection.label, study.load(name) if study.has(name) else pd.DataFrame()
+    if label in stored and frame.provenance(stored, label) == selection.provenance:
+        return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
+    table = select()
+    study.save(name, table, joined=("survival",))
     return table
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """How many heads stay of those of a context, and the name and provenance of the column that says which."""
+
+    context: RankingContext
+    count: int | None
+    label: str
+    provenance: str
+
+    def by_ranking(self, chosen: Ranking) -> pd.DataFrame:
+        """Select the heads at the end of a ranking, or the groups, each with the last of its heads."""
+        handle, groups = HeadModel(self.context.model, allow_sharded=True), self.context.groups
+        ordered, index = handle.axis.agreed(chosen.order(self.context)), handle.index
+        units = [*dict.fromkeys(groups[head] for head in reversed(ordered))][::-1]
+        turns = {head: float(turn) for turn, unit in enumerate(units, 1) for head in unit}
+        pruned = {head for unit in units[: len(units) - (self.count or 0)] for head in unit}
+        survival = [0.0 if head in pruned else 1.0 for head in index]
+        turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
+        return frame.table({self.label: survival, f"{self.label}.order": turn}, index, self.provenance)
+
+    def by_gates(self, chosen: GateStrategy, folder: Path, options: TrainOptions) -> pd.DataFrame:
+        """Train the model and its gates, and save their history, P(gate != 0) of each head and step."""
+        context, index = self.context, head_index(self.context.model)
+        shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
+        gates = chosen.gates(context.model, context.among, self.count, **shared)
+        if self.count == len(gates.learnt):
+            return frame.table({self.label: 1.0, f"{self.label}.open": 1.0}, index, self.provenance)
+        text = f"{chosen},keep={self.count},heads={' '.join(map(str, gates.learnt))}{shared or ''}"
+        options = {
+            **options,
+            "rates": {**(options.get("rates") or {}), GATES: RATE if chosen.rate is None else chosen.rate},
+            "callbacks": [*options.get("callbacks", ()), GateRecords()],
+            "note": hashlib.sha256(text.encode()).hexdigest()[:12],
+        }
+        with train_gates(context.model, gates), frozen(context.model, chosen.freeze):
+            history = trainer.train(context.model, context.tokenizer, context.corpus, folder, **options)
+            gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
+            table = gates.table(index, self.label, self.provenance)
+            _warn(gates.final().tolist(), gates.chances().tolist(), self.count, int(history["step"].iloc[-1]))
+        if gates.records and _distributed.first():  # otherwise the training was finished before
+            save_table(frame.signed(gates.history(), history.attrs["signatures"]["loss"]), folder / HISTORY)
+        return table
 
 
 def _warn(final: list[float], chances: list[float], count: int | None, steps: int) -> None:

@@ -25,9 +25,10 @@ from headroles.models.identity.of_code import code_of
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
-from headroles.pruning.selection import Strategy, check_sizes, counted, prune, strategy_of, undecided
+from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.arguments import several
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable
@@ -89,11 +90,10 @@ def sparsity_sweep(
     if output is not None:
         loading.check_no_study(Path(output))
         check_writable(Path(output), "folder")
-    check_sizes(keep)
     chosen = strategy_of(strategy)
     corpus, held_out = corpus_of(corpus), corpus_of(held_out)
     options: TrainOptions = {"seed": 0, **(tune or {})}
-    roles_of = None if scored is None else _scored(scored)
+    scored = None if scored is None else _scored(scored)
     check_examples(HeadModel(model, tokenizer), corpus, length=options.get("length"))
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
@@ -101,14 +101,14 @@ def sparsity_sweep(
     trials = Trials(*what, kinds=kinds, tune=options, strategy=chosen)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sparsity-{name}"))
-    counts = {counted(number, size) for number in keep}
+    counts = {counted(number, size) for number in several(keep)}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(trials, chosen, count, size, options)
         tables.append(pruned.survival)
         statistics.append(trials.run((count, code_of(chosen)), pruned.model))
-        if roles_of is not None:
-            families.append(functions(pruned.roles(roles_of)).assign(heads=count))
+        if scored is not None:
+            families.append(functions(pruned.roles(scored)).assign(heads=count))
         if output is not None and count < size:
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite)
@@ -116,7 +116,7 @@ def sparsity_sweep(
     kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
-        table = signed(parts, trials.key, f"scored:{roles_of['corpus'].hash if roles_of else None}")
+        table = signed(parts, trials.key, f"scored:{scored['corpus'].hash if scored else None}")
         kept.save(f"functions-{name}", table)
     sizes = signed(_table(measured, statistics, tables), trials.key, trials.signature)
     return kept.save(f"sparsity-{name}", sizes)
@@ -164,25 +164,26 @@ class _Pruned:
         """The survival table; the history of gates is saved in the study."""
         if self.count == self.of:
             return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
-        kept, words = Study(self.place), [self.chosen.name, *(self.trials.kinds or ())]
-        survival, gates = "-".join(["survival", *words]), "-".join(["gates", *words, str(self.count)])
+        kept, survival = Study(self.place), "-".join(["survival", self.chosen.name, *(self.trials.kinds or ())])
         if not kept.has(survival):
             self.model()
-        if kept.has(gates):
+        if kept.has(gates := self._name("gates")):
             self.trials.study.save(gates, kept.load(gates))
         return kept.load(survival)
+
+    def _name(self, table: str) -> str:
+        """Return the name of a table of this size: TABLE-STRATEGY[-KINDS]-HEADS."""
+        return "-".join([table, self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
 
     def roles(self, scored: Mapping[str, Any]) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
         options = {name: value.hash if isinstance(value, Corpus) else value for name, value in scored.items()}
-        work = frame.sign_version(place=self.place.name, **options)
-        name = "-".join(["roles", self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
 
         def compute() -> pd.DataFrame:
             return role_rules.roles(score(self.model(), self.trials.handle.tokenizer, **scored))
 
-        table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        return self.trials.study.save(name, table)
+        table = self.trials.keep(("roles", self.place.name, options), compute)
+        return self.trials.study.save(self._name("roles"), table)
 
 
 def _scored(given: CorpusLike | Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from headroles.models import dummy_inputs, identity
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.sites import Site
-from headroles.pruning.layout import Layout, layouts
+from headroles.pruning.removal import Layout, layouts
 from headroles.tables import frame
 from headroles.tables.columns import Column
 from headroles.tables.study import Study, study_at
@@ -59,12 +59,12 @@ def weight_change(
         kept.claim(f"weight-change-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
-        raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
+        raise ValueError(f"before must have all heads of after, got none for {lacking[0]}; try the other order")
     columns: dict[str, list[float]] = {}
     for part in (*dict.fromkeys(name for head in index for name in new[head]), "all"):
         pairs = [(_part(old[head], part), _part(new[head], part)) for head in index]
         if any(start.shape != end.shape for start, end in pairs):
-            raise ValueError(f"part {part!r} of a head has different sizes in the models: expected one architecture")
+            raise ValueError(f"the models must have one architecture, got heads with different sizes of {part!r}")
         changes = [_change(start, end) if len(start) else (np.nan,) * 3 for start, end in pairs]
         for name, values in zip(CHANGES, np.reshape(changes, (-1, 3)).T, strict=True):
             columns[f"{name}[{part}]"] = values.tolist()
@@ -93,7 +93,7 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
         ValueError: If there are fewer than three tables, or tables of different heads.
     """
     if len(tables) < 3 or any(not table.index.equals(tables[0].index) for table in tables):
-        raise ValueError(f"expected tables of the same heads after at least 3 fine-tunings; got {len(tables)}")
+        raise ValueError(f"tables must be of the same heads after at least 3 fine-tunings, got {len(tables)}")
     moved = pd.concat([table[column].rename(seed) for seed, table in enumerate(tables)], axis=1)  # [head, seed]
     inside = moved / moved.groupby(level=["kind", "layer"]).transform("mean")
     parts = {"heads": moved, "heads of a layer": inside}

@@ -37,7 +37,6 @@ from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -404,7 +403,6 @@ def test_a_pipe_without_a_reader_is_no_error(study):
 # --- options of the library -----------------------------------------------------------------------------------------
 
 TINY = Corpus("tiny", (ONE, ONE, ONE))
-SHARES = "expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got "
 
 
 def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFrame:
@@ -421,9 +419,6 @@ def _swept(metric: str = "loss", **options: Any) -> object:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: hr.efficiency(planted.model(), [], shares=[1.0]), f"{SHARES}shares=[1.0], length=64, repeats=7"),
-        (lambda: hr.efficiency(planted.model(), [], shares=[0], length=0), f"{SHARES}shares=[0], length=0, repeats=7"),
-        (lambda: hr.efficiency(planted.model(), [], shares=[], repeats=1), f"{SHARES}shares=[], length=64, repeats=1"),
         (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
          "duplicate metric 'agreement': got agreement, agreement; expected each once"),
         (lambda: _swept(max_tokens=0), "max_tokens must be an integer >= 1, got 0"),
@@ -433,10 +428,6 @@ def _swept(metric: str = "loss", **options: Any) -> object:
          "scores and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
          "unknown class of a class logit: got of='best'; expected 'top' or 'label'"),
-        (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
-         "the temperature of L0 must be above zero; got 0"),
-        (lambda: SubsetSelection(cold=0).gates(planted.model(), [], 2),
-         "the temperatures of SubsetSelection must be above zero; got 4.0 and 0"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
          "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),

@@ -14,7 +14,6 @@ from helpers.reports import told
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headroles as hr
-from headroles.pruning.rankings import Random
 from headroles.testing.case import Case
 
 GROUPS = [(layer, first) for layer in range(2) for first in (0, 2)]  # heads 0 and 1, 2 and 3 share keys
@@ -140,7 +139,7 @@ def test_learnt_gates_are_one_for_each_group():
     assert len(gates.log_alpha) == 2
     with torch.no_grad():
         gates.log_alpha[:] = torch.tensor([-1.0, 3.0])
-    assert gates.of_all(gates.final()).tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert gates.for_heads(gates.final()).tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
 
 
 def test_without_shared_keys_a_group_is_a_head():
@@ -157,9 +156,6 @@ def test_units_that_are_not_known():
     message = "AtP patches single heads: got unit='group'; expected 'head'; try a captum method"
     with pytest.raises(ValueError, match=whole(message)):
         hr.attribute(*given(), method="AtP", unit="group")
-    message = "unknown unit of pruning: got unit='layer'; expected 'head' or 'group'"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.prune(*given(), Random(), keep=0.5, unit="layer")
 
 
 def test_many_queries_of_one_key_are_one_group():

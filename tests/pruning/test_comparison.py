@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.commands import run
-from helpers.messages import whole
 from helpers.prunings import learnt, no_training, setting
 from helpers.trainings import films, tokenizer
 from scipy import stats
@@ -100,12 +99,6 @@ def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
         for each in (tokenizer(), other)
     ]
     assert not np.allclose(*(table["value"] for table in tables))
-
-
-def test_two_strategies_of_one_name_are_refused(tmp_path):
-    two = [hr.L0(), hr.L0(rate=0.5)]
-    with pytest.raises(ValueError, match=whole("duplicate strategy 'l0': got l0, l0; expected different names")):
-        compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), strategies=two, study=Study(tmp_path))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from helpers.removals import apart, closing, rows, snapshot, unchanged
 import headroles as hr
 from headroles.models.dummy_inputs import examples
 from headroles.models.head_model import HeadModel
-from headroles.pruning.layout import layouts
+from headroles.pruning.removal import layouts
 from headroles.testing.tiny_models import tiny_model
 
 FAMILIES = ["bert", "marian", "t5", "gpt2", "deberta-v2", "bloom", "qwen3", "phi3"]

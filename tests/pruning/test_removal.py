@@ -37,8 +37,7 @@ from headroles.models import sites as site
 from headroles.models.head_model import HeadModel
 from headroles.models.pruned import resized
 from headroles.pruning import removal
-from headroles.pruning.layout import layouts
-from headroles.pruning.removal import remove_heads
+from headroles.pruning.removal import layouts, remove_heads
 
 REFUSED = {  # what is said to who asks for head 1 of the first layer to go
     "fsmt": "heads cannot be removed from FSMTForConditionalGeneration; mask them instead: its own code fails on "
@@ -330,37 +329,6 @@ def test_whatever_a_forward_raises_the_model_is_left_alone(error, why, monkeypat
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         remove_heads(model, [("enc-self", 0, 1)])
     assert unchanged(model, before)
-
-
-UNKNOWN = [("dec-self", 0, 4), ("dec-self", 2, 0), ("enc-self", 0, 0), ("dec-self", 0), ("x",)]
-
-
-@pytest.mark.parametrize(
-    ("name", "heads", "options", "message"),
-    [
-        ("albert", [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)], {},
-         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention is one module for 2 layers: remove the "
-         "same heads from all; got layer 0: [1, 3], layer 1: [1]"),
-        *(("gpt2", [("dec-self", 0, 1), head], {},
-           f"no head {head} in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads") for head in UNKNOWN),
-        ("llama-grouped", [("dec-self", 0, 1)], {"groups": "nonsense"},
-         "unknown groups 'nonsense'; known: equal, whole, expand"),
-    ],
-    ids=["one module for two layers", *map(str, UNKNOWN), "groups"],
-)  # fmt: skip
-def test_heads_that_cannot_be_removed_are_refused_and_the_model_left_alone(name, heads, options, message):
-    model = zoo.tiny(name)
-    before = snapshot(model)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        remove_heads(model, heads, **options)
-    assert unchanged(model, before)
-
-
-def test_what_is_left_is_said_in_words():
-    model = remove_heads(zoo.tiny("gpt2"), [("dec-self", 0, 0), ("dec-self", 0, 1), ("dec-self", 1, 1)])
-    message = "no head ('dec-self', 0, 1) in GPT2LMHeadModel, which has dec-self 2 layers of 2 to 3 heads"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        remove_heads(model, [("dec-self", 0, 2), ("dec-self", 0, 1)])
 
 
 # --- query heads that share key-value heads -------------------------------------------------------------------------
@@ -655,22 +623,6 @@ def test_roundings_of_many_layers_are_no_other_output(name):
     smaller = hr.remove_heads(copy.deepcopy(model), heads)
     assert apart(outputs(smaller, zoo.inputs(model)), expected) < 1e-5
     assert (len(hr.models.head_index(model)) - len(hr.models.head_index(smaller)), smaller.dtype) == (4, torch.float32)
-
-
-@pytest.mark.usefixtures("rounded")
-@pytest.mark.parametrize("name", ["llama-grouped", "gpt2"])
-def test_the_check_in_float64_converts_no_table_of_embeddings(name, monkeypatch):
-    def converted(model, dtype):
-        sizes.extend(value.numel() for value in model.parameters())
-        before(model, dtype)
-
-    model, sizes, before = zoo.tiny(name), [], removal.convert
-    monkeypatch.setattr(removal, "convert", converted)
-    table = model.get_input_embeddings().weight
-    others = sum(value.numel() for value in model.base_model.parameters()) - table.numel()
-    hr.remove_heads(model, [("dec-self", 0, 0), ("dec-self", 0, 1)])
-    assert others < sum(sizes) < others + table.numel() / 2
-    assert model.get_input_embeddings().weight is table
 
 
 @pytest.mark.usefixtures("rounded")

@@ -8,7 +8,6 @@ from copy import deepcopy
 
 import pandas as pd
 import pytest
-from helpers import letters, zoo
 from helpers.commands import run
 from helpers.messages import whole
 from helpers.processes import full_disk, together
@@ -18,7 +17,7 @@ from helpers.trainings import films, same_weights, tokenizer, untrained
 import headroles as hr
 from headroles.models import heads as families
 from headroles.models.loading import untrained as untrained_as
-from headroles.pruning.rankings import NAMED, Random
+from headroles.pruning.rankings import Random
 from headroles.pruning.selection import prune
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -38,38 +37,6 @@ def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
     assert "strategy:Random(spread=None)|keep:2|kinds:all|train:no|seed:5" in frame.provenance(
         table, "survival[random 2]"
     )
-
-
-WRONG = {
-    "order": (
-        {"strategy": "nonsense", "keep": 2},
-        f"unknown ranking 'nonsense'; known: {', '.join(NAMED)}, reversed by a minus before it; gates: l0, exactly",
-    ),
-    "training": ({"train": "prune", "keep": 2}, "unknown train 'prune'; known: before, after, both, None"),
-    "training of masked heads": (
-        {"train": "after", "remove": False, "keep": 2},
-        "train='after' is training without the pruned heads: got remove=False; expected remove=True, or "
-        'train="before"',
-    ),
-    "kind": (
-        {"kinds": ["cross"], "keep": 2},
-        "BertForSequenceClassification has no heads of kind 'cross'; it has enc-self",
-    ),
-    "one kind": (
-        {"kinds": "enc-self", "keep": 2},
-        "kinds must be several: got 'enc-self'; expected a list; try kinds=['enc-self']",
-    ),
-    "number": ({"keep": 9}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 9"),
-    "fraction": ({"keep": 2.5}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 2.5"),
-    "negative": ({"keep": -1}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got -1"),
-    "nothing": ({}, "ranking 'importance' needs a number of heads to keep: keep=0.5, or keep=4"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_pruned_is_said(options, message):
-    with pytest.raises(ValueError, match=whole(message)):
-        prune(learnt(), tokenizer(), films(24), **options)
 
 
 @pytest.mark.slow
@@ -269,12 +236,3 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
     assert load_table(tmp_path / "work/gates-l0-3.parquet")["step"].max() == 12
-
-
-@pytest.mark.parametrize("keep", ["4", True, 0, 1.5, float("nan")])
-def test_keep_is_a_number_or_a_share(keep):
-    message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 24; got {keep!r}"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.prune(
-            zoo.tiny("marian"), letters.tokens_of("marian"), letters.corpus(4), "importance", keep=keep, remove=False
-        )

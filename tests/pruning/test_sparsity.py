@@ -8,13 +8,11 @@ from copy import deepcopy
 
 import pytest
 from helpers.commands import run
-from helpers.messages import whole
 from helpers.prunings import learnt, no_training
 from helpers.trainings import films, tokenizer
 
 import headroles as hr
 from headroles.models import heads as families
-from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.selection import prune
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.tables import frame
@@ -81,14 +79,6 @@ def test_pruned_models_are_not_saved_into_a_study_which_is_said_before_training(
     save_table(frame.table({"x": [1.0]}, frame.index({("enc-self", 0): 1}), "made up"), tmp_path / "heads.parquet")
     with pytest.raises(FileExistsError, match="is a study: it holds heads.parquet; name another folder for the model"):
         sparsity_sweep(learnt(), tokenizer(), films(8), films(8, 1), keep=[2], output=tmp_path)
-
-
-@pytest.mark.parametrize("keep", [2.5, 9, -1])
-def test_sparsity_sweep_and_comparison_take_the_numbers_that_pruning_takes(tmp_path, keep):
-    message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}"
-    for run_all in (sparsity_sweep, compare_pruning):
-        with pytest.raises(ValueError, match=whole(message)):
-            run_all(learnt(), tokenizer(), films(48), films(40, 1), keep=[keep], study=tmp_path)
 
 
 @pytest.mark.slow

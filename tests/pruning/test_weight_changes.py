@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import zoo
-from helpers.messages import whole
 from helpers.prunings import learnt
 
 import headroles as hr
@@ -52,9 +51,6 @@ def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
     table = weight_change(before, after)
     assert len(table) == 6
     assert (table.filter(like="distance[") == 0).all(axis=None)
-    message = "the model before lacks head ('enc-self', 0, 0) of the model after; try the other order"
-    with pytest.raises(ValueError, match=whole(message)):
-        weight_change(after, before)
 
 
 def test_heads_that_share_keys_move_together():
@@ -80,10 +76,6 @@ def test_uniform_movement_differs_from_heads_that_always_move_most():
     assert same.loc["heads", "cv"] == pytest.approx(base.std() / base.mean(), abs=1e-3)
     assert chance.loc["heads", "p"] > 0.01
     assert uniformity([moved(np.zeros(20))] * 3)[["w", "p"]].isna().all(axis=None)  # nothing moved: without a warning
-    with pytest.raises(
-        ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
-    ):
-        uniformity([moved(base)] * 2)
 
 
 def test_fine_tunings_of_the_whole_model_are_no_seeds_of_the_pruned_ones(tmp_path):
