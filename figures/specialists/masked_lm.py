@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
-from headroles.training.hf_trainer import TrainerOptions
+from headroles.training.hf_trainer import Trainer, TrainerOptions
 from headroles.training.trainer import finished, fit
 
 
@@ -51,13 +51,25 @@ def train_masked(
         [{"input_ids": row} for row in ids],
         place,
         recipe,
-        loss=partial(_masked_loss, hidden, tokenizer.unk_token_id),
+        make=partial(_Masked, partial(_masked_loss, hidden, tokenizer.unk_token_id)),
         batch=batch,
         rate=rate,
         seed=seed,
         callbacks=callbacks,
         **arguments,
     )
+
+
+class _Masked(Trainer):
+    """Trainer with a loss of a model and a batch."""
+
+    def __init__(self, loss: Callable[[PreTrainedModel, Mapping[str, Tensor]], Tensor], *given: Any, **options: Any):
+        super().__init__(*given, **options)
+        self.loss_of_batch, self.loss_is_scaled_for_ga = loss, False
+
+    def compute_loss(self, model: PreTrainedModel, inputs: Mapping[str, Tensor], *_: object, **__: object) -> Tensor:
+        """Compute the loss of a batch."""
+        return self.loss_of_batch(model, inputs)
 
 
 class Checkpoints(TrainerCallback):

@@ -32,7 +32,7 @@ from headroles.models.masking import Head, mask_heads
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.study import Study, study_at
-from headroles.training.adapters import GATES
+from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]

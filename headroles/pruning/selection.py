@@ -43,7 +43,7 @@ from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
 from headroles.training import trainer
-from headroles.training.adapters import GATES
+from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import TrainOptions
 
 Training = Literal["before", "after", "both"]

@@ -1,50 +1,25 @@
-"""Checkpoints of a training: the last complete one, and the digests by which damage to its files is noticed."""
+"""Checkpoints of a training: the last complete one, and the weights in it, of a model or of its adapter alone."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from headroles.models.loading import is_adapted
 from headroles.models.pruned import resized
-from headroles.tables.io import replacing
 
-DIGESTS = "SHA256SUMS"  # in the format of the program sha256sum, which can check them, too
-
-
-def load_weights(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Load the weights in a folder into a model, also those of gates among its modules.
-
-    Files have other names than modules where transformers renames the weights, as of experts.
-
-    Returns:
-        The model in the folder.
-    """
-    saved: PreTrainedModel = resized(type(model)).from_pretrained(folder)
-    state, names = saved.state_dict(), {*model.state_dict()}
-    for file in folder.glob("*.safetensors"):
-        state |= {name: value for name, value in load_file(file).items() if name in names - {*state}}
-    model.load_state_dict(state)
-    return saved
+GATES = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
+WEIGHTS, PREFIX = "adapter_model.safetensors", "base_model.model."  # as PEFT writes them
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete.
-
-    A file of it that is not as it was written raises ValueError.
-    """
-    complete = [path for path in folder.glob("checkpoint-*") if _is_complete(path)]
-    if not complete:
-        return None
-    last = max(complete, key=lambda path: int(path.name.rpartition("-")[2]))
-    check_digests(last, f"remove {last} to go on from the checkpoint before it")
-    return last
+    """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete."""
+    complete = filter(_is_complete, folder.glob("checkpoint-*"))
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def _is_complete(checkpoint: Path) -> bool:
@@ -55,50 +30,73 @@ def _is_complete(checkpoint: Path) -> bool:
         return False
 
 
-def write_digests(folder: Path, files: str = "*") -> None:
-    """Write the digests of the files of a folder, of all or those of a pattern, into a file beside them."""
-    paths = [path for path in sorted(folder.glob(files)) if path.is_file() and path.name != DIGESTS]
-    text = "".join(f"{_digest(path)}  {path.name}\n" for path in paths)
-    with replacing(folder / DIGESTS) as draft:
-        draft.write_text(text, encoding="utf-8")
+def load_weights(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Load the weights in a folder into a model, also those of gates among its modules, or of its adapter alone.
+
+    Files have other names than modules where transformers renames the weights, as of experts.
+
+    Returns:
+        The model in the folder; with an adapter the given one.
+    """
+    if is_adapted(model):
+        _load_adapter(model, folder)
+        return model
+    saved: PreTrainedModel = resized(type(model)).from_pretrained(folder)
+    state, names = saved.state_dict(), {*model.state_dict()}
+    for file in folder.glob("*.safetensors"):
+        state |= {name: value for name, value in load_file(file).items() if name in names - {*state}}
+    model.load_state_dict(state)
+    return saved
 
 
-def check_digests(folder: Path, advice: str) -> None:
-    """Raise ValueError for a file of a folder that is not as it was written, or without digests cannot be read."""
-    if not (folder / DIGESTS).is_file():  # of an earlier version, or of transformers
-        for path in sorted(folder.iterdir()):
-            if fault := _unreadable(path):
-                raise ValueError(f"{path} cannot be read: {fault}; {advice}")
-        return
-    for line in (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines():
-        if not (match := re.fullmatch(r"([0-9a-f]{64})  (.+)", line)):
-            raise ValueError(f"{folder / DIGESTS} is damaged: got {line!r}; expected a SHA-256 and a name; {advice}")
-        path, expected = folder / match[2], match[1]
-        got = _digest(path) if path.is_file() else "no file"
-        if got != expected:
-            raise ValueError(f"{path} is damaged: got {got[:12]}; expected SHA-256 {expected[:12]}; {advice}")
+def save_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Save the adapter in the format of PEFT, which `PeftModel.from_pretrained(base, folder)` loads, and gates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _save({f"{PREFIX}{key}": value for key, value in _adapter_state(model).items()}, folder / WEIGHTS)
+    model.peft_config[_adapter(model)].save_pretrained(str(folder))
+    if GATES in model._modules:
+        _save(model.get_submodule(GATES).state_dict(), folder / f"{GATES}.safetensors")
 
 
-def _unreadable(path: Path) -> str | None:
-    """Why a file of weights, or one that torch saved, cannot be read."""
-    try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, "pt"):
-                return None
-        if path.suffix in (".pt", ".pth", ".bin") and _begins_as_zip(path):
-            with ZipFile(path) as archive:
-                part = archive.testzip()
-                return None if part is None else f"{part} in it has changed"
-    except (SafetensorError, BadZipFile) as error:
-        return str(error)
-    return None
+def check_adapter(model: PreTrainedModel) -> None:
+    """Raise ValueError for several adapters, or for weights that would train with an adapter and not be saved."""
+    saved = {value.data_ptr() for value in _adapter_state(model).values()}
+    trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+    if strays := [key for key, value in trained.items() if value.data_ptr() not in saved and not key.startswith(GATES)]:
+        raise ValueError(
+            f"the adapter of {type(model).__name__} must train alone, got {strays[0]} and {len(strays) - 1} more "
+            f"weights; try requires_grad_(False) on them, or modules_to_save in the adapter's config"
+        )
 
 
-def _begins_as_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
+def _load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    from peft import set_peft_model_state_dict
+
+    state = {key.removeprefix(PREFIX): value for key, value in load_file(folder / WEIGHTS).items()}
+    set_peft_model_state_dict(model, state, adapter_name=_adapter(model))
+    if GATES in model._modules:
+        model.get_submodule(GATES).load_state_dict(load_file(folder / f"{GATES}.safetensors"))
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights of the adapter by PEFT's names."""
+    from peft import get_peft_model_state_dict
+
+    name = _adapter(model)
+    state: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    return state
+
+
+def _adapter(model: PreTrainedModel) -> str:
+    """Return the name of the adapter; ValueError for several."""
+    names = [*getattr(model, "peft_config", ())]
+    if len(names) != 1:
+        raise ValueError(
+            f"{type(model).__name__} must have one adapter, got {', '.join(names) or 'no peft_config'}; try "
+            f"delete_adapter(name), or the model that merge_and_unload() returns"
+        )
+    return str(names[0])
+
+
+def _save(state: dict[str, Tensor], path: Path) -> None:
+    save_file({key: value.contiguous() for key, value in state.items()}, path, metadata={"format": "pt"})

@@ -17,7 +17,7 @@ from headroles.models.tokens.alignment import TokenizedSentence, pieces
 from headroles.models.tokens.vocabulary import padding
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels
-from headroles.tables.frame import is_whole
+from headroles.tables.arguments import number
 
 # an example: its tokens, and its label or the tokens of its translation; a text alone to predict masked tokens
 Row = dict[str, Any]
@@ -33,33 +33,23 @@ def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -
     """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
     handle = HeadModel.of(model)
     if is_language_model(handle):
-        _check_text(handle, length)
-        return
-    if length is not None:
-        raise ValueError(f"length={length} is for language models, which learn a text: got {handle.name}; leave it out")
-    if outputs.has_classes(handle):
+        if not outputs.causal(handle) and handle.tokenizer.mask_token is None:
+            kind = type(handle.tokenizer).__name__
+            raise ValueError(f"{handle.name} learns masked tokens and needs a mask token, got a {kind} without one")
+        if length is not None:
+            number("length", length, least=2, most=handle.positions, whole=True)
+    elif length is not None:
+        raise ValueError(f"length must be left out except for language models, got {handle.name} and length={length}")
+    elif outputs.has_classes(handle):
         check_labels(corpus)
     elif not outputs.has_vocabulary(handle):
         raise ValueError(
-            f"{handle.name} is neither a classifier nor a language model nor an encoder-decoder that generates text; "
-            f"try headroles train, or headroles.load_classifier(name, corpus) in Python, which adds a classification "
-            f"head for the labels of a corpus, or a class that predicts tokens, such as cls='AutoModelForMaskedLM' "
-            f"(--cls)"
+            f"the model must classify or predict tokens, got {handle.name}; try headroles train, or "
+            f"headroles.load_classifier(name, corpus) in Python, which adds a classification head, or a class that "
+            f"predicts tokens, such as cls='AutoModelForMaskedLM' (--cls)"
         )
     elif any(sentence.target is None for sentence in corpus):
-        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
-
-
-def _check_text(handle: HeadModel, length: int | None) -> None:
-    """Raise ValueError for a language model without a mask token, or for examples that it cannot read."""
-    if not outputs.causal(handle) and handle.tokenizer.mask_token is None:
-        kind = type(handle.tokenizer).__name__
-        raise ValueError(f"{handle.name} learns to predict masked tokens: got a {kind} without a mask token")
-    if length is not None and (not is_whole(length, least=2) or length > handle.positions):
-        raise ValueError(
-            f"length of an example out of range: got length={length!r}; expected a number of tokens from 2 to "
-            f"{handle.positions}, as many as {handle.name} reads"
-        )
+        raise ValueError(f"a translator learns translations, got corpus {corpus.name!r} without them; give a target")
 
 
 def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) -> list[Row]:
@@ -93,7 +83,7 @@ def _of_text(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]
         special = {*handle.tokenizer.all_special_ids}  # which the collator does not mask
         rows = [row for row in rows if not special.issuperset(row["input_ids"])]
     if not rows:
-        raise ValueError(f"corpus {corpus.name!r} has no token to predict; give longer sentences, or length=128")
+        raise ValueError(f"corpus {corpus.name!r} must have tokens to predict, got none; try length=128")
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -28,17 +27,15 @@ from headroles.models.loading import is_adapted
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
 from headroles.tables.columns import without_ends
-from headroles.training import adapters
-from headroles.training.checkpoints import load_weights, write_digests
+from headroles.training.checkpoints import load_weights, save_adapter
 from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
-Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Options of the Trainer: its own, and those of `transformers.TrainingArguments`, of which others are taken, too.
+    """Options of the Trainer; all of `transformers.TrainingArguments` are taken, of which these are some.
 
     Attributes:
         mlm_probability: Share of the tokens of a text that a masked language model learns to predict (0.15). Of these
@@ -54,34 +51,10 @@ class TrainerOptions(TypedDict, total=False):
     note: str
     max_steps: int
     warmup_steps: float
-    lr_scheduler_type: str
-    optim: str
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
-    weight_decay: float
-    max_grad_norm: float
     label_smoothing_factor: float
-    gradient_accumulation_steps: int
-    gradient_checkpointing: bool
     train_sampling_strategy: str
-    logging_strategy: str
-    logging_steps: float
-    logging_nan_inf_filter: bool
-    report_to: str
-    disable_tqdm: bool
     save_strategy: str
-    save_steps: float
     save_total_limit: int
-    restore_callback_states_from_checkpoint: bool
-    bf16: bool
-    fp16: bool
-    dataloader_pin_memory: bool
-    dataloader_num_workers: int
-    dataloader_prefetch_factor: int
-    dataloader_persistent_workers: bool
-    use_cpu: bool
-    ddp_backend: str
 
 
 class FitOptions(TrainerOptions, total=False):
@@ -117,11 +90,8 @@ class Spread:
 Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
 
 
-OURS = {"num_train_epochs": "epochs", "per_device_train_batch_size": "batch", "learning_rate": "rate"}
-
-
 class Trainer(transformers.Trainer):
-    """Trainer with a loss and learning rates by name prefix; its log does not depend on interruptions."""
+    """Trainer with learning rates by name prefix; its log does not depend on interruptions."""
 
     def __init__(
         self,
@@ -130,7 +100,6 @@ class Trainer(transformers.Trainer):
         rows: Sequence[Row],
         folder: Path,
         *,
-        loss: Loss | None = None,
         epochs: int = 3,
         batch: int = 32,
         rate: float = 2e-5,
@@ -139,11 +108,10 @@ class Trainer(transformers.Trainer):
     ) -> None:
         masked, rates = options.pop("mlm_probability", MASKED), options.pop("rates", None)
         callbacks = options.pop("callbacks", ())
-        _check(model, options)
         self.shuffles_groups = options.get("train_sampling_strategy", ORDER) == ORDER
         if self.shuffles_groups:
             options["train_sampling_strategy"] = "group_by_length"
-        usual: TrainerOptions = {
+        usual: dict[str, Any] = {
             "save_strategy": "epoch",
             "logging_strategy": "epoch",
             "logging_nan_inf_filter": False,  # it would log 0 for NaN
@@ -174,27 +142,14 @@ class Trainer(transformers.Trainer):
             data_collator=batches,
             processing_class=tokenizer,
         )
-        self.loss_of_batch, self.rates = loss, rates or {}
-        self.loss_is_scaled_for_ga = None if loss is None else False
-        if arguments.gradient_accumulation_steps > 1 and loss is None and self.label_smoother is None:
+        self.rates = rates or {}
+        if arguments.gradient_accumulation_steps > 1 and self.label_smoother is None:
             self.model_accepts_loss_kwargs = _is_of_all_parts(self, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
         for callback in (_Unlogged(self), *([Epochs(batches)] if isinstance(batches, Masking) else []), *callbacks):
             self.add_callback(callback)
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,  # noqa: FBT002 - as in transformers
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor | tuple[Tensor, object]:
-        """Compute the loss of a batch."""
-        if self.loss_of_batch is not None:
-            return self.loss_of_batch(model, inputs)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Make the batches; workers that stay draw no random number of the training, which resumes with the same."""
@@ -216,7 +171,7 @@ class Trainer(transformers.Trainer):
         free = [(name, value) for name, value in named if value.requires_grad]
         groups = {key: [value for name, value in free if name.startswith(key)] for key in self.rates}
         if lacking := [key for key in self.rates if not any(name.startswith(key) for name, _ in named)]:
-            raise ValueError(f"rates has the key {lacking[0]!r}, with which no parameter name begins")
+            raise ValueError(f"a key of rates must begin the name of a parameter, got {lacking[0]!r}")
         for value in (value for values in groups.values() for value in values):
             value.requires_grad = False
         optimizer = super().create_optimizer(model)
@@ -265,28 +220,11 @@ class Trainer(transformers.Trainer):
         if not is_adapted(trained):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
-            adapters.save(trained, Path(str(output_dir or self.args.output_dir)))
+            save_adapter(trained, Path(str(output_dir or self.args.output_dir)))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:  # noqa: ARG002
         trained: Any = self.model
-        if is_adapted(trained):
-            adapters.load(trained, Path(resume_from_checkpoint))
-        elif self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            load_weights(trained, Path(resume_from_checkpoint))
-
-    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
-        try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
-            if self.is_world_process_zero():
-                write_digests(place)
-        except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            message = f"could not write {place}: {reason}; run it again to go on from the checkpoint before it"
-            raise OSError(message) from error
+        load_weights(trained, Path(resume_from_checkpoint))
 
 
 def _is_of_all_parts(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
@@ -329,9 +267,9 @@ class _Groups(Sampler[int]):
         self.grouped.generator = generator
         groups = torch.tensor(list(self.grouped)).split(self.grouped.batch_size)
         if self.shuffled:
-            whole = len(self.grouped) // self.grouped.batch_size  # a smaller group stays the last
-            order = torch.randperm(whole, generator=generator).tolist()
-            groups = (*(groups[number] for number in order), *groups[whole:])
+            full = len(self.grouped) // self.grouped.batch_size  # a smaller group stays the last
+            order = torch.randperm(full, generator=generator).tolist()
+            groups = (*(groups[number] for number in order), *groups[full:])
         return iter(torch.cat(groups).tolist())
 
 
@@ -405,12 +343,3 @@ class ScoreReport(Reporter):
                     values[f"scores/{column}_{kind}_mean"] = float(rows[column].mean())
                     values[f"scores/{column}_{kind}_max"] = float(rows[column].max())
         return values
-
-
-def _check(model: PreTrainedModel, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for options under names of transformers, and for what passes no gradient."""
-    if other := [name for name in OURS if name in options]:
-        raise ValueError(f"unknown option {other[0]}: it is {OURS[other[0]]} here")
-    if torch.is_inference_mode_enabled():
-        raise ValueError("nothing is trained in inference mode: got an open torch.inference_mode(); leave it first")
-    HeadModel(model).check_gradients(all_floating=not is_adapted(model))

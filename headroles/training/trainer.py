@@ -22,13 +22,11 @@ from headroles.models.identity.of_code import code_of, of_user
 from headroles.models.identity.of_model import PLACES, frozen
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
-from headroles.tables.arguments import several
-from headroles.tables.frame import is_whole
+from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, replacing, save_table
-from headroles.training import adapters
-from headroles.training.checkpoints import check_digests, last_checkpoint, load_weights, write_digests
+from headroles.training.checkpoints import check_adapter, last_checkpoint, load_weights, save_adapter
 from headroles.training.examples import MASKED, Row, examples, is_language_model
-from headroles.training.hf_trainer import ORDER, FitOptions, Loss, Trainer, TrainerOptions
+from headroles.training.hf_trainer import ORDER, FitOptions, Trainer, TrainerOptions
 
 HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 UNNAMED = ("mlm_probability", "rates", "callbacks")  # options that the provenance names otherwise, or not at all
@@ -98,13 +96,20 @@ def train(
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
     """  # noqa: DOC502
     masked, note = options.get("mlm_probability", MASKED), options.pop("note", "")
-    _check_ranges(epochs, batch, rate, masked)
+    for name, value in {"epochs": epochs, "batch": batch}.items():
+        number(name, value, least=1, whole=True)
+    number("rate", rate, below=math.inf)
+    number("mlm_probability", masked, above=0, most=1)
     place, corpus = Path(folder), corpus_of(corpus)
     held_out = None if held_out is None else corpus_of(held_out)
     measured = [the_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
-    model = _savable(model, handle, place)
+    if loading.is_adapted(handle.model):  # a PeftModel: its adapter trains and is saved
+        model = handle.model
+        check_adapter(model)
+    else:
+        loading.check_savable(model, place)
     chosen = {"train_sampling_strategy": ORDER, **options, **(options.get("rates") or {})}
     provenance = handle.provenance(
         corpus,
@@ -116,7 +121,8 @@ def train(
         rate=rate,
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted(chosen.items()) if name not in UNNAMED),
-        **_of_text(handle, length, masked),
+        **frozen(handle.model),
+        **_text_options(handle, length, masked),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:
@@ -132,39 +138,17 @@ def train(
     return fit(model, tokenizer, rows, place, provenance, columns=columns, **how)
 
 
-def _savable(model: PreTrainedModel, handle: HeadModel, place: Path) -> PreTrainedModel:
-    """Return a model that can be saved, of one of PEFT that with the adapter in its layers; otherwise an error."""
-    if loading.is_adapted(handle.model):
-        adapters.check(handle.model)
-        return handle.model
-    loading.check_savable(model, place)
-    return model
-
-
-def _check_ranges(epochs: int, batch: int, rate: float, mlm_probability: float) -> None:
-    """Raise ValueError for numbers with which nothing can be trained."""
-    if not is_whole(epochs, least=1):
-        raise ValueError(f"number of epochs out of range: got epochs={epochs!r}; expected 1 or more")
-    if not is_whole(batch, least=1):
-        raise ValueError(f"number of examples of a step out of range: got batch={batch!r}; expected 1 or more")
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
-    if not 0 < mlm_probability <= 1:
-        raise ValueError(f"share of masked tokens out of range: got mlm_probability={mlm_probability}; expected 0 to 1")
-
-
 def _named(metrics: Sequence[Metric]) -> str:
     """Return metrics as the provenance has them: with the code of what is the user's, which may be edited."""
     return ",".join([*map(str, metrics), *map(code_of, of_user(metrics))])
 
 
-def _of_text(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:
-    """Return the provenance of the examples of a language model, and of what trains."""
-    fixed = frozen(handle.model)
+def _text_options(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:
+    """Return the provenance of the examples of a language model."""
     if not is_language_model(handle):
-        return {**fixed}
-    length_of = {"length": length or "sentences"}
-    return fixed | length_of | ({} if causal(handle) else {"mlm_probability": mlm_probability})
+        return {}
+    masked = {} if causal(handle) else {"mlm_probability": mlm_probability}
+    return {"length": length or "sentences", **masked}
 
 
 def load_classifier(
@@ -193,24 +177,16 @@ def load_classifier(
 
 def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFrame | None:
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
-    note = folder / PROVENANCE
-    if note.is_file() and note.read_text() != provenance:
-        fault = f"{folder} holds training of another model, corpus or options"
-        raise ValueError(f"{fault}; give another folder, or remove it")
-    if not note.is_file() and loading.weight_files(folder):
+    recipe = folder / PROVENANCE
+    if recipe.is_file() and recipe.read_text() != provenance:
+        raise ValueError(f"{folder} holds training of another model, corpus or options; give another, or remove it")
+    if not recipe.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():
         return None
-    advice = "give another folder to train again"
-    check_digests(folder, advice)
-    if not loading.weight_files(folder):
-        raise ValueError(f"{folder} cannot be read: got no file of weights; expected model.safetensors; {advice}")
-    if loading.is_adapted(model):
-        adapters.load(model, folder)
-        model.eval()
-        return load_table(folder / HISTORY)
     trained = load_weights(model, folder)
-    _configure(model, trained)
+    if trained is not model:
+        _configure(model, trained)
     model.eval()
     return load_table(folder / HISTORY)
 
@@ -232,13 +208,13 @@ def fit(
     folder: Path,
     provenance: str,
     *,
-    loss: Loss | None = None,
+    make: Callable[..., Trainer] = Trainer,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
     **options: Unpack[FitOptions],
 ) -> pd.DataFrame:
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
-    trainer = Trainer(model, tokenizer, rows, folder, loss=loss, **options)
+    trainer = make(model, tokenizer, rows, folder, **options)
     trainer.add_callback(_Begun(folder, provenance))
     last = last_checkpoint(folder)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
@@ -251,11 +227,10 @@ def fit(
     table.attrs["recipe"] = provenance
     if trainer.is_world_process_zero():
         if loading.is_adapted(model):
-            adapters.save(model, folder)
+            save_adapter(model, folder)
             tokenizer.save_pretrained(folder)
         else:
             loading.save(model, tokenizer, folder, overwrite=True)
-        write_digests(folder, "*.safetensors")
         save_table(table, folder / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table

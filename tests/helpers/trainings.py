@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import warnings
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
+import peft
 import torch
 import transformers
 from helpers import zoo
@@ -88,3 +91,18 @@ def tokenised(tokens, text, numbers):
     seconds = [text[number].second for number in numbers]
     both = {"text_pair": seconds} if all(seconds) else {}
     return tokens([text[number].text for number in numbers], **both, padding=True, return_tensors="pt")
+
+
+def labelled(*labels):
+    """Sentences with these labels."""
+    return Corpus("given", tuple(Sentence("the film", label=label) for label in labels))
+
+
+def wrapped(*targets, base=None, **options):
+    """A tiny decoder with an adapter of PEFT on some of its maps."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PEFT to transformers
+        torch.manual_seed(0)
+        names = [*(targets or ("q_proj", "v_proj"))]
+        config = peft.LoraConfig(target_modules=names, init_lora_weights=False, **options)
+        return peft.get_peft_model(base or deepcopy(zoo.tiny("llama-grouped")), config)

@@ -37,7 +37,7 @@ from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
-from headroles.training.adapters import GATES
+from headroles.training.checkpoints import GATES
 from headroles.training.trainer import train
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)

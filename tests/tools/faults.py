@@ -52,7 +52,6 @@ from headroles.tables.io import load_table  # noqa: E402
 
 LONGEST = 600  # seconds that a command may take
 ALONE = {"trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"}  # the Trainer's
-ALONE |= {"SHA256SUMS"}  # digests of these, too
 
 
 def main():

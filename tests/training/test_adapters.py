@@ -13,21 +13,13 @@ from helpers import zoo
 from helpers.close import close
 from helpers.letters import tokens_of
 from helpers.prunings import training_in
+from helpers.trainings import wrapped
 from safetensors.torch import load_file
 
 import headroles as hr
 
 TEXTS = hr.Corpus.of(["a b c d", "b d a", "c c a b d", "d a c"])
 SGD = {"optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "rate": 0.5, "batch": 4}
-QV = ("q_proj", "v_proj")
-
-
-def wrapped(*targets, base=None, **options):
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of PEFT to transformers
-        torch.manual_seed(0)
-        config = peft.LoraConfig(target_modules=[*(targets or QV)], init_lora_weights=False, **options)
-        return peft.get_peft_model(base or deepcopy(zoo.tiny("llama-grouped")), config)
 
 
 def weights(model):
@@ -140,40 +132,6 @@ def test_what_is_measured_of_a_wrapped_model_is_that_of_the_model_in_it():
     with hr.mask_heads(model, mask):
         assert torch.equal(logits(model), expected)
     assert not torch.equal(logits(model), expected)
-
-
-def test_what_could_not_be_loaded_again_is_refused_before_it_is_trained(tmp_path):
-    tokenizer = tokens_of("llama-grouped")
-
-    def trained(model):
-        hr.train(model, tokenizer, TEXTS, tmp_path / "new", epochs=1)
-
-    several = wrapped()
-    several.add_adapter("other", peft.LoraConfig(target_modules=["q_proj"]))
-    free = wrapped()
-    free.get_base_model().lm_head.weight.requires_grad_(True)
-    prompt = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        prompted = peft.get_peft_model(deepcopy(zoo.tiny("llama-grouped")), prompt)
-    for model, kind, message in (
-        (several, ValueError, r"LlamaForCausalLM has several adapters: got default, other; expected one; try delete_a"),
-        (
-            free,
-            ValueError,
-            r"weights of LlamaForCausalLM would train beside its adapter .* got lm_head.weight and 0 more",
-        ),
-        (
-            prompted,
-            TypeError,
-            r"got PeftModelForCausalLM; try model\.get_base_model\(\), the model in it without its p",
-        ),
-    ):
-        with pytest.raises(kind, match=message):
-            trained(model)
-    with pytest.raises(ValueError, match=r"has an adapter beside its weight; try the model that merge_and_unload\(\)"):
-        hr.prune(wrapped("o_proj"), tokenizer, TEXTS, hr.L0(), keep=4, study=tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_modules_that_peft_saves_beside_the_adapter_are_trained_and_loaded(tmp_path):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from helpers.messages import whole
 from helpers.trainings import films, tokenizer, untrained
 
 import headroles as hr
@@ -63,7 +62,3 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     for kept, again in zip(edited[1], edited[2], strict=True):
         assert kept.equals(again)
     assert not edited[0].curves["value"].equals(edited[1].curves["value"])
-    with pytest.raises(
-        FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
-    ):
-        hr.dynamics(tmp_path, films(30, 1), films(20, 2), study=study)
