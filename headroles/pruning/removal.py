@@ -338,10 +338,10 @@ def _copied(kept: Mapping[str, object]) -> dict[str, object]:
     return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}
 
 
-# Which rows of q, k and v belong to a head? Names and shapes do not tell: families fuse maps and order their rows in
-# their own ways. So one forward is traced: every map's output is replaced by random numbers that take gradients, and
-# the gradient that enters the output projection at one head is NaN. NaN spreads to all that the head depends on, also
-# where a weight is 0 or an attention weight is exactly 0 or 1, since 0 x NaN is NaN. Rows with NaN are the head's rows.
+# Which rows of q, k and v belong to a head? It follows from no name or shape: families fuse maps and order their rows
+# in their own ways. So one forward is traced: the output of every map is replaced by random numbers that take
+# gradients, and the gradient that enters the output projection at one head is NaN. NaN spreads to all that the head
+# depends on, also where a weight is 0 or attention is exactly 0 or 1, since 0 x NaN is NaN. What is NaN is of the head.
 def layouts(handle: HeadModel) -> dict[nn.Module, Layout]:
     """Return the rows of every linear map in each attention module that belong to each head.
 

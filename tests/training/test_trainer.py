@@ -299,7 +299,7 @@ def test_the_log_of_training_resumed_within_an_epoch_is_that_of_the_whole(step, 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 @pytest.mark.parametrize("limit", [100, 10000])
-def test_train_on_a_full_disk_goes_on_once_there_is_room(limit, tmp_path):
+def test_train_on_a_full_disk_can_be_repeated(limit, tmp_path):
     """The recipe cannot be written, or a checkpoint."""
     with full_disk(limit), pytest.raises(Exception, match="File too large|write"):  # of Python, safetensors or torch
         small(tmp_path, epochs=1, batch=4)
