@@ -43,7 +43,6 @@ from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
-from .models.attention_hooks import restore as restore
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load

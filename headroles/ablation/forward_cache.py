@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
-from headroles._restoration import Changes
+from headroles._changes import Changes
 from headroles.data.corpus import partners
 from headroles.models import dummy_inputs, heads
-from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch, Encoded, make_batch
 from headroles.models.head_model import HeadModel
 from headroles.models.imposing import Counted, Imposed
@@ -62,7 +61,7 @@ class Replay:
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in model.sites}
         self.time = self.encoded = 0
-        with exclusive(model.model) as changes, model.without_gradients():
+        with Changes(model.model) as changes, model.without_gradients():
             for module in self.layers:
                 self._watch(changes, module, self._keep_layer)
                 for linear in filter(is_map, module.modules()):
@@ -89,7 +88,7 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
         inputs = self._inputs(dict(batch.inputs), first, count)
-        with exclusive(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
+        with Changes(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
             self._reuse(changes, first, count)
             self._project_steps(changes, batch)
             return self.model.forward(inputs), batch
@@ -104,7 +103,7 @@ class Replay:
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
 
-    def _mask(self, gates: Tensor, batch: Batch) -> AbstractContextManager[None]:
+    def _mask(self, gates: Tensor, batch: Batch) -> AbstractContextManager[object]:
         replacement = bound(self.replacement, batch, self.counted, variants=len(gates))
         return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
 
@@ -119,17 +118,14 @@ class Replay:
         """Let modules that masking from `first` on cannot change return their kept outputs."""
         size = len(self.batch.numbers)
         for module in (module for module in self.kept if self._is_same(module, first)):
-            before = {name: value for name, value in vars(module).items() if name == "forward"}  # that of accelerate
-            changes.add(partial(_set_forward, module, before))
             written, dim = self.written.get(module, {}), self.dims.get(module, 0)
-            _set_forward(module, {"forward": partial(_replayed, self.kept[module], written, dim, count, size)})
+            changes.set(module, "forward", partial(_replayed, self.kept[module], written, dim, count, size))
 
     def _project_steps(self, changes: Changes, batch: Batch) -> None:
         projection = self.model.model.get_output_embeddings() if self.of_steps else None
         if isinstance(projection, nn.Linear):
-            before = {name: value for name, value in vars(projection).items() if name == "forward"}
-            changes.add(partial(_set_forward, projection, before))
-            _set_forward(projection, {"forward": partial(_projected, projection.forward, steps(self.model, batch))})
+            forward = partial(_projected, projection.forward, steps(self.model, batch))
+            changes.set(projection, "forward", forward)
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
         """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
@@ -183,12 +179,6 @@ class Replay:
     def _keep_states(self, _: nn.Module, __: object, output: ModelOutput | tuple[Tensor, ...]) -> None:
         self.states, self.encoded = output[0], self.time
         self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
-
-
-def _set_forward(module: nn.Module, forward: dict[str, Callable[..., object]]) -> None:
-    """Give a module a forward of its own, or none."""
-    vars(module).pop("forward", None)
-    vars(module).update(forward)
 
 
 def _projected(forward: Callable[[Tensor], Tensor], chosen: Tensor, states: Tensor) -> Tensor:
@@ -273,8 +263,8 @@ class Others:
         """Run the partners of the examples of a batch and keep the outputs of their heads."""
         other = make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
-        with exclusive(self.model.model) as changes, torch.no_grad():
-            read_heads(changes, self.model.model, self.model.sites, lambda site, z: outputs.update({site.key: z}))
+        with Changes(self.model.model) as changes, torch.no_grad():
+            read_heads(changes, self.model.sites, lambda site, z: outputs.update({site.key: z}))
             self.model.forward(other)
         return Instead(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
 

@@ -16,8 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headroles._restoration import Changes, block
-from headroles.models.attention_hooks import configs_of, eager, exclusive, restore_names, set_names
+from headroles._changes import Changes
+from headroles.models.attention_hooks import configs_of, eager, restore_names, set_names
 from headroles.models.sites import Site
 from headroles.patterns import Streaming
 
@@ -110,15 +110,11 @@ for _name, _ours in NAMES.items():
     AttentionMaskInterface.register(_ours, eager_mask if _name == "eager" else sdpa_mask)
 
 
-@block
-def streams(
-    changes: Changes, model: PreTrainedModel, sites: list[Site], pattern: Streaming
-) -> Callable[[Site, Tensor], Tensor]:
-    """Return within the block a replacement for `mask_heads`: the outputs of heads that stream.
+def streams(changes: Changes, sites: list[Site], pattern: Streaming) -> Callable[[Site, Tensor], Tensor]:
+    """Return a replacement for `mask_heads`: the outputs of heads that stream.
 
     Args:
-        changes: Those of the block.
-        model: A decoder, which reads whole texts within the block, without a cache.
+        changes: Changes of a decoder, which reads whole texts within the block, without a cache.
         sites: The sites that may stream; other heads are replaced by themselves.
         pattern: The numbers of first and latest tokens.
     """
@@ -139,11 +135,10 @@ def streams(
         streamed = calls.pop(site.module)()  # [batch, query, heads of this process, size]
         return site.join(streamed, 2).reshape(z.shape)
 
-    changes.enter(exclusive(model))
     for site in sites:
-        changes.add(partial(_kept.pop, site.module, None))
+        changes.undos.append(partial(_kept.pop, site.module, None))
         _kept[site.module] = keep
-    configs = configs_of(model.modules())
-    changes.add(partial(restore_names, configs, id(calls)))
-    set_names(configs, id(calls), implementation(model))
+    configs = configs_of(changes.model.modules())
+    changes.undos.append(partial(restore_names, configs, id(calls)))
+    set_names(configs, id(calls), implementation(changes.model))
     return outputs

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedTokenizerBase
 
+from headroles._changes import Changes
 from headroles._distributed import track
-from headroles._restoration import Changes, block
 from headroles.analysis.intervals import Array
 from headroles.budgets.attention import streams
 from headroles.data.corpus import Chat, Corpus, Sentence
@@ -77,12 +77,9 @@ class Calibration:
         """Yield within the block a function of a text, which gives that of gates [group]: its loss, a number."""
         gates: list[Tensor] = []
         handle, takes = self.model, inspect.signature(self.model.model.forward).parameters
-        with (
-            handle.evaluating(),
-            frozen(handle.model, "all"),
-            streams(handle.model, self.sites, self.pattern) as outputs,
-            recomputed(handle, max(text.ids.shape[1] for text in self.questions)),
-        ):
+        with handle.evaluating() as changes, frozen(handle.model, "all"):
+            outputs = streams(changes, self.sites, self.pattern)
+            recompute(changes, handle, max(text.ids.shape[1] for text in self.questions))
             ones = torch.ones(len(handle.gated), device=handle.device)
             with handle.mask(lambda: gates[0] if gates else ones, outputs):
 
@@ -148,18 +145,12 @@ class Calibration:
         return gates.eval().chances().detach().double().cpu().numpy()
 
 
-@block
-def recomputed(changes: Changes, model: HeadModel, tokens: int) -> None:
-    """Within the block keep only the inputs of layers for the backward passes of texts of `LONG` tokens or more."""
+def recompute(changes: Changes, model: HeadModel, tokens: int) -> None:
+    """Keep only the inputs of layers for the backward passes of texts of `LONG` tokens or more."""
     names = dict.fromkeys(site.name.rpartition(".")[0] for site in model.sites) if tokens >= LONG else {}
     for layer in (model.model.get_submodule(name) for name in names if name):
-        before = vars(layer).get("forward")  # that of accelerate
-        changes.add(partial(vars(layer).pop, "forward", None) if before is None else partial(_set, layer, before))
-        _set(layer, partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False))
-
-
-def _set(layer: torch.nn.Module, forward: Callable[..., Any]) -> None:
-    vars(layer)["forward"] = forward
+        forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        changes.set(layer, "forward", forward)
 
 
 def _places(handle: HeadModel, heads: Sequence[Head]) -> list[int]:

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from headroles._restoration import Changes, block, heal, lock, opened
+from headroles._changes import Changes
 
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
-
-log = logging.getLogger(__name__)
 
 
 class Implementation(str):
     """The name of an attention implementation within a block; a copy of the config has the one from before."""
 
-    __slots__ = ("before",)
-
-    def __new__(cls, name: str, before: str | None) -> Self:
-        """Return the name, with the implementation that a copy gets."""
-        implementation = super().__new__(cls, name)
-        implementation.before = before  # type: ignore[attr-defined]
-        return implementation
+    before: str | None = None
 
     def __deepcopy__(self, _: dict[int, Any]) -> str | None:
-        return self.before  # type: ignore[attr-defined,no-any-return]
+        return self.before
 
 
 class Call(NamedTuple):
@@ -66,60 +56,55 @@ class _Observer(NamedTuple):
 _observers: dict[int, _Observer] = {}  # of all open blocks
 
 
-@block
-def attending(changes: Changes, model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> None:
-    """Call `handler` at every attention call, which is eager within the block.
+def attending(model: PreTrainedModel, handler: Handler) -> Changes:
+    """Call `handler` at every attention call within the block (`observe_attention`)."""
+    return Changes(model, lambda changes: observe_attention(changes, handler))
+
+
+def observe_attention(changes: Changes, handler: Handler, *, cells: int | None = None) -> None:
+    """Call `handler` at every attention call of the changed model, which attends by its own eager function then.
 
     A tensor that `handler` returns replaces `Call.out`. A call of more than `cells` attention weights is split into
     parts of some queries each (at least one); the caller checks that the model allows this (`heads.divisible`).
 
-    Blocks nest; those of other threads wait (`exclusive`). Leaving the block, also by an exception, restores the
-    attention implementation of every config. Other models are not affected. Weights are dropped after the callback, so
-    `output_attentions` returns none.
+    Weights are dropped after the callback, so `output_attentions` returns none. Other models are not affected.
     """
-    observer = _Observer(handler, cells, frozenset(model.modules()))
-    changes.enter(exclusive(model))
-    changes.add(partial(_observers.pop, id(observer), None))
+    observer = _Observer(handler, cells, frozenset(changes.model.modules()))
+    changes.undos.append(partial(_observers.pop, id(observer), None))
     _observers[id(observer)] = observer
-    configs = configs_of(model.modules())
-    changes.add(partial(restore_names, configs, id(observer)))
-    set_names(configs, id(observer), NAME if observer.cells is None else IN_PARTS)
+    configs = configs_of(changes.model.modules())
+    changes.undos.append(partial(restore_names, configs, id(observer)))
+    set_names(configs, id(observer), NAME if cells is None else IN_PARTS)
 
 
 # id -> config, its own implementation, those of open blocks
-_names: dict[int, tuple[PreTrainedConfig, str | None, dict[int, str]]] = {}
+_names: dict[int, tuple[PreTrainedConfig, str | None, dict[int, Implementation]]] = {}
 
 
 def set_names(configs: list[PreTrainedConfig], key: int, name: str) -> None:
     """Set the attention implementation of configs until `restore_names` is called with the same key.
 
-    Two models may share a config, and two threads may use one model each: the config gets its own implementation back
-    when the last block is left, in whatever order.
+    Models may share a config: it gets its own implementation back when the last block is left, in whatever order.
     """
-    with lock:
-        for config in configs:
-            _, before, names = _names.setdefault(id(config), (config, config._attn_implementation, {}))
-            names[key] = name
-            config._attn_implementation_internal = Implementation(name, before)
+    for config in configs:
+        _, before, names = _names.setdefault(id(config), (config, config._attn_implementation, {}))
+        names[key] = Implementation(name)
+        names[key].before = before
+        config._attn_implementation_internal = names[key]
 
 
 def restore_names(configs: list[PreTrainedConfig], key: int) -> None:
     """Give configs the implementation from before `set_names` with this key, or of another one since."""
-    with lock:
-        for config in (config for config in configs if id(config) in _names):
-            _, before, names = _names[id(config)]
-            names.pop(key, None)
-            last = Implementation([*names.values()][-1], before) if names else before
-            config._attn_implementation_internal = last
-            if not names:
-                del _names[id(config)]
+    for config in (config for config in configs if id(config) in _names):
+        _, before, names = _names[id(config)]
+        names.pop(key, None)
+        config._attn_implementation_internal = [before, *names.values()][-1]
+        if not names:
+            del _names[id(config)]
 
 
-@block
-def each_forward(
-    changes: Changes, model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
-) -> None:
-    """Call `begin` before and `end` after every forward within the block, also after one that fails.
+def each_forward(changes: Changes, begin: Callable[[], None], end: Callable[[], None] = lambda: None) -> None:
+    """Call `begin` before and `end` after every forward of the changed model, also after one that fails.
 
     A forward is the outermost call of the model, its body, encoder or decoder. torch calls no hook after an interrupted
     forward: it ends when the next one begins, or with the block.
@@ -145,8 +130,8 @@ def each_forward(
             end()
             running.clear()
 
-    changes.add(stop, in_thread=True)
-    for module in entrances(model):
+    changes.undos.append(stop)
+    for module in entrances(changes.model):
         changes.hook(module, before, prepend=True)
         changes.hook(module, after, after=True, always_call=True)
 
@@ -165,19 +150,21 @@ def configs_of(modules: nn.Module | Iterable[nn.Module]) -> list[PreTrainedConfi
     return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
-@block
-def evaluating(changes: Changes, model: nn.Module) -> Changes:
+def evaluating(model: PreTrainedModel) -> Changes:
     """Set `model` to eval mode within the block, and restore the mode of each module afterwards."""
-    changes.enter(exclusive(model))
-    before = [(module, module.training) for module in model.modules()]
+    return Changes(model, set_eval)
+
+
+def set_eval(changes: Changes) -> None:
+    """Set the changed model to eval mode."""
+    before = [(module, module.training) for module in changes.model.modules()]
 
     def undo() -> None:
         for module, training in before:
             module.training = training
 
-    changes.add(undo)
-    model.eval()
-    return changes
+    changes.undos.append(undo)
+    changes.model.eval()
 
 
 def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -243,100 +230,6 @@ AttentionInterface.register(NAME, _attend)
 AttentionInterface.register(IN_PARTS, _attend)
 AttentionMaskInterface.register(NAME, eager_mask)  # an attention name without a mask function gets no mask at all
 AttentionMaskInterface.register(IN_PARTS, _Mask)
-
-
-PAUSE = 0.002  # seconds between two checks of a thread that waits
-_stance: list[Any] = []  # of the compiler, before the first block: compiled modules run as written while one is open
-
-
-@block
-def exclusive(changes: Changes, model: nn.Module) -> Changes:
-    """Let other threads wait with `model`, or a part of it, until the block ends.
-
-    A forward by another thread within the block raises RuntimeError, because the changes of this block would apply to
-    it. One that had begun before is not noticed. Blocks of one thread on `model` nest.
-
-    Returns:
-        The changes of the block, for further ones.
-    """
-    if model in changes.modules:
-        return changes
-    mine = [other.modules for other in opened() if other.is_mine() and model in other.modules]
-    modules = mine[0] if mine else frozenset(model.modules())
-    if not _claim(changes, modules):
-        log.info("%s waits for another thread, which masks or observes this model", type(model).__name__)
-        while not _claim(changes, modules):
-            time.sleep(PAUSE)
-    grad = torch.is_grad_enabled()
-    changes.add(lambda: torch.set_grad_enabled(grad) if changes.interrupted else None, in_thread=True)
-    changes.add(partial(_compile_again, changes))
-    _run_as_written()
-    for module in (model,) if mine else modules:  # a block around this one has hooks on the parts
-        if isinstance(module, PreTrainedModel) or module is model:
-            changes.hook(module, _refuse_thread)
-    return changes
-
-
-def _claim(changes: Changes, modules: frozenset[nn.Module]) -> bool:
-    """Claim modules unless another thread has claimed some of them; return whether they are claimed."""
-    heal()
-    with lock:
-        if any(not other.is_mine() and not modules.isdisjoint(other.modules) for other in opened()):
-            return False
-        changes.modules |= modules
-        return True
-
-
-def _run_as_written() -> None:
-    from torch._dynamo import eval_frame
-
-    with lock:
-        if not _stance:
-            _stance.append(eval_frame._stance)
-            torch.compiler.set_stance("force_eager")
-
-
-def _compile_again(changes: Changes) -> None:
-    with lock:
-        if _stance and not any(other.modules for other in opened() if other is not changes):
-            before = _stance[0]
-            torch.compiler.set_stance(before.stance, force_backend=before.backend)
-            _stance.clear()
-
-
-def _refuse_thread(module: nn.Module, _: object) -> None:
-    if any(not other.is_mine() and module in other.modules for other in opened()):
-        raise RuntimeError(
-            f"{type(module).__name__} was called by one thread while another thread masks or observes it "
-            f"(headroles.mask_heads, score, ablate ...); call it in that thread or afterwards, or give each thread a "
-            f"model of its own"
-        )
-
-
-def restore(model: PreTrainedModel) -> PreTrainedModel:
-    """Undo every temporary change that headroles has made to a model.
-
-    Blocks (`hr.mask_heads`, `hr.capture_attention`, `hr.lrp_rules` ...) and functions undo their changes when they end,
-    also by an error or an interrupt. Call this where one may have been prevented from it, as by two interrupts in a
-    row, or where a block is still open that nobody will leave. Blocks of this thread on the model that are open end
-    here, too; those of other running threads stay.
-
-    Args:
-        model: A transformers model.
-
-    Returns:
-        The model, as it was before: without hooks of headroles, with its attention implementation, training mode and
-        parameters that take gradients.
-
-    Example:
-        >>> logits = hr.restore(model)(**inputs).logits
-    """
-    heal()
-    modules = set(getattr(model, "_orig_mod", model).modules())
-    for changes in reversed(opened()):
-        if not modules.isdisjoint(changes.modules) and (changes.is_mine() or not changes.thread.is_alive()):
-            changes.undo(interrupted=True)
-    return model
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:

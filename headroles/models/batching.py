@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
+from headroles._changes import Changes
 from headroles.data.corpus import Corpus, Linked, Sentence
-from headroles.models.attention_hooks import exclusive
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
 from headroles.models.sites import is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
@@ -298,7 +298,7 @@ def _own_decoder_input(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> 
         raise _Read(kwargs["input_ids"])
 
     states = BaseModelOutput(last_hidden_state=torch.zeros(*inputs["input_ids"].shape, 1, device=model.device))
-    with exclusive(model) as changes:  # the encoder does not run, and the decoder ends the forward
+    with Changes(model) as changes:  # the encoder does not run, and the decoder ends the forward
         changes.hook(model.get_decoder(), stop, with_kwargs=True)
         try:
             model(**inputs, encoder_outputs=states)

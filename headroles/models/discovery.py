@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._restoration import Changes
-from headroles.models.attention_hooks import Call, arguments, attending, evaluating, without_cache
+from headroles._changes import Changes
+from headroles.models.attention_hooks import Call, arguments, evaluating, observe_attention, without_cache
 from headroles.models.dummy_inputs import body
 from headroles.models.sharded import ranks_of
 from headroles.models.sites import Outside, Site, hint, is_map, outside, width
@@ -32,7 +32,7 @@ def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Si
         for module in modules:
             if is_map(module):
                 changes.hook(module, observer.at_projection)
-        changes.enter(attending(model, observer.from_interface))
+        observe_attention(changes, observer.from_interface)
         _run(model, inputs)
     if modules != list(model.modules()):  # BigBird replaces its attention modules at a short text
         return discover_sites(model, inputs)
@@ -161,7 +161,7 @@ def _projection_behind(
     with evaluating(model) as changes:
         for module in {module for module, _ in call.later}:
             changes.hook(module, lambda module, args: changed_inputs.append((module, args[0])))
-        changes.enter(attending(model, changed))
+        observe_attention(changes, changed)
         _run(model, inputs)
     for module, before in (later for later in call.later if later[1].shape[-1] % call.weights.shape[1] == 0):
         for after in (x for other, x in changed_inputs if other is module and x.shape == before.shape):

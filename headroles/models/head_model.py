@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles._changes import Changes, heal, opened
 from headroles._distributed import Axis
-from headroles._restoration import Block, Changes, heal, opened
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking, sharded
 from headroles.models.batching import Batch, Encoded, Pages
@@ -309,25 +309,24 @@ class HeadModel:
         inputs = batch.inputs if isinstance(batch, Batch) else batch
         return self.body(**inputs, **self._options_of_body)
 
-    def evaluating(self) -> Block[Changes]:
-        """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
+    def evaluating(self) -> Changes:
+        """Set the model to eval mode within the block, and leave inference mode."""
 
-        def begin(changes: Changes) -> Changes:
-            if any(other.by_example and other.is_mine() and self.model in other.modules for other in opened()):
+        def begin(changes: Changes) -> None:
+            if any(block.by_example and self.model in block.model.modules() for block in opened):
                 raise ValueError(
                     f"a block of hr.mask_heads is open on {self.name} with gates of each example: got a function that "
                     f"reads batches of its own; expected one gate per head; try it outside the block"
                 )
             keep_memory()
-            changes.enter(attention_hooks.evaluating(self.model))
+            attention_hooks.set_eval(changes)
             if torch.is_inference_mode_enabled():
                 grad, modes = torch.is_grad_enabled(), list[object]()
-                changes.add(modes.clear, in_thread=True)
+                changes.undos.append(modes.clear)
                 modes.append(torch._C._InferenceMode(False))  # for as long as this object lives
                 torch.set_grad_enabled(grad)  # which leaving inference mode switches on
-            return changes
 
-        return Block(begin)
+        return Changes(self.model, begin)
 
     def check_gradients(self, *, all_floating: bool = False) -> None:
         """Raise ValueError for weights through which no gradient can flow.
@@ -377,11 +376,11 @@ class HeadModel:
         self,
         gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
         replacement: Instead = None,
-    ) -> Block[None]:
+    ) -> Changes:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
 
-    def capture(self, callback: PartCallback, *, cells: int | None = None) -> Block[None]:
+    def capture(self, callback: PartCallback, *, cells: int | None = None) -> Changes:
         """Call `callback(site, weights, first, mask)` at every attention of a model within the block.
 
         With `cells` it is called for some queries at a time, from position `first` on: memory is linear in the length
@@ -391,7 +390,8 @@ class HeadModel:
         Returns:
             A context manager.
         """
-        return heads.captured(self.model, self.sites, callback, cells if cells and self.divisible else None)
+        cells = cells if cells and self.divisible else None
+        return Changes(self.model, lambda changes: heads.capture(changes, self.sites, callback, cells))
 
     # heads by name
 

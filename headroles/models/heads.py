@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._restoration import Block, Changes, block, heal
-from headroles.models.attention_hooks import attending, configs_of, each_forward, evaluating, exclusive, without_cache
+from headroles._changes import Changes, heal
+from headroles.models.attention_hooks import configs_of, each_forward, evaluating, observe_attention, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.identity import without_gradients
@@ -197,7 +197,7 @@ def layers(model: PreTrainedModel) -> dict[nn.Module, Kind]:
     return {layer: kind for layer, kind in kinds if layer is not None}
 
 
-def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Block[None]:
+def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Changes:
     """Call `callback(site, weights)` at every attention of a model within the block.
 
     The model attends by its own eager attention. Weights are dropped after each call: no more than those of one layer
@@ -215,7 +215,12 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Bl
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    return captured(model, attention_sites(model), lambda site, weights, *_: callback(site, weights), None)
+    sites = attention_sites(model)
+
+    def begin(changes: Changes) -> None:
+        capture(changes, sites, lambda site, weights, *_: callback(site, weights))
+
+    return Changes(uncompiled(model), begin)
 
 
 def divisible(model: PreTrainedModel) -> bool:
@@ -247,15 +252,14 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     def keep(site: Site, weights: Tensor, *_: object) -> None:
         parts.setdefault(site.key, []).append(weights.float())
 
-    with without_gradients(model), evaluating(model), captured(model, attention_sites(model), keep, cells):
+    sites = attention_sites(model)
+    with without_gradients(model), evaluating(model) as changes:
+        capture(changes, sites, keep, cells)
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}
 
 
-@block
-def captured(
-    changes: Changes, model: PreTrainedModel, sites: list[Site], callback: PartCallback, cells: int | None
-) -> None:
+def capture(changes: Changes, sites: list[Site], callback: PartCallback, cells: int | None = None) -> None:
     """Call `callback(site, weights, first, mask)` at every attention of known sites, of at most `cells` weights each.
 
     `mask` is the model's additive mask, [batch, heads or 1, query, key]; None without one, or where it is unknown.
@@ -267,11 +271,10 @@ def captured(
         if site is not None:
             callback(site, site.join(weights), first, site.join_mask(mask))
 
-    changes.enter(exclusive(model))
-    no_head_masks(changes, model)
+    no_head_masks(changes)
     if counter.shared:
-        changes.enter(each_forward(model, counter.calls.clear))
-    changes.enter(attending(model, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells))
+        each_forward(changes, counter.calls.clear)
+    observe_attention(changes, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells)
     outside_attending(changes, sites, pass_on)
 
 
@@ -300,9 +303,9 @@ def outside_attending(changes: Changes, sites: list[Site], handler: Callable[[nn
         ask_for_weights(changes, module, handler)
 
 
-def no_head_masks(changes: Changes, model: PreTrainedModel) -> None:
-    """Raise TypeError if `model` is called with a head mask: transformers 5 ignores them."""
-    changes.hook(model, _refuse_head_masks, with_kwargs=True)
+def no_head_masks(changes: Changes) -> None:
+    """Raise TypeError if the changed model is called with a head mask: transformers 5 ignores them."""
+    changes.hook(changes.model, _refuse_head_masks, with_kwargs=True)
 
 
 def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:

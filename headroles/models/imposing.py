@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._restoration import Changes
+from headroles._changes import Changes
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import Call, arguments, attending
+from headroles.models.attention_hooks import Call, arguments, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.heads import Head
 from headroles.models.sites import Site
@@ -187,7 +187,7 @@ def read(
             replacement.check(site)
         if site.outside is not None and (is_masked or site.outside.value is not None):
             _read_outside(changes, model, site, kept, inputs, needs_weights=is_masked and replacement.needs_weights)
-    changes.enter(attending(model, _at_sites(sites, keep)))
+    observe_attention(changes, _at_sites(sites, keep))
     return replaced
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import PreTrainedModel
 
-from headroles._restoration import Block, Changes
+from headroles._changes import Changes
 from headroles.models import dummy_inputs, imposing
-from headroles.models.attention_hooks import each_forward, exclusive, without_cache
+from headroles.models.attention_hooks import each_forward, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import Head as Head
-from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
+from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes, uncompiled
 from headroles.models.imposing import ByHead, Imposed
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
@@ -72,7 +72,7 @@ def mask_heads(
     model: PreTrainedModel,
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
     replacement: Instead = None,
-) -> Block[None]:
+) -> Changes:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
 
     A mask of ones gives bit-identical logits. Other models are not affected.
@@ -99,7 +99,8 @@ def mask_heads(
         >>> with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 2)])):
         ...     logits = model(**inputs).logits
     """  # noqa: DOC502
-    return masked(model, attention_sites(model), gates, replacement)
+    sites = attention_sites(model)
+    return masked(uncompiled(model), sites, gates, replacement)
 
 
 def masked(
@@ -107,7 +108,7 @@ def masked(
     sites: list[Site],
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
     replacement: Instead,
-) -> Block[None]:
+) -> Changes:
     """Mask the heads of known sites within the block, as `mask_heads`."""
     current = (lambda: _tensor(gates())) if callable(gates) else _constant(gates)
     _check_gates(model, sites, current())
@@ -132,14 +133,13 @@ def masked(
 
     def begin(changes: Changes) -> None:
         nonlocal instead
-        changes.enter(exclusive(model))
-        changes.by_example |= current().ndim == 2
-        no_head_masks(changes, model)
+        changes.by_example = current().ndim == 2
+        no_head_masks(changes)
         if imposed is not None:
             instead = imposing.read(changes, model, sites, current(), imposed)
-        read_heads(changes, model, sites, apply)
+        read_heads(changes, sites, apply)
 
-    return Block(begin)
+    return Changes(model, begin)
 
 
 def _imposed(model: PreTrainedModel, replacement: Any) -> Imposed | None:
@@ -193,8 +193,8 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
         sums[site.key] += z[mask].double().sum(0).cpu()  # z[mask]: [tokens, heads, size]
         counts[site.key] += int(mask.sum())
 
-    with exclusive(model) as changes, torch.no_grad():
-        read_heads(changes, model, sites, add)
+    with Changes(model) as changes, torch.no_grad():
+        read_heads(changes, sites, add)
         for batch in batches:
             masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
@@ -229,11 +229,9 @@ class _Parts:
         return self.parts[self.places[site.key]]
 
 
-def read_heads(
-    changes: Changes, model: PreTrainedModel, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]
-) -> None:
+def read_heads(changes: Changes, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
     """Call `read(site, z)` at every output of heads; a tensor that it returns replaces z."""
-    readers = {out: _Reader(shared, read) for out, shared in by_projection(model, sites).items()}
+    readers = {out: _Reader(shared, read) for out, shared in by_projection(changes.model, sites).items()}
     for out, reader in readers.items():
         changes.hook(out, reader)
 
@@ -242,7 +240,7 @@ def read_heads(
             reader.calls = 0
 
     if any(len(reader.sites) > 1 for reader in readers.values()):
-        changes.enter(each_forward(model, start))
+        each_forward(changes, start)
 
 
 class _Reader:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,9 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.trainer_callback import ExportableState
 
-from headroles._restoration import Block, Changes, block
+from headroles._changes import Changes
 from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models import heads
-from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import gate_index
 from headroles.models.masking import Head, mask_heads
@@ -352,7 +352,9 @@ def _largest(weights: Tensor, k: int) -> Tensor:
     return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)
 
 
-def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Path | None = None) -> Block[None]:
+def train_gates(
+    model: PreTrainedModel, gates: Gates, *, study: Study | str | Path | None = None
+) -> AbstractContextManager[object]:
     """Add gates to a model within the block, also for the stock Trainer or your own training loop.
 
     A forward pass in training mode draws the gates and adds their penalty to the returned loss. In eval mode gates are
@@ -368,21 +370,24 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
     Returns:
         A context manager.
     """
+    gated = Changes(model, lambda changes: _add_gates(changes, model, gates))
     if study is None:
-        return _gated(model, gates)
+        return gated
     kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
     handle.check_named()
     provenance = handle.provenance(gates=gates.name, keep=gates.keep)
     kept.claim(name, provenance)
-    return Block(
-        _gated(model, gates).begin,
-        lambda: kept.save(name, gates.table(handle.index, f"survival[{gates.name}]", provenance)),
-    )
+
+    @contextmanager
+    def saved() -> Iterator[None]:
+        with gated:
+            yield
+            kept.save(name, gates.table(handle.index, f"survival[{gates.name}]", provenance))
+
+    return saved()
 
 
-@block
-def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
-    changes.enter(exclusive(model))
+def _add_gates(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
     sites, shifts = heads.attention_sites(model), _shifts_labels(model)
     begun: list[None] = []  # a training forward that has not ended
 
@@ -405,12 +410,12 @@ def _gated(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
         model._modules.pop(GATES, None)
         heads.remember(model, sites)
 
-    changes.add(undo)
+    changes.undos.append(undo)
     model.add_module(GATES, gates)
     heads.remember(model, sites)
     changes.hook(model, before)
     changes.hook(model, after, after=True, with_kwargs=True)
-    changes.enter(mask_heads(model, gates.now))
+    mask_heads(model, gates.now).begin(changes)
 
 
 def _shifts_labels(model: PreTrainedModel) -> bool:
@@ -431,8 +436,7 @@ def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
     return float((labels[..., 1:] if shifts else labels).ne(-100).sum() / total)
 
 
-@block
-def frozen(changes: Changes, model: PreTrainedModel, what: Freeze) -> None:
+def frozen(model: PreTrainedModel, what: Freeze) -> Changes:
     """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
     one_of("freeze", what, get_args(Freeze))
     if what == "decoder" and not model.config.is_encoder_decoder:
@@ -441,11 +445,14 @@ def frozen(changes: Changes, model: PreTrainedModel, what: Freeze) -> None:
     if what == "decoder":
         encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
         free |= encoder - decoder
-    changes.enter(exclusive(model))
-    trained = [] if what == "nothing" else [value for value in model.parameters() if value.requires_grad]
-    for value in (value for value in trained if value not in free):
-        changes.add(partial(value.requires_grad_, True))
-        value.requires_grad_(False)
+
+    def begin(changes: Changes) -> None:
+        trained = [] if what == "nothing" else [value for value in model.parameters() if value.requires_grad]
+        for value in (value for value in trained if value not in free):
+            changes.undos.append(partial(value.requires_grad_, True))
+            value.requires_grad_(False)
+
+    return Changes(model, begin)
 
 
 class GateRecords(Reporter, ExportableState):

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._restoration import Changes, block
+from headroles._changes import Changes
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import attending
+from headroles.models.attention_hooks import observe_attention
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
 from headroles.models.masking import Head, by_projection
@@ -284,7 +284,7 @@ def _remove_same(model: PreTrainedModel, remove: Callable[..., None], expected: 
         if expected is not None:
             rounding = (10 if model.dtype.itemsize < 4 else 100) * torch.finfo(model.dtype).eps
             _check_same(expected, _states(HeadModel(model)), rounding)
-        changes.keep()
+        changes.undos.clear()
 
 
 # Is a small difference a rounding or another output? In float32 the roundings of many layers add up, more or less by
@@ -311,8 +311,7 @@ def _check_same(expected: Tensor, output: Tensor, rounding: float) -> None:
         raise error(f"its output would differ by {difference:.2g}, of {size:.2g}")
 
 
-@block
-def _undone(changes: Changes, model: PreTrainedModel, sites: list[Site]) -> Changes:
+def _undone(model: PreTrainedModel, sites: list[Site]) -> Changes:
     """Restore the attention modules and the config at the end of the block, unless the changes are kept."""
     touched = [module for site in sites for module in (*site.module.modules(), site.out)]
     before = [(module, type(module), _copied(module.__dict__)) for module in dict.fromkeys(touched)]
@@ -321,16 +320,16 @@ def _undone(changes: Changes, model: PreTrainedModel, sites: list[Site]) -> Chan
     def undo() -> None:
         for module, cls, kept in before:
             module.__class__ = cls
-            module.__dict__.clear()
             module.__dict__.update(_copied(kept))
+            for name in module.__dict__.keys() - kept.keys():
+                del module.__dict__[name]
         if notes is None:
             model.config.__dict__.pop(RECORD, None)
         else:
             setattr(model.config, RECORD, notes)
         remember(model, sites)
 
-    changes.add(undo)
-    return changes
+    return Changes(model, lambda changes: changes.undos.append(undo))
 
 
 def _copied(kept: Mapping[str, object]) -> dict[str, object]:
@@ -386,7 +385,7 @@ def _paths(handle: HeadModel) -> list[tuple[Site, str, Tensor]]:
             changes.hook(linear, keep, after=True)
         for out in outs:
             changes.hook(out, trace, prepend=True)  # before any that masks
-        changes.enter(attending(handle.model, lambda _: None))  # eager: fused attention may skip zeros
+        observe_attention(changes, lambda _: None)  # eager: fused attention may skip zeros
         handle.forward_body(dummy_inputs.dummy_inputs(handle.model))
     return rows
 

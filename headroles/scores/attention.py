@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from headroles._restoration import Block, Changes
+from headroles._changes import Changes
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
-from headroles.models.attention_hooks import Call, attending
+from headroles.models.attention_hooks import Call, observe_attention
 from headroles.models.batching import Batch, Pages
 from headroles.models.head_model import HeadModel
 from headroles.models.imposing import allowed
@@ -191,17 +191,17 @@ class ValueNorms:
     def __init__(self, model: HeadModel) -> None:
         self.model, self.values, self.factors = model, dict[nn.Module, Tensor](), dict[tuple[Kind, int], Tensor]()
 
-    def reading(self) -> Block[None]:
+    def reading(self) -> Changes:
         """Keep the values of the latest attention call of each module within the block."""
 
         def keep(call: Call) -> None:
             self.values = {call.module: call.value}
 
         def begin(changes: Changes) -> None:
-            changes.add(lambda: setattr(self, "values", {}))
-            changes.enter(attending(self.model.model, keep))
+            changes.undos.append(lambda: setattr(self, "values", {}))
+            observe_attention(changes, keep)
 
-        return Block(begin)
+        return Changes(self.model.model, begin)
 
     def of(self, site: Site) -> Tensor:
         """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
@@ -264,8 +264,8 @@ def _changed(model: HeadModel) -> str | None:
             outputs[call.module] = sites[call.module].join(call.out, 2)
 
     with model.evaluating() as changes, torch.no_grad():
-        read_heads(changes, model.model, model.sites, compare)
-        changes.enter(attending(model.model, keep))
+        read_heads(changes, model.sites, compare)
+        observe_attention(changes, keep)
         model.forward_body(dummy_inputs.dummy_inputs(model.model))
     return names[0] if names else None
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles._restoration import Changes
+from headroles._changes import Changes
 from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
-from headroles.models.attention_hooks import Call, attending
+from headroles.models.attention_hooks import Call, observe_attention
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import layer_of, layers
@@ -448,9 +448,8 @@ def _read(
     model: HeadModel, inputs: dict[str, Tensor], sites: list[Site], reader: _Reader, *, every_layer: bool
 ) -> Circuits:
     """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
-    with model.evaluating() as changes, torch.enable_grad():
+    with model.evaluating() as changes, lrp_rules(model, "cp"), torch.enable_grad():
         _hook(changes, model, [site for site in model.sites if every_layer or site.layer == 0], reader)
-        changes.enter(lrp_rules(model, "cp"))
         model.forward(inputs)
         maps = {site.key: _maps(site, reader) for site in sites}
         unembedding = model.model.get_output_embeddings() if has_vocabulary(model) else None
@@ -483,7 +482,7 @@ def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reade
             changes.hook(module, start)
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
             changes.hook(module, ran)
-    changes.enter(attending(model.model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
+    observe_attention(changes, lambda call: reader.calls.setdefault(call.module, []).append(call))
 
 
 def _standard(states: Tensor, turn: int) -> Tensor:

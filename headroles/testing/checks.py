@@ -112,7 +112,7 @@ def _check_generation(case: Case, off: float = 0.0) -> None:
         raise NotAsked(f"{type(case.model).__name__}, even with all heads, does not generate as a forward predicts")
 
 
-def _between_generation_and_forwards(case: Case, masked: Callable[[], AbstractContextManager[None]]) -> float:
+def _between_generation_and_forwards(case: Case, masked: Callable[[], AbstractContextManager[object]]) -> float:
     """Return the largest difference between the logits of generation and of a full forward for each token."""
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import headroles as hr
+from headroles._changes import Changes
 from headroles.budgets.attention import NAMES, first_tokens, implementation, masked, stream, streams
 from headroles.patterns import Streaming
 
@@ -26,7 +27,7 @@ def test_outputs_and_gradients_are_those_of_the_imposed_pattern(name, attention)
     gates.requires_grad_()
     with hr.mask_heads(model, gates, PATTERN):
         expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[real]
-    with streams(model, sites, PATTERN) as outputs, hr.mask_heads(model, gates, outputs):
+    with Changes(model) as changes, hr.mask_heads(model, gates, streams(changes, sites, PATTERN)):
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[real]
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * float(expected.detach().abs().max()))
     slopes = [torch.autograd.grad(values.square().mean(), gates)[0][-4:] for values in (logits, expected)]

@@ -1,4 +1,4 @@
-"""Interrupts at chosen and at random moments, and all that they must not leave behind."""
+"""Interrupts at chosen and at random moments, and what the next call of headroles must have undone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import copy
 import random
 import signal
 import sys
-import threading
 from collections import defaultdict
 from functools import cache, partial
 
 import torch
 from helpers import zoo
 from helpers.letters import corpus, tokens_of
-from torch._dynamo import eval_frame
 from torch.overrides import _get_current_function_mode_stack
 
 import headroles as hr
-from headroles import _restoration
+from headroles import _changes
 from headroles.models import attention_hooks
 from headroles.pruning.learned_gates import frozen
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
-HOOKS += ("_forward_hooks_always_called", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = (*_changes.HOOKS, *_changes.OPTIONS, "_backward_hooks", "_backward_pre_hooks")
 REGISTERS = ("register_forward_hook", "register_forward_pre_hook")  # of torch, in which a hook may be half there
 PLACES = ("/headroles/", "/contextlib.py", "/torch/autograd/grad_mode.py", "/torch/overrides.py")
+MASK = torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 0])
 
 
 def subject():
@@ -44,6 +42,7 @@ def inputs():
 def state(model):
     """Everything that a block changes, in the model and in the process."""
     modules = dict(model.named_modules())
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return {
         "hooks": [[len(vars(module)[kind]) for kind in HOOKS] for module in modules.values()],
         "forwards": [name for name, module in modules.items() if "forward" in vars(module)],
@@ -54,8 +53,8 @@ def state(model):
         "function modes": _get_current_function_mode_stack(),
         "autograd": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "vmap": torch._C._functorch.maybe_current_level(),
-        "compiler": eval_frame._stance.stance,
-        "open": (len(_restoration._open), len(attention_hooks._observers), len(attention_hooks._names)),
+        "compiler": dynamo and dynamo._stance.stance,
+        "open": (len(_changes.opened), len(attention_hooks._observers), len(attention_hooks._names)),
     }
 
 
@@ -76,9 +75,9 @@ def difference(model, before, expected):
     return left if any(torch.equal(found, numbers) for numbers in expected) else [*left, "logits"]
 
 
-def _masked(model, replacement=None):
-    with hr.mask_heads(model, torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 0]), replacement):
-        logits(model)
+def masked(model, replacement=None):
+    with hr.mask_heads(model, MASK, replacement):
+        return logits(model)
 
 
 def _captured(model):
@@ -111,8 +110,8 @@ def _ablated(model, replacement="zero"):
 
 
 OPERATIONS = {
-    "mask_heads": _masked,
-    "mask_heads uniform": partial(_masked, replacement="uniform"),
+    "mask_heads": masked,
+    "mask_heads uniform": partial(masked, replacement="uniform"),
     "capture_attention": _captured,
     "lrp_rules": _ruled,
     "train_gates": _gated,
@@ -127,16 +126,16 @@ OPERATIONS = {
 
 
 class Attack:
-    """An operation on a model of its own, to be interrupted again and again."""
+    """An operation on a model of its own, to be interrupted many times."""
 
     def __init__(self, name):
         self.operation, self.permanent = OPERATIONS[name], name == "remove_heads"
         self.model = subject()
         self.expected = [logits(self.model)]
-        again = copy.deepcopy(self.model)
-        self.operation(again)  # and what is found once is known: sites, lazy imports
+        changed = copy.deepcopy(self.model)
+        self.operation(changed)  # and what is found once is known: sites, lazy imports
         if self.permanent:
-            self.expected.append(logits(again))
+            self.expected.append(logits(changed))
         else:
             self.operation(self.model)
         logits(self.model)
@@ -144,14 +143,13 @@ class Attack:
         self.kept = None  # the traceback, as a notebook keeps it
 
     def run(self, interrupted):
-        """Run the operation by `interrupted`; return what is left at once, and after `hr.restore`."""
+        """Run the operation by `interrupted`; return what is left at once, and after the next call of headroles."""
         self.kept = None
         model = copy.deepcopy(self.model) if self.permanent else self.model
         self.kept = interrupted(partial(self.operation, model))
         at_once = difference(model, self.before, self.expected)
-        hr.restore(model)
-        after = difference(model, self.before, self.expected)
-        return at_once, after
+        hr.attention_sites(model)
+        return at_once, difference(model, self.before, self.expected)
 
 
 def _is_ours(code):
@@ -236,21 +234,12 @@ def by_signal(delays, run):
     return caught
 
 
-def other_thread(run, seconds=5):
-    """Run something in another thread; return whether it ended."""
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def left_by(name, numbers_of, most=None):
-    """What interrupts leave at once, and after `hr.restore`: at the events of each place that are asked for."""
+def left_by(name, most):
+    """What interrupts at some places leave after the next call of headroles: {number of the event: what}."""
     attack = Attack(name)
     model = copy.deepcopy(attack.model) if attack.permanent else attack.model
-    numbers = sorted(
-        {number for found in events(partial(attack.operation, model)).values() for number in numbers_of(found)}
-    )
+    found = events(partial(attack.operation, model)).values()
+    numbers = sorted({number for numbers in found for number in (numbers[0], numbers[-1])})
     random.Random(0).shuffle(numbers)
-    outcomes = {number: attack.run(partial(at_event, number)) for number in numbers[:most]}
-    return {number: outcome for number, outcome in outcomes.items() if outcome != ([], [])}, len(outcomes)
+    outcomes = {number: attack.run(partial(at_event, number))[1] for number in numbers[:most]}
+    return {number: left for number, left in outcomes.items() if left}, len(outcomes)

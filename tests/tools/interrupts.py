@@ -1,15 +1,12 @@
-"""Interrupt blocks and functions at random moments, and see whether anything is left of them.
+"""Interrupt blocks and functions at random moments, and see whether the next call of headroles undoes what is left.
 
     python tests/tools/interrupts.py --attempts 10000 --seed 0 --output figures/faults/interrupts.csv
-    python tests/tools/interrupts.py --lines --output figures/faults/interrupted-lines.csv
 
 Each operation runs on a tiny BERT and gets a signal, whose handler raises KeyboardInterrupt, as Ctrl-C does, after a
 time drawn by chance from the time that it takes undisturbed; every fifth gets a second signal, up to 200 microseconds
-later. The traceback is kept, as notebooks keep it. Afterwards, at once and after `hr.restore`, the model's own logits,
-hooks, attention implementation, training modes, parameters that take gradients, and the process's function modes,
-gradient mode and compiler are compared with those before.
-
-With --lines, the interrupt comes at the first and at the last call, line, return and error of each place in our code.
+later. The traceback is kept, as notebooks keep it. Afterwards, at once and after the next call (`hr.attention_sites`),
+the model's own logits, hooks, attention implementation, training modes, parameters that take gradients, and the
+process's function modes, gradient mode and compiler are compared with those before.
 """
 
 from __future__ import annotations
@@ -28,10 +25,11 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALL
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
 import pandas as pd  # noqa: E402
-from helpers.interrupts import OPERATIONS, Attack, by_signal, left_by  # noqa: E402
+import torch._dynamo.eval_frame  # noqa: E402, F401 - as where something was compiled
+from helpers.interrupts import OPERATIONS, Attack, by_signal  # noqa: E402
 
-WHEN = ("at once", "after")
 SECOND = 200e-6  # seconds within which a second signal follows
+COUNTS = ("interrupted", "other_errors", "twice", "left_at_once", "left_after_next_call")
 
 
 def main():
@@ -39,16 +37,9 @@ def main():
     parser.add_argument("--attempts", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="names of operations, with commas between them")
-    parser.add_argument("--lines", action="store_true", help="at every place of the code instead")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     names = given.only.split(",") if given.only else [*OPERATIONS]
-    if given.lines:
-        table = pd.DataFrame(list(map(at_lines, names)))
-        print(table.to_string(index=False))
-        if given.output:
-            table.to_csv(given.output, index=False)
-        return
     rows = [
         attacked(name, given.attempts // len(names) + (place < given.attempts % len(names)), given.seed)
         for place, name in enumerate(names)
@@ -58,16 +49,6 @@ def main():
     print(table.to_string(index=False))
     if given.output:
         table.to_csv(given.output, index=False)
-
-
-def at_lines(name):
-    """A row of the table of lines: an operation, and what was left of it."""
-    found, tried = left_by(name, lambda numbers: {numbers[0], numbers[-1]})
-    left = Counter(
-        f"{part} {when}" for ends in found.values() for when, parts in zip(WHEN, ends, strict=True) for part in parts
-    )
-    what = "; ".join(f"{part}: {count}" for part, count in sorted(left.items()))
-    return {"operation": name, "interrupts": tried, "left": len(found), "what": what}
 
 
 def attacked(name, attempts, seed):
@@ -84,13 +65,12 @@ def attacked(name, attempts, seed):
         counts["other_errors"] += isinstance(attack.kept, Exception)
         counts["twice"] += len(delays) > 1
         counts["left_at_once"] += bool(at_once)
-        counts["left_after_restore"] += bool(after)
+        counts["left_after_next_call"] += bool(after)
         left += Counter({f"{part} at once": 1 for part in at_once} | {f"{part} after": 1 for part in after})
         if after:
             attack = Attack(name)
     what = "; ".join(f"{part}: {count}" for part, count in sorted(left.items()))
-    columns = ("interrupted", "other_errors", "twice", "left_at_once", "left_after_restore")
-    return {"operation": name, "attempts": attempts, **{column: counts[column] for column in columns}, "what": what}
+    return {"operation": name, "attempts": attempts, **{column: counts[column] for column in COUNTS}, "what": what}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import attending, evaluating, without_cache
+from headroles.models.attention_hooks import evaluating, observe_attention, without_cache
 from headroles.models.dummy_inputs import body, dummy_inputs, examples
 from headroles.models.identity.of_model import DRAWN, is_offloaded
 from headroles.models.sites import Site
@@ -99,7 +99,7 @@ def _spoilt(model: PreTrainedModel, sites: list[Site], names: list[str], what: W
         seen.append(bool(_first(output).isnan().any()))
 
     with evaluating(model) as changes, torch.no_grad():
-        changes.enter(attending(model, lambda _: None))  # eager: fused attention may hide NaN
+        observe_attention(changes, lambda _: None)  # eager: fused attention may hide NaN
         for module in {site.out or site.module for site in sites} if what == "attention" else {part}:
             changes.hook(module, look, after=True)
         try:

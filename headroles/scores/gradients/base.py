@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from headroles._restoration import Changes, block
+from headroles._changes import Changes
 from headroles.analysis.resampling import Bools
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
@@ -141,12 +141,8 @@ def head_gradients(
     states at token t alone: the gradients of all logits are then taken to these states at once.
     """
     gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
-    with (
-        torch.enable_grad(),
-        lrp_rules(model, rules, epsilon=epsilon),
-        model.mask(gates),
-        observed(model, sparse=F.linear not in table(rules, epsilon)) as vocabulary,
-    ):
+    with torch.enable_grad(), lrp_rules(model, rules, epsilon=epsilon) as changes, model.mask(gates):
+        vocabulary = observed(changes, model, sparse=F.linear not in table(rules, epsilon))
         output = model.forward(batch)
         with inside(model):
             explained = target.targets(output, batch)
@@ -314,7 +310,6 @@ class FewLogits(Function):
         return back.view(*c.shape[:-1], -1), None, None, None
 
 
-@block
 def observed(changes: Changes, model: HeadModel, *, sparse: bool) -> Projection:
     """Observe the vocabulary projection of `model` within the block, if it has one."""
     projection, module = Projection(sparse=sparse), model.model.get_output_embeddings()

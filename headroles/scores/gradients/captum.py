@@ -8,13 +8,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Fill
@@ -165,10 +163,13 @@ _drawing = threading.RLock()  # all threads share the states of the random gener
 @contextmanager
 def _captum(model: HeadModel, batch: Batch) -> Iterator[None]:
     """Gradients to the masks alone; random numbers depend on the batch; captum's warning about hooks is ignored."""
-    with exclusive(model.model) as changes, _drawing:
-        changes.add(partial(np.random.set_state, np.random.get_state()))  # captum draws from NumPy's and from torch's
-        with torch.random.fork_rng(), torch.enable_grad(), lrp_rules(model, "gradient"), warnings.catch_warnings():
+    rules = lrp_rules(model, "gradient")
+    with _drawing, torch.random.fork_rng(), torch.enable_grad(), rules, warnings.catch_warnings():
+        state = np.random.get_state()  # captum draws from NumPy's and from torch's
+        try:
             torch.manual_seed(batch.numbers[0])
             np.random.seed(batch.numbers[0])
             warnings.filterwarnings("ignore", "Setting forward, backward hooks")
             yield
+        finally:
+            np.random.set_state(state)

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from headroles._restoration import Changes, block
+from headroles._changes import Changes
 from headroles.data.probes import Choice
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
@@ -95,7 +95,8 @@ class Direct(GradientScore):
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the contribution of every head at every step."""
         sites = model.sites
-        with torch.enable_grad(), lrp_rules(model, "cp"), direct_paths(model) as outputs:
+        with torch.enable_grad(), lrp_rules(model, "cp") as changes:
+            outputs = direct_paths(changes, model)
             output = model.forward(batch)
             with inside(model):
                 explained = target.targets(output, batch)
@@ -116,7 +117,6 @@ class Direct(GradientScore):
         return HeadGradients(None, torch.cat(parts, -1), values.detach().float(), counted)
 
 
-@block
 def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], Tensor]:
     """Let gradients reach the heads by the direct path alone.
 
@@ -135,7 +135,7 @@ def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], T
 
     for module in _maps(model, sites):
         changes.hook(module, _stop, after=True)
-    read_heads(changes, model.model, sites, start)
+    read_heads(changes, sites, start)
     return outputs
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from headroles._restoration import Changes
+from headroles._changes import Changes
 from headroles.data.corpus import partners
-from headroles.models.attention_hooks import Call, attending, eager, exclusive
+from headroles.models.attention_hooks import Call, eager, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
@@ -96,14 +96,13 @@ class AttributionPatching(GradientScore):
         others = [(rows, other, _states(model, other, self.node)) for rows, other in target.others(batch)]
         patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
         gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
-        with exclusive(model.model) as changes, torch.enable_grad():
-            changes.enter(lrp_rules(model, "gradient"))
+        plain = self.node == "output" and self.replacement == "zero"
+        mask = model.mask(gates, replacement=None if plain else patch)
+        with lrp_rules(model, "gradient") as changes, mask, torch.enable_grad():
             if self.drop:
                 drops.on(changes, model)
             if self.node != "output":
-                changes.enter(attending(model.model, patch.attended))
-            plain = self.node == "output" and self.replacement == "zero"
-            changes.enter(model.mask(gates, replacement=None if plain else patch))
+                observe_attention(changes, patch.attended)
             explained = target.targets(model.forward(batch), batch)
             values = torch.where(explained.counted, explained.values, 0.0).sum(-1)
             values = values / explained.counted.sum(-1).clamp(min=1)
@@ -155,11 +154,11 @@ def _states(model: HeadModel, batch: Batch, node: Node) -> list[Tensor]:
     def keep(call: Call) -> None:
         states.append((call.query if node == "query" else call.key).transpose(1, 2))
 
-    with exclusive(model.model) as changes, torch.no_grad():
+    with Changes(model.model) as changes, torch.no_grad():
         if node == "output":
-            read_heads(changes, model.model, model.sites, lambda _, z: states.append(z))
+            read_heads(changes, model.sites, lambda _, z: states.append(z))
         else:
-            changes.enter(attending(model.model, keep))
+            observe_attention(changes, keep)
         model.forward(batch)
     return states
 

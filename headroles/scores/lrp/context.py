@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from headroles._restoration import Block, Changes, block, healers
+from headroles._changes import Changes, healers
 from headroles.models import attention_hooks
-from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.alphabeta import alphabeta
@@ -30,7 +29,7 @@ _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadA
 _modes: list[_Mode] = []  # of all open blocks
 
 
-def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Block[Changes]:
+def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Changes:
     """Propagate relevance instead of gradients through a model.
 
     Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
@@ -56,34 +55,38 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Blo
     return applied(handle, table(rules, epsilon))
 
 
-@block
-def applied(changes: Changes, model: HeadModel, rules: Table) -> Changes:
+def applied(model: HeadModel, rules: Table) -> Changes:
     """Apply a table of rules to `model` within the block."""
-    changes.enter(exclusive(model.model))
+    return Changes(model.model, lambda changes: _apply(changes, model, rules))
+
+
+def _apply(changes: Changes, model: HeadModel, rules: Table) -> None:
     _check(model, rules)
     for parameter in [p for p in model.model.parameters() if p.requires_grad]:
-        changes.add(partial(parameter.requires_grad_, True))
+        changes.undos.append(partial(parameter.requires_grad_, True))
         parameter.requires_grad_(False)
     if not rules:
-        return changes
+        return
     # without a rule for attention, those of softmax and products apply inside the model's own eager attention
-    changes.enter(attention_hooks.attending(model.model, rules.get("attention", lambda _: None)))
+    attention_hooks.observe_attention(changes, rules.get("attention", lambda _: None))
     if (rule := rules.get("activation")) is not None:
         for module in filter(is_activation, model.model.modules()):
             changes.hook(module, partial(_activated, rule), after=True)
     mode = _Mode(rules, model.model)
-    changes.add(mode.end, in_thread=True)
+    changes.undos.append(mode.end)
     _modes.append(mode)
-    changes.enter(attention_hooks.each_forward(model.model, mode.on, mode.off))
-    return changes
+    attention_hooks.each_forward(changes, mode.on, mode.off)
 
 
-@block
-def inside(changes: Changes, model: HeadModel) -> None:
+def inside(model: HeadModel) -> Changes:
     """Apply the model's rules to operations on its output within the block."""
-    for mode in [mode for mode in _modes if mode.model is model.model][-1:]:
-        changes.add(mode.off, in_thread=True)
-        mode.on()
+
+    def begin(changes: Changes) -> None:
+        for mode in [mode for mode in _modes if mode.model is model.model][-1:]:
+            changes.undos.append(mode.off)
+            mode.on()
+
+    return Changes(model.model, begin)
 
 
 class _Mode(TorchFunctionMode):
@@ -125,6 +128,7 @@ class _Mode(TorchFunctionMode):
 
 
 def _remove_ended() -> None:
+    """Remove modes that have ended: torch takes a mode off by a generator, and an interrupted one brings it back."""
     for mode in _get_current_function_mode_stack():
         if isinstance(mode, _Mode) and not mode.rules:
             mode.off()

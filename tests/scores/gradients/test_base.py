@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headroles as hr
+from headroles._changes import Changes
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models import heads as families
@@ -528,11 +529,12 @@ def test_many_logits_of_a_token_are_a_product_with_all_weights():
 
 def test_no_hook_stays():
     model = zoo.tiny("gpt2")
-    with observed(HeadModel(model), sparse=True):
+    with Changes(model) as changes:
+        observed(changes, HeadModel(model), sparse=True)
         assert model.get_output_embeddings()._forward_hooks
     assert not model.get_output_embeddings()._forward_hooks
-    with observed(HeadModel(model.transformer), sparse=True) as seen:  # without an unembedding
-        assert seen.inputs == []
+    with Changes(model.transformer) as changes:  # without an unembedding
+        assert observed(changes, HeadModel(model.transformer), sparse=True).inputs == []
 
 
 @pytest.mark.parametrize(  # every two of them together
