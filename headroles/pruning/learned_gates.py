@@ -234,7 +234,7 @@ class GateStrategy(ABC):
         handle = HeadModel(model)
         if unit == "group":
             learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
-        gates = self._gates(model, learnt, keep)
+        gates: Gates = self._gates(model, learnt, keep)
         if unit == "group":
             gates.tie(handle.groups)
         gates.name = self.name
