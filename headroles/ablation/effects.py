@@ -32,7 +32,7 @@ from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.tables import frame
@@ -213,7 +213,7 @@ class Ablation:
         return self.model.cache_key(
             self.corpus,
             metric=self.metric,
-            code=code_of(self.metric),
+            code=fingerprint(self.metric),
             **code(self.replacement),
             seed=self.seed if self.is_sampled or self.replacement == "resample" else None,
             **fields,

@@ -18,7 +18,7 @@ from headroles.analysis.intervals import Array, bounds, exact_share
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.tables import frame
 from headroles.tables.arguments import several
 from headroles.tables.study import Study, study_at
@@ -60,7 +60,7 @@ def evaluate(
     handle, rows = HeadModel.of(model, tokenizer, allow_sharded=True), {}
     corpus = corpus_of(corpus)
     if study is not None:
-        code = ",".join(map(code_of, chosen))
+        code = ",".join(map(fingerprint, chosen))
         key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), code=code, resamples=n_resamples, seed=seed)
         compute = partial(evaluate, handle, tokenizer, corpus, chosen, max_tokens=max_tokens)
         return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))

@@ -25,7 +25,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
 from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.models.imposing import ByHead, Counted, Imposed, Zero
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
@@ -264,7 +264,7 @@ class Sweep:
         return self.model.cache_key(
             self.corpus,
             metric=self.metric,
-            code=code_of(self.metric),
+            code=fingerprint(self.metric),
             replacement=replacement_name(self.replacement),
             **code(self.replacement),
             **fields,

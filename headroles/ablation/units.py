@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from headroles.ablation.example_stats import HeadSet
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of, described
+from headroles.models.identity import fingerprint
 from headroles.models.imposing import ByHead, Imposed
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
@@ -65,23 +64,7 @@ def code(replacement: Replacement) -> dict[str, str]:
     """Return the options and the code of patterns, and their heads, for cache keys; nothing for the words."""
     if isinstance(replacement, str):
         return {}
-    options = described(replacement.replacements if isinstance(replacement, ByHead) else replacement)
-    codes = sorted({code for part in _parts(replacement) for code in _codes(part)})
-    return {"pattern": hashlib.sha256(repr((options, codes)).encode()).hexdigest()[:12]}
-
-
-def _parts(replacement: Replacement) -> list[Imposed]:
-    if isinstance(replacement, str):
-        return []
-    return [*replacement.replacements.values()] if isinstance(replacement, ByHead) else [replacement]
-
-
-def _codes(pattern: Imposed) -> Iterator[str]:
-    """Yield the code of a pattern and of those of which it is made."""
-    yield code_of(pattern)
-    for part in vars(pattern).values():
-        if isinstance(part, Imposed):
-            yield from _codes(part)
+    return {"pattern": fingerprint(replacement.replacements if isinstance(replacement, ByHead) else replacement)}
 
 
 def table_name(

@@ -211,12 +211,7 @@ class HeadModel:
 
     def check_named(self) -> None:
         """Raise ValueError if hooks of others, or open blocks, change the numbers: a result can't be kept then."""
-        if self._tokenizer is not None and not identity.has_name(self._tokenizer):
-            raise ValueError(
-                f"the result cannot be kept: got a {type(self._tokenizer).__name__} with a part written in Python, "
-                f"which cannot be serialised and stands in no provenance; call without study="
-            )
-        if reasons := identity.unnamed(self.model):
+        if reasons := identity.unkeyed(self.model, self._tokenizer):
             raise ValueError(
                 f"the result cannot be kept: got {reasons[0]} of {self.name}, which may change its numbers and stands "
                 f"in no provenance; leave the block or remove the hook first, or call without study="
@@ -369,8 +364,12 @@ class HeadModel:
         return self
 
     def without_gradients(self) -> AbstractContextManager[None]:
-        """Return a context without gradients."""
-        return identity.without_gradients(self.model)  # type: ignore[no-any-return]
+        """Return a context without gradients: inference mode, or `no_grad` if a `device_map` loads weights in it.
+
+        Weights that are loaded in inference mode can have no gradients afterwards. It begins and ends with the C++
+        object that this returns, which only a `with` statement may hold: Python could be interrupted in between.
+        """
+        return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)  # type: ignore[return-value]
 
     def mask(
         self,

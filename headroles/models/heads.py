@@ -17,7 +17,6 @@ from headroles._changes import Changes, heal
 from headroles.models.attention_hooks import configs_of, each_forward, evaluating, observe_attention, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
-from headroles.models.identity import without_gradients
 from headroles.models.sharded import check_supported
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
 from headroles.tables import frame
@@ -253,7 +252,7 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
         parts.setdefault(site.key, []).append(weights.float())
 
     sites = attention_sites(model)
-    with without_gradients(model), evaluating(model) as changes:
+    with torch.no_grad(), evaluating(model) as changes:
         capture(changes, sites, keep, cells)
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}

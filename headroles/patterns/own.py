@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import described
+from headroles.models.identity import fingerprint
 from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
@@ -34,8 +33,7 @@ class Own(Pattern):
     about = "where it attends on average"
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(described(self.mean).encode()).hexdigest()[:12]
-        object.__setattr__(self, "digest", digest)  # frozen
+        object.__setattr__(self, "digest", fingerprint(self.mean))  # frozen
 
     @classmethod
     def learn(cls, model: Model, tokenizer: PreTrainedTokenizerBase, corpus: CorpusLike, *, span: int = 64) -> Own:

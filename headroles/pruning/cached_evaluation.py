@@ -19,13 +19,13 @@ from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of
-from headroles.models.identity.of_model import frozen
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
+from headroles.training.trainer import fixed_parameters
 
 
 class Trials:
@@ -53,11 +53,11 @@ class Trials:
         self.key = handle.provenance(
             trained_on=corpus.hash,
             **rest,
-            **frozen(handle.model),
+            **fixed_parameters(handle.model),
             kinds=",".join(kinds or ("all",)),
             tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
         )
-        measured = frame.sign(held_out=held_out.hash, metric=metric, code=code_of(metric))
+        measured = frame.sign(held_out=held_out.hash, metric=metric, code=fingerprint(metric))
         self._recipe = f"{measured}|{frame.holding(work=self.key)}"
 
     def claim(self, name: str) -> dict[str, str]:

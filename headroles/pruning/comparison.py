@@ -20,7 +20,7 @@ from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.rankings import Ranking, RankingContext
@@ -156,7 +156,7 @@ class _Work:
 
     def pruned(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
         """Return the pruned heads, selected once and kept."""
-        what = "choice", str(strategy), code_of(strategy), seed
+        what = "choice", str(strategy), fingerprint(strategy), seed
         if isinstance(strategy, Ranking):
             table = self.trials.keep(what, lambda: self._ranked(strategy, seed))
             ranked = table["order"].dropna().sort_values().index

@@ -21,8 +21,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
-from headroles.models.identity.of_code import code_of, of_user
-from headroles.models.identity.of_model import frozen as frozen_parameters
+from headroles.models.identity import fingerprint
 from headroles.models.loading import is_adapted
 from headroles.pruning.learned_gates import (
     L0,
@@ -132,8 +131,8 @@ def prune(
     label, name, history = _names(chosen, unit, count, kinds or ())
     provenance = handle.provenance(
         corpus,
-        **{"strategy": chosen, **_foreign(chosen), **declaration("ranking", chosen.name, chosen)},
-        **(frozen_parameters(handle.model) if learns or train is not None else {}),
+        **{"code": fingerprint(chosen), "strategy": chosen, **declaration("ranking", chosen.name, chosen)},
+        **(trainer.fixed_parameters(handle.model) if learns or train is not None else {}),
         keep=count,
         **({} if unit == "head" else {"unit": unit}),
         kinds=",".join(kinds or ("all",)),
@@ -175,12 +174,6 @@ def counted(keep: float, size: int) -> int:
             f"keep must be a share above 0 and below 1 of {size}, or a number from 1 to {size}, got {keep!r}"
         )
     return int(count)
-
-
-def _foreign(chosen: Strategy) -> dict[str, str]:
-    """Return a hash of the code of a strategy that is not of this package, or has parts that are not."""
-    is_ours = type(chosen).__module__.startswith("headroles.") and not any(True for _ in of_user(chosen))
-    return {} if is_ours else {"code": code_of(chosen)}
 
 
 def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:

@@ -21,7 +21,7 @@ from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
@@ -106,7 +106,7 @@ def sparsity_sweep(
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(trials, chosen, count, size, options)
         tables.append(pruned.survival)
-        statistics.append(trials.run((count, code_of(chosen)), pruned.model))
+        statistics.append(trials.run((count, fingerprint(chosen)), pruned.model))
         if scored is not None:
             families.append(functions(pruned.roles(scored)).assign(heads=count))
         if output is not None and count < size:
@@ -136,7 +136,7 @@ class _Pruned:
     @property
     def place(self) -> Path:
         """The folder of the training."""
-        return self.trials.place(self.count, code_of(self.chosen), "training")
+        return self.trials.place(self.count, fingerprint(self.chosen), "training")
 
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""

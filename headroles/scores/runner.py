@@ -20,7 +20,7 @@ from headroles.data.readers import corpus_of
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import code_of, of_user
+from headroles.models.identity import fingerprint
 from headroles.scores.accumulator import Accumulator, check_missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted, unreadable, unsettled
 from headroles.scores.base import Measure, Score, Weights
@@ -123,7 +123,7 @@ def score(
     again |= {} if generate is None else {"generate": generate}
     key = handle.cache_key(
         corpus,
-        scores="default" if chosen is None else ",".join(map(_named_by_code, chosen)),
+        scores="default" if chosen is None else ",".join(f"{score} {fingerprint(score)}" for score in chosen),
         resamples=n_resamples,
         seed=seed,
         reference="self" if reference is None else reference.hash,
@@ -169,12 +169,6 @@ def _keep_beside(
         study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(corpus))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
-
-
-def _named_by_code(measure: Measure) -> str:
-    """The options of a score, and of one that is not of this package, or has parts that are not, the code."""
-    is_ours = type(measure).__module__.startswith("headroles.") and not any(True for _ in of_user(measure))
-    return str(measure) if is_ours else f"{measure} {code_of(measure)}"
 
 
 def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,8 +19,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of, of_user
-from headroles.models.identity.of_model import PLACES, frozen
+from headroles.models.identity import LENGTH, PLACES, fingerprint
 from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.arguments import number, several
@@ -115,13 +115,14 @@ def train(
         corpus,
         tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
-        metrics=_named(measured),
+        metrics=",".join(map(str, measured)),
+        code=",".join(map(fingerprint, measured)),
         epochs=epochs,
         batch=batch,
         rate=rate,
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted(chosen.items()) if name not in UNNAMED),
-        **frozen(handle.model),
+        **fixed_parameters(handle.model),
         **_text_options(handle, length, masked),
         **({"note": note} if note else {}),
     )
@@ -138,9 +139,17 @@ def train(
     return fit(model, tokenizer, rows, place, provenance, columns=columns, **how)
 
 
-def _named(metrics: Sequence[Metric]) -> str:
-    """Return metrics as the provenance has them: with the code of what is the user's, which may be edited."""
-    return ",".join([*map(str, metrics), *map(code_of, of_user(metrics))])
+def fixed_parameters(model: PreTrainedModel) -> dict[str, str]:
+    """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do.
+
+    Nor beside an adapter of PEFT, which trains alone.
+    """
+    if loading.is_adapted(model):
+        return {}
+    constants = [name for name, module in model.named_modules() if "Sinusoid" in type(module).__name__]
+    named = ((name, value) for name, value in model.named_parameters() if name.rpartition(".")[0] not in constants)
+    names = [name for name, value in named if not value.requires_grad]
+    return {"frozen": hashlib.sha256(repr(names).encode()).hexdigest()[:LENGTH]} if names else {}
 
 
 def _text_options(handle: HeadModel, length: int | None, mlm_probability: float) -> dict[str, object]:

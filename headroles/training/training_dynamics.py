@@ -18,7 +18,7 @@ from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.scores import score
 from headroles.tables import frame
@@ -102,7 +102,7 @@ def _measured(
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    measured = {"held_out": held_out.hash, "metric": metric, "code": code_of(metric)}
+    measured = {"held_out": held_out.hash, "metric": metric, "code": fingerprint(metric)}
     measured |= {"steps": steps, "resamples": n_resamples}
     key = HeadModel(model, tokenizer).cache_key(corpus, **measured)
 

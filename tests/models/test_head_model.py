@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import zoo
+from helpers.letters import corpus
 
 from headroles.models.head_model import HeadModel
 
@@ -17,3 +18,9 @@ def test_evaluating_leaves_inference_mode_and_keeps_gradients_as_they_are(block)
         with handle.evaluating():
             assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == (before[0], False)
         assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
+
+
+def test_encode_without_a_tokenizer_raises_and_a_handle_is_taken_as_it_is():
+    with pytest.raises(ValueError, match="^no tokenizer: got BertForMaskedLM alone; expected the tokenizer"):
+        HeadModel(zoo.tiny("bert")).encode(corpus(2))
+    assert HeadModel.of(handle := HeadModel(zoo.tiny("bert"))) is handle

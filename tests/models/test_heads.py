@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import weakref
 from collections import Counter
+from copy import deepcopy
 from functools import cache
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers import planted, zoo
 from helpers.attentions import forward
 from helpers.close import bound
+from helpers.letters import corpus, tokens_of
 from helpers.traces import NAMES, _traces
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -328,3 +331,96 @@ def test_heads_in_writing_are_understood_wherever_a_head_is_asked_for():
 def test_a_head_without_a_kind_is_refused_where_there_are_several():
     with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
         hr.head_mask(zoo.tiny("marian"), "L0H1")
+
+
+# sites go by the modules, their order and their options
+
+
+def layers(model):
+    return next(part for part in model.modules() if isinstance(part, torch.nn.ModuleList) and len(part) > 1)
+
+
+def copied(model):
+    layers(model)[0] = deepcopy(layers(model)[0])
+
+
+def swapped(model):
+    both = layers(model)
+    both[0], both[1] = both[1], both[0]
+
+
+def another_list(model):
+    both = layers(model)
+    parent, name = next(
+        (part, key) for part in model.modules() for key, child in part.named_children() if child is both
+    )
+    setattr(parent, name, torch.nn.ModuleList(reversed(both)))
+
+
+def twice(model):
+    layers(model)[1] = layers(model)[0]
+
+
+def moved_twice(model):  # first, second, second, first: the modules in order of their first place stay as they were
+    first, second = layers(model)
+    layers(model)[1] = first
+    layers(model).append(second)
+    model.config.num_hidden_layers = 3
+
+
+def deleted(model):
+    del layers(model)[0]
+
+
+def fewer(model):  # Llama's forward goes through the first so many layers
+    model.config.num_hidden_layers = 1
+
+
+def exchanged_attention(model):
+    first, second = hr.attention_sites(model)[:2]
+    for site, other in ((first, second), (second, first)):
+        place, _, name = site.name.rpartition(".")
+        setattr(model.get_submodule(place), name, other.module)
+
+
+def another_projection(model):
+    site = hr.attention_sites(model)[0]
+    place, _, name = site.out_name.rpartition(".")
+    setattr(model.get_submodule(place), name, deepcopy(site.out))
+
+
+def skipped(model):
+    layers(model)[0].forward = lambda hidden, *_, **__: hidden
+
+
+REBUILT = (
+    copied,
+    swapped,
+    another_list,
+    twice,
+    moved_twice,
+    deleted,
+    fewer,
+    exchanged_attention,
+    another_projection,
+    skipped,
+)
+
+
+def measured(model, name):
+    given = model, tokens_of(name), corpus(6)
+    scores = hr.score(*given, ["confidence"], n_resamples=0)
+    return scores.join(hr.ablate(*given, n_resamples=0)[["ablation[loss]"]])
+
+
+@pytest.mark.parametrize("change", REBUILT, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", ["llama-grouped", "bert"])
+def test_a_model_that_was_rebuilt_is_measured_as_a_copy_that_was_never_seen(name, change):
+    model = deepcopy(zoo.tiny(name))
+    before = measured(model, name)
+    change(model)
+    expected = measured(deepcopy(model), name)
+    assert not np.isnan(expected).any(axis=None)
+    found = measured(model, name)
+    assert found.equals(expected)
+    assert found.equals(before) == (change in (copied, another_projection) or (change is fewer and name == "bert"))

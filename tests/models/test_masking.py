@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from helpers import zoo
 from helpers.close import bound, close
 from helpers.gates import outputs
+from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 from helpers.traces import NAMES, _traces
 
@@ -422,3 +425,51 @@ def test_functions_refuse_gates_of_each_example(function):
         getattr(hr, call)(case.model, case.tokenizer, case.corpus, **options)
     with hr.mask_heads(case.model, gates[0]):
         assert len(getattr(hr, call)(case.model, case.tokenizer, case.corpus, **options))
+
+
+def uncached(model, inputs):
+    with torch.no_grad():
+        return model(**inputs, use_cache=False).logits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["module", "function", "layer"])
+@pytest.mark.parametrize("first", ["masked", "intact"])
+def test_masks_of_compiled_models_have_their_effect(how, first):
+    model = deepcopy(zoo.tiny("llama-grouped"))
+    inputs = {"input_ids": torch.arange(5, 14)[None]}
+    mask = hr.head_mask(model, [(hr.attention_sites(model)[0].kind, 0, 0)])
+    intact = uncached(model, inputs)
+    with hr.mask_heads(model, mask):
+        masked = uncached(model, inputs)
+    compiled = model
+    if how == "module":
+        model.compile(backend="aot_eager")
+    elif how == "function":
+        compiled = torch.compile(model, backend="aot_eager")
+    else:
+        model.model.layers[0] = torch.compile(model.model.layers[0], backend="aot_eager")
+    if first == "intact":
+        torch.testing.assert_close(uncached(compiled, inputs), intact)
+    for _ in range(2):
+        with hr.mask_heads(compiled, mask):
+            torch.testing.assert_close(uncached(compiled, inputs), masked)
+        torch.testing.assert_close(uncached(compiled, inputs), intact)
+    effects = hr.ablate(compiled, tokens_of("llama-grouped"), corpus(6), n_resamples=0)
+    plain = hr.ablate(deepcopy(zoo.tiny("llama-grouped")), tokens_of("llama-grouped"), corpus(6), n_resamples=0)
+    np.testing.assert_allclose(effects.to_numpy(float), plain.to_numpy(float), rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_made_within_a_block_is_intact():
+    model = deepcopy(zoo.tiny("bert"))
+    inputs = {"input_ids": torch.arange(5, 14)[None]}
+    intact = model(**inputs).logits
+    with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 0)])):
+        copy = deepcopy(model)
+        assert not torch.equal(model(**inputs).logits, intact)
+    assert torch.equal(copy(**inputs).logits, intact)
+    with hr.capture_attention(model, lambda *_: None):
+        copy = deepcopy(model)
+    assert copy.config._attn_implementation == model.config._attn_implementation == "sdpa"
+    assert type(copy.config._attn_implementation) is str
+    assert torch.equal(copy(**inputs).logits, intact)

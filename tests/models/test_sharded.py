@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from helpers.letters import corpus, tokens_of
 from helpers.processes import Fork, together
 from helpers.zoo import tiny
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import LlamaForCausalLM
 from transformers.distributed import DistributedConfig
@@ -160,14 +162,20 @@ def check_close(found, expected):
 
 
 @pytest.fixture
-def half(llama, monkeypatch):
-    """A model in the first of two processes, of which the other answers nothing; with a tokenizer and a corpus."""
+def two_processes(monkeypatch):
+    """A group of two processes, of which this is the first, and the other answers nothing."""
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    config = DistributedConfig(tp_size=2)
-    yield LlamaForCausalLM.from_pretrained(llama, distributed_config=config), tokens_of("llama-grouped"), corpus(3)
+    yield
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def half(llama, two_processes):  # noqa: ARG001
+    """A model in the first of two processes, with a tokenizer and a corpus."""
+    config = DistributedConfig(tp_size=2)
+    return LlamaForCausalLM.from_pretrained(llama, distributed_config=config), tokens_of("llama-grouped"), corpus(3)
 
 
 REFUSED = {  # call -> function, what needs unsharded weights
@@ -203,6 +211,27 @@ def test_heads_that_processes_cannot_divide_are_refused(half):
     half[0].config.num_key_value_heads = 1
     with pytest.raises(ValueError, match="must divide .* of LlamaForCausalLM, got 2 processes for 4 and 1 heads"):
         hr.attention_sites(half[0])
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("measure", [hr.attention_sites, hr.copying], ids=["sites", "copying"])
+def test_weights_that_fsdp_gathers_are_refused(measure):
+    model = deepcopy(tiny("bert"))
+    fully_shard(model.base_model.encoder.layer[0], mesh=torch.distributed.init_device_mesh("cpu", (2,)))
+    with pytest.raises(ValueError, match="BertForMaskedLM.*: got FSDP in bert.encoder.layer.0;.* try one process"):
+        measure(model)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_single_weight_that_is_spread_is_refused():
+    model = deepcopy(tiny("bert"))
+    query = model.base_model.encoder.layer[0].attention.self.query
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    query.weight = torch.nn.Parameter(torch.distributed.tensor.distribute_tensor(query.weight.data, mesh))
+    sign = "a DTensor for bert.encoder.layer.0.attention.self.query.weight"
+    for measure in (hr.score, hr.ablate):
+        with pytest.raises(ValueError, match=f"the weights of BertForMaskedLM .*: got {sign}; "):
+            measure(model, tokens_of("bert"), corpus(4), n_resamples=0)
 
 
 @pytest.mark.slow

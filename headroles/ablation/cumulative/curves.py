@@ -24,7 +24,7 @@ from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.identity.of_code import code_of
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.scores import Measure
@@ -101,7 +101,7 @@ def ablation_curve(
     key = handle.cache_key(
         corpus,
         metric=chosen,
-        code=code_of(chosen),
+        code=fingerprint(chosen),
         orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
         options=f"max_tokens={max_tokens},n_resamples={n_resamples},replacement={replaced},seed={seed},steps={steps}",
         **pattern,

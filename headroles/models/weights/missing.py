@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import evaluating, observe_attention, without_cache
 from headroles.models.dummy_inputs import body, dummy_inputs, examples
-from headroles.models.identity.of_model import DRAWN, is_offloaded
+from headroles.models.identity import DRAWN, is_offloaded
 from headroles.models.sites import Site
 
 What = Literal["output", "attention"]
