@@ -295,7 +295,7 @@ def test_a_tokenizer_with_a_part_in_python_is_used_and_its_results_are_not_kept(
 
 SCORE = """
 {before}
-@dataclass{options}
+@dataclass(frozen=True{options})
 class Own(hr.Score):
     factor: int = 1
     kinds = ("enc-self",)
@@ -341,7 +341,7 @@ def test_fingerprint_follows_what_a_score_uses(used):
     assert fingerprint(own_score(used, 1)) == fingerprint(own_score(used, 1)) != fingerprint(own_score(used, 3))
 
 
-@pytest.mark.parametrize("options", ["", "(slots=True)"])
+@pytest.mark.parametrize("options", ["", ", slots=True"])
 def test_fingerprint_follows_the_fields_of_a_score(options):
     one, other = (own_score("its code", 1, factor=factor, options=options) for factor in (1, 2))
     assert fingerprint(one) != fingerprint(other)
