@@ -19,7 +19,7 @@ import torch
 import typer
 
 import headroles as hr
-from headroles.models.weights.at_hand import PACKAGE
+from headroles.models.loading import PACKAGE
 from headroles.pruning.selection import undecided
 
 KEYS = ["model", "examples", "epochs", "rate", "keep"]

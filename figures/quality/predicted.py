@@ -54,7 +54,7 @@ from headroles.ablation.prediction_powered import FIRST, Estimate, drawn, estima
 from headroles.ablation.sweep import Sweep
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.weights.at_hand import PACKAGE
+from headroles.models.loading import PACKAGE
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import Targets

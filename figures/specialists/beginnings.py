@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from bilingual import paired
 from replication import LONGEST, pieced
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.tokens.bilingual import paired
 
 
 def untrained(

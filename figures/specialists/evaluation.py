@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import bilingual
 import numpy as np
 import pandas as pd
 from replication import prepared
@@ -27,7 +28,7 @@ def bleu(models: Path, pruned: Path, data: Path, output: Path, heads: int = 12) 
     """
     test, rows = prepared(data).test, []
     for place in sorted(path for path in models.iterdir() if (pruned / path.name / "gates-0").is_dir()):
-        whole, tokenizer = hr.load(place)
+        whole, tokenizer = bilingual.load(place)
         control, small = trained(pruned / place.name / "gates-0", heads)
         for name, model in (("before", whole), ("all heads", control), (f"{heads} heads", small)):
             table = hr.evaluate(model, tokenizer, test, ["loss", "bleu"])
@@ -44,7 +45,7 @@ def scratch(gates: Path, model: Path, data: Path, output: Path, heads: int = 6) 
     sentence (95 % intervals of 1,000 bootstrap resamples).
     """
     whole, pruned = trained(gates, heads)
-    fresh, tokenizer = hr.load(model)
+    fresh, tokenizer = bilingual.load(model)
     models, test, rows = {"all heads": whole, "pruned": pruned, "scratch": fresh}, prepared(data).test, []
     if numbers(pruned) != numbers(fresh):
         raise ValueError(f"other heads: got {numbers(fresh)} from scratch; expected {numbers(pruned)}, as pruned")

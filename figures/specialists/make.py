@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
+import bilingual
 import evaluation
 import matplotlib.pyplot as plt
 import overview
@@ -98,7 +99,7 @@ def untrained(model: Path, output: Path, seed: int = 0) -> None:
     """Save an untrained model of the shape of a trained one."""
     from headroles.models import loading
 
-    loaded, tokenizer = hr.load(model)
+    loaded, tokenizer = bilingual.load(model)
     hr.save(loading.untrained(loaded, seed=seed), tokenizer, output)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import bilingual
 import pandas as pd
 from pooling import graded_roles
 from replication import Prepared
@@ -62,7 +63,7 @@ def prune_arm(
         of gate seeds in which the head survives. Kept as `survival`.
     """
     folder = Study(study)
-    loaded, tokenizer = loading.load(model)
+    loaded, tokenizer = bilingual.load(model)
     loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
     settings = identity.identity(loaded, tokenizer)

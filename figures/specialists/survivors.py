@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated
 
+import bilingual
 import numpy as np
 import pandas as pd
 import typer
@@ -134,7 +135,7 @@ def has_role(roles: pd.DataFrame, *groups: str) -> np.ndarray:
 
 def untrained(trained: Path, data: Path) -> pd.DataFrame:
     """Roles of untrained models: a row each."""
-    model, tokenizer = hr.load(trained)
+    model, tokenizer = bilingual.load(trained)
     prepared_data, rows = prepared(data), []
     for seed in range(3):
         fresh, names = loading.untrained(model, seed=seed), ["confidence", "position", "syntax", "rarity", "sink"]

@@ -207,7 +207,7 @@ def _checked(call: Call) -> None:
     if (model is None) == (config is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if config is None:
-        loaded = loading.alone(model, cls=cls, submodel=submodel, allow_random=random)
+        loaded = loading.load_model(model, cls=cls, submodel=submodel, allow_random=random)
     else:
         tiny = hr.tiny_model(loading.configured(config))
         loaded = tiny if submodel is None else hr.submodel(tiny, submodel)

@@ -22,14 +22,24 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._changes import Changes, heal, opened
 from headroles._distributed import Axis
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, dummy_inputs, generation, heads, identity, masking, sharded
+from headroles.models import (
+    attention_hooks,
+    batching,
+    dummy_inputs,
+    generation,
+    heads,
+    identity,
+    masking,
+    missing,
+    sharded,
+)
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
+from headroles.models.loading import rounding
 from headroles.models.masking import Instead
+from headroles.models.memory import keep_memory
 from headroles.models.sites import Sites, is_packed
-from headroles.models.tokens import beginning, chat, languages, vocabulary
-from headroles.models.weights import gguf_files, missing
-from headroles.models.weights.memory import keep_memory
+from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
 
@@ -189,10 +199,10 @@ class HeadModel:
     def provenance(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""
         parts: dict[str, object] = {"model": identity.model_name(self.model), "weights": self.weights}
-        parts |= gguf_files.rounding(self.model) | languages.named(self._tokenizer)
+        parts |= rounding(self.model) | languages.named(self._tokenizer)
         parts["identity"] = self.identity
         if corpus is not None:
-            parts |= {"corpus": corpus.name, "text": corpus.hash, **chat.named(self._tokenizer, corpus)}
+            parts |= {"corpus": corpus.name, "text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}
         return f"{sign(**parts)}|{sign_version(**fields)}"
 
     @property
@@ -206,7 +216,7 @@ class HeadModel:
         Call it before any block of this call is open: it refuses what changes numbers without a name (`check_named`).
         """
         self.check_named()
-        text = {} if corpus is None else {"text": corpus.hash, **chat.named(self._tokenizer, corpus)}
+        text = {} if corpus is None else {"text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}
         return sign_version(weights=self.weights, identity=self.identity, **text, **fields)
 
     def check_named(self) -> None:
@@ -250,7 +260,7 @@ class HeadModel:
     @cached_property
     def _check_tokenizer(self) -> None:
         vocabulary.check_belongs(self.tokenizer, self.model)
-        beginning.check_beginning(self.tokenizer, self.model)
+        vocabulary.check_beginning(self.tokenizer, self.model)
 
     def tokenised(self, corpus: Corpus) -> Encoded:
         """Tokenise a corpus without words, once for this handle."""
@@ -352,9 +362,9 @@ class HeadModel:
         """Raise ValueError if the output or the attention depends on weights that the checkpoint lacks."""
         if what not in self._checked and (names := missing.needed(self.model, self.sites, what)):
             raise ValueError(
-                f"the {what} of {self.name} is random: got a checkpoint without {missing.described(names)}; expected "
-                f"all weights on which it depends; try another class, such as cls='AutoModel' (--cls AutoModel), or "
-                f"train it first; for a test of random weights load it with allow_random=True (--allow-random)"
+                f"the {what} of {self.name} would be random: its checkpoint lacks {missing.described(names)}; try "
+                f"another class, such as cls='AutoModel' (--cls AutoModel), or train it first; for a test of random "
+                f"weights load it with allow_random=True (--allow-random)"
             )
         self._checked.add(what)
 

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 import xxhash
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -37,7 +38,7 @@ PLACES = (  # attributes that change no number: where and how it was loaded, and
     *("_is_distributed_loading_by_transformers", "trust_remote_code", "use_fast", "_fsdp_size"),
     *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file"),
 )
-IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
+IN_BACKEND = ("_vocab", "_merges")  # attributes of tokenizers that are serialised with the backend
 OURS = ("attention_hooks", "heads", "discovery", "pruned")  # modules whose hooks read only, or are in the config
 KEYED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", *(f"headroles.models.{name}." for name in OURS))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -214,6 +215,7 @@ def _surroundings(model: PreTrainedModel) -> str:
 def _serialised(tokenizer: PreTrainedTokenizerBase) -> str:
     """Every part of a tokenizer as text but truncation and padding: the calls that use them set them."""
     options = {key: value for key, value in _elsewhere(vars(tokenizer)).items() if key not in IN_BACKEND}
+    options = {key: value for key, value in options.items() if not isinstance(value, Tokenizer)}
     options["init_kwargs"] = _elsewhere(tokenizer.init_kwargs)
     backends = _backends(tokenizer)
     parts = [type(tokenizer), options, *(text and text[text.find('"added_tokens"') :] for text in backends)]
@@ -224,9 +226,9 @@ def _serialised(tokenizer: PreTrainedTokenizerBase) -> str:
 def _backends(tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
     """The serialised tokenizers of the library `tokenizers`; None for one with a part that is written in Python."""
     texts: list[str | None] = []
-    for backend in (getattr(tokenizer, "_tokenizer", None), getattr(tokenizer, "target", None)):
+    for backend in (value for value in vars(tokenizer).values() if isinstance(value, Tokenizer)):
         try:
-            texts += [] if backend is None else [backend.to_str()]
+            texts.append(backend.to_str())
         except Exception as error:  # of no narrower type
             if "cannot be serialized" not in str(error):
                 raise

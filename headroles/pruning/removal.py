@@ -21,9 +21,9 @@ from headroles.models.attention_hooks import observe_attention
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
 from headroles.models.masking import Head, by_projection
+from headroles.models.memory import sharing
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
-from headroles.models.weights.memory import convert, sharing
 from headroles.tables.arguments import one_of
 
 Groups = Literal["equal", "whole", "expand"]
@@ -296,7 +296,7 @@ def _check_in_double(model: PreTrainedModel, remove: Callable[..., None], pruned
     double = sharing(model)
     handle = HeadModel(double)
     rows = layouts(handle)
-    convert(handle.body, torch.float64)
+    handle.body.to(torch.float64)  # type: ignore[arg-type]
     expected = _states(handle, pruned)
     with torch._C._InferenceMode(False):
         remove(double, handle.sites, rows=rows)

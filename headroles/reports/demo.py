@@ -35,7 +35,7 @@ def demo(study: str | Path | None = None, *, translation: bool = False, overwrit
     from headroles.data.readers import read
     from headroles.data.synthetic import synthetic_corpus
     from headroles.models import loading
-    from headroles.models.weights.at_hand import TRANSLATOR
+    from headroles.models.loading import TRANSLATOR
     from headroles.scores import score
 
     kept = Study(study or f"headroles-demo{'-translation' if translation else ''}", overwrite=overwrite)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,14 +11,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Corpus, Sentence
+from headroles.models import missing
 from headroles.models.attention_hooks import configs_of, without_cache
 from headroles.models.dummy_inputs import classifies, examples, reads_source_twice, words
 from headroles.models.heads import attention_sites, capture_attention, gate_index, head_index
 from headroles.models.masking import Head, mask_heads
+from headroles.models.memory import sharing
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import own_tokenizer, vocabulary
-from headroles.models.weights import missing
-from headroles.models.weights.memory import convert, in_memory, return_memory, sharing
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
@@ -59,8 +58,7 @@ class Case:
         *,
         copy: bool = True,
     ) -> None:
-        self.shared = copy
-        self.model: Any = (sharing(model) if copy else in_memory(model)).float().eval()
+        self.model: Any = (sharing(model) if copy else model).float().eval()
         missing.forget(self.model)  # checks hold for random weights, too
         self.sites: list[Site] = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
@@ -87,40 +85,17 @@ class Case:
     @property
     def precise(self) -> PreTrainedModel:
         """A new copy in float64, or in float32 if the model does not run in float64."""
-        return self._in_float64(sharing(self.model))
-
-    @contextmanager
-    def in_float64(self) -> Iterator[PreTrainedModel]:
-        """Yield the model in float64, if it runs in it, and free the memory of its weights afterwards."""
-        model = sharing(self.model) if self.shared else self.model
-        self.__dict__.pop("eager", None)  # which would keep the weights in float32, too
+        model = sharing(self.model).double()
         try:
-            self._in_float64(model)
-            yield model
-        finally:
-            return_memory(model)  # graphs of gradients hold the weights in float64
-            if self.shared:
-                model.to("meta")  # type: ignore[arg-type]
-            else:
-                convert(model, torch.float32)  # what was float32 before is the same again
-            return_memory(model)
+            self.call(model, cast(self.inputs, torch.float64))
+        except (RuntimeError, NotImplementedError):
+            model = model.float()
+        return model
 
     def within(self, allowed: float, measure: Callable[[PreTrainedModel], float]) -> float:
         """Return how far off the model is, in float64 if it is too much in float32: rounding may be the cause."""
         off = measure(self.model)
-        if not off <= allowed:
-            with self.in_float64() as model:
-                off = measure(model)
-        return off
-
-    def _in_float64(self, model: PreTrainedModel) -> PreTrainedModel:
-        convert(model, torch.float64)
-        return_memory(model)
-        try:
-            self.call(model, cast(self.inputs, torch.float64))
-        except (RuntimeError, NotImplementedError):
-            convert(model, torch.float32)
-        return model
+        return off if off <= allowed else measure(self.precise)
 
     @cached_property
     def returned(self) -> Weights:

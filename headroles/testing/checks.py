@@ -21,7 +21,6 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
-from headroles.models.weights.memory import return_memory
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import prune
 from headroles.scores import score
@@ -207,7 +206,6 @@ def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Te
         kind, before = resized(type(model)), case.output(model)
         model.save_pretrained(folder, max_shard_size=SHARD)
         del model
-        return_memory(case.model)
         return before, case.output(kind.from_pretrained(folder).eval())
 
 

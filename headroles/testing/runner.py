@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as theirs
 
-from headroles.models.weights.memory import return_memory
 from headroles.testing import checks
 from headroles.testing.case import Case, NotAsked
 
@@ -113,7 +112,6 @@ def _quiet() -> Iterator[None]:
 def _result(check: Check, case: Case) -> Result:
     try:
         off = check.check(case)
-        return_memory(case.model)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
     if off <= check.allowed:

@@ -17,10 +17,9 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
-from headroles.models import loading
+from headroles.models import loading, missing
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint
-from headroles.models.weights import missing
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, replacing, save_table

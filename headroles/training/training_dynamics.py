@@ -67,7 +67,7 @@ def dynamics(
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
     places, corpus, held_out, chosen = checkpoints(training), corpus_of(corpus), corpus_of(held_out), the_metric(metric)
-    last = identity.weights_digest(loading.alone(places[-1][2]))
+    last = identity.weights_digest(loading.load_model(places[-1][2]))
     kept = study_at(study)
     kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []

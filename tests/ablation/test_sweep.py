@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import time
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from headroles.ablation.metrics import BLEU, ChrF, Loss
 from headroles.data.corpus import Corpus, Tokens
 from headroles.models import batching
 from headroles.models import heads as families
+from headroles.testing.case import Case
 
 FEW = {"n_resamples": 20, "max_tokens": 80}  # several batches
 
@@ -398,3 +400,23 @@ def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
     losses.append(hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0])
     hook.remove()
     close(table.loc[other].iloc[0], losses[1] - losses[0])
+
+
+def peak(case: Case, count: int) -> int:
+    """Return the largest memory in Python and NumPy, in bytes, of ablating all heads on so many short sentences."""
+    words = [str(number) for number in range(10, 60)]
+    texts = [" ".join(words[(row * 7 + place * 3) % 50] for place in range(6)) for row in range(count)]
+    corpus = hr.Corpus.of(texts)
+    tracemalloc.start()
+    hr.ablate(case.model, case.tokenizer, corpus)
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return memory
+
+
+@pytest.mark.slow
+def test_ablate_keeps_few_numbers_of_each_sentence():
+    case = Case(hr.tiny_model("gpt2"))
+    peak(case, 50)  # what is imported and cached once
+    few, many = peak(case, 1200), peak(case, 2400)
+    assert (many - few) / 1200 < 8_000  # resamples of all sentences at once took 24,000 bytes a sentence

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import arms
 import beginnings
+import bilingual
 import pandas as pd
 import picture
 import pooling
@@ -29,7 +30,6 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
 from headroles.models.heads import attention_sites
-from headroles.models.tokens import bilingual
 from headroles.tables.io import load_table
 
 TINY = Recipe(
@@ -258,8 +258,9 @@ def test_long_sentences_are_read_twice():
 @pytest.mark.slow
 def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, small_minilm):  # noqa: ARG001
     specialise(tmp_path, data, "E", recipe=TINY)
-    model, tokenizer = hr.load(tmp_path / "E-0")
+    model, tokenizer = bilingual.load(tmp_path / "E-0")
     assert isinstance(tokenizer, bilingual.Bilingual)
+    assert not isinstance(hr.load(tmp_path / "E-0")[1], bilingual.Bilingual)
     text = data.train[0].target.text
     ids = tokenizer(text_target=text)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
@@ -330,7 +331,7 @@ def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG00
     left = hr.prune(model, tokenizer, data.train[:24], hr.L0(rate=0.1, freeze="decoder"), **options)
     assert left.iloc[:, 0].loc["enc-self"].sum() == 2
     hr.save(model, tokenizer, tmp_path / "smaller")
-    again, both = hr.load(tmp_path / "smaller")
+    again, both = bilingual.load(tmp_path / "smaller")
     found = [hr.evaluate(*pair, data.test, ["loss"], n_resamples=0) for pair in ((model, tokenizer), (again, both))]
     pd.testing.assert_frame_equal(*found)
 

@@ -1,12 +1,12 @@
-"""Saving: neither over another model nor into a study, but over the same model again."""
+"""Checkpoints as people have them are loaded, and saved neither over another model nor into a study."""
 
 from __future__ import annotations
 
 import json
 import re
 from copy import deepcopy
-from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import safetensors
@@ -14,16 +14,15 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.close import close
-from helpers.commands import Run, run
+from helpers.commands import run
 from helpers.errors import first
 from helpers.letters import tokens_of
 from helpers.messages import line, whole
 
 import headroles as hr
-from headroles.data.corpus import Sentence
 from headroles.data.readers import read
 from headroles.models import identity, loading
-from headroles.models.weights.at_hand import TRANSLATOR
+from headroles.models.loading import MINILM, TRANSLATOR, Bundled, _located, minilm, translator
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -97,34 +96,15 @@ def test_training_does_not_write_over_a_model(saved_model):
 
 
 def test_files_of_an_earlier_model_do_not_stay_when_it_is_overwritten(saved_model, tmp_path):
-    """A tokenizer for targets was read with the new model, of which it changed all numbers."""
-    from headroles.models.tokens.bilingual import paired
-
-    place, tokenizer = tmp_path / "place", tokens_of("bert")
-    smaller = hr.remove_heads(zoo.tiny("bert"), GONE)
-    hr.save(smaller, paired(tokenizer, tokenizer), place)
-    others = ("adapter_config.json", "model-00001-of-00002.safetensors", "vocab.txt", "notes.txt", "gates.safetensors")
-    for name in others:
+    place = hr.save(hr.remove_heads(zoo.tiny("bert"), GONE), tokens_of("bert"), tmp_path / "place")
+    kept, stale = ("notes.txt", "gates.safetensors"), ("model-00001-of-00002.safetensors", "vocab.txt")
+    for name in ("adapter_config.json", *stale, *kept):
         (place / name).write_text("{}")
     (place / "checkpoint-1").mkdir()
     with pytest.raises(FileExistsError, match="holds another model: its adapter_config.json, config.json, "):
         hr.save(*hr.load(saved_model), place)
     hr.save(*hr.load(saved_model), place, overwrite=True)
-    assert {path.name for path in place.iterdir()} == {
-        *contents(saved_model),
-        "notes.txt",
-        "gates.safetensors",
-        "checkpoint-1",
-    }
-    assert type(hr.load(place)[1]) is type(hr.load(saved_model)[1])
-
-
-def test_another_tokenizer_beside_the_same_weights_is_another_model(saved_model):
-    (saved_model / "target_tokenizer.json").write_text("{}")
-    with pytest.raises(
-        FileExistsError, match="holds another model: its target_tokenizer.json would be replaced or stay"
-    ):
-        hr.save(zoo.tiny("bert"), tokens_of("bert"), saved_model)
+    assert {path.name for path in place.iterdir()} == {*contents(saved_model), *kept, "checkpoint-1"}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "marian", "llama-grouped", "albert"])
@@ -177,76 +157,42 @@ def test_heads_that_cannot_be_set_to_zero_are_refused():
         hr.zero_heads(zoo.tiny("albert"), "L0H1")
 
 
-ONE = Sentence("the a .")
-
-
 NEEDS = "(a local folder needs config.json, weights, tokenizer)"
-
-
 ABSENT = "(no such folder here; a hub id is owner/name)"
 
 
-def removed(model: Path) -> Run:
-    """The end of a command that loads a model."""
-    return run("remove-heads", model, "enc-self:0:0", "--output", model / "new")
-
-
-def _unloadable(path: Path, reason: str, hint: str = NEEDS) -> str:
+def refused(path, reason, hint=NEEDS):
     message = f"could not load {str(path)!r}: {reason} {hint}"
     with pytest.raises(OSError, match=whole(message)):
         hr.load(path)
     return message
 
 
-def test_a_folder_that_is_no_model(tmp_path):
+def test_load_of_what_is_no_model_names_the_reason(tmp_path):
     reason = first(ValueError, lambda: transformers.AutoConfig.from_pretrained(tmp_path))
-    assert run("remove-heads", tmp_path, "enc-self:0:0", "--output", tmp_path / "new") == line(
-        _unloadable(tmp_path, reason)
-    )
+    message = refused(tmp_path, reason)
+    assert run("remove-heads", tmp_path, "enc-self:0:0", "--output", tmp_path / "new") == line(message)
+    reason = first(OSError, lambda: transformers.AutoConfig.from_pretrained(tmp_path / "none"))
+    refused(tmp_path / "none", reason, ABSENT)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    path = tmp_path / "none"
-    reason = first(OSError, lambda: transformers.AutoConfig.from_pretrained(path))
-    assert run("remove-heads", path, "enc-self:0:0", "--output", tmp_path / "new") == line(
-        _unloadable(path, reason, ABSENT)
-    )
-
-
-def test_weights_truncated_or_of_another_kind(own):
+def test_load_of_spoilt_files_names_the_reason(own):
     file = own / "model.safetensors"
     content = file.read_bytes()
     for spoilt in (b"", b"not weights at all", content[: len(content) // 2]):
         file.write_bytes(spoilt)
         reason = first(safetensors.SafetensorError, lambda: safetensors.safe_open(file, "pt"))
-        message = _unloadable(own, f"SafetensorError: {reason}")
-    assert removed(own) == line(message)
-
-
-def test_a_config_without_its_parts(own):
-    config = json.loads((own / "config.json").read_text())
-    (own / "config.json").write_text(json.dumps(config | {"architectures": ["MagicModel"]}))
-    lacking = f"which transformers {transformers.__version__} does not have as a model"
-    _unloadable(own, f"its config names the class MagicModel, {lacking}; try cls='AutoModelForMaskedLM' (--cls)")
-    (own / "config.json").write_text("{")
-    _unloadable(own, f"It looks like the config file at '{own / 'config.json'}' is not a valid JSON file.")
-
-
-def test_a_folder_without_weights(own):
-    (own / "model.safetensors").unlink()
-    _unloadable(own, first(OSError, lambda: transformers.BertModel.from_pretrained(own)))
-
-
-def test_a_folder_without_a_tokenizer(own):
+        refused(own, f"SafetensorError: {reason}")
+    file.unlink()
+    refused(own, first(OSError, lambda: transformers.BertModel.from_pretrained(own)))
+    file.write_bytes(content)
+    (own / "tokenizer.json").write_text("{}")
+    refused(own, "KeyError: 'added_tokens'")
     for path in own.glob("tokenizer*"):
         path.unlink()
-    message = _unloadable(own, "no vocabulary in its tokenizer, or no tokenizer")
-    assert removed(own) == line(message)
-
-
-def test_a_tokenizer_file_that_is_none(own):
-    (own / "tokenizer.json").write_text("{}")
-    _unloadable(own, "KeyError: 'added_tokens'")
+    refused(own, "no vocabulary in its tokenizer, or no tokenizer")
+    (own / "config.json").write_text("{")
+    refused(own, f"It looks like the config file at '{own / 'config.json'}' is not a valid JSON file.")
 
 
 def test_code_of_a_checkpoint_is_run_only_if_asked(own, monkeypatch):
@@ -274,18 +220,13 @@ def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("device", ["magic", "cpu:x", "meta", "cuda:99"])
-def test_a_device_that_cannot_be_used(device, model, tmp_path):
-    whole_model = planted.model()
-    reason = first((RuntimeError, AssertionError), lambda: torch.zeros(1).to(device).cpu())  # type: ignore[arg-type]
-    message = f"device {device!r} cannot be used: {reason}; try cpu"
-    with pytest.raises(ValueError, match=whole(message)):
-        loading.place(whole_model, device)
-    assert whole_model.device.type == "cpu"
-    path = tmp_path / "given.txt"
-    path.write_text(ONE.text)
-    assert run("score", model, path, "--device", device, "--study", tmp_path / "study") == line(message)
-    assert not (tmp_path / "study").exists()
+@pytest.mark.parametrize("device", ["magic", "meta", "cuda:99"])
+def test_a_device_that_cannot_be_used(device):
+    model = planted.model()
+    reason = first((RuntimeError, AssertionError), lambda: torch.zeros(1).to(device).cpu())
+    with pytest.raises(ValueError, match=whole(f"device {device!r} cannot be used: {reason}; try cpu")):
+        loading.place(model, device)
+    assert model.device.type == "cpu"
 
 
 def test_the_translator_is_small_enough_to_come_with_the_library():
@@ -295,6 +236,186 @@ def test_the_translator_is_small_enough_to_come_with_the_library():
 
 def test_a_model_at_hand_is_loaded_without_its_tokenizer_too():
     model, _ = hr.load("translator")
-    other = loading.alone("translator")
+    other = loading.load_model("translator")
     assert identity.weights_digest(other) == identity.weights_digest(model)
     assert other.config.name_or_path == model.config.name_or_path
+
+
+def at_hand(name):
+    place, _, called = _located(name, {})
+    return place, called
+
+
+def test_models_at_hand_have_a_config_and_other_names_stay_as_they_are(tmp_path, monkeypatch):
+    place, called = at_hand("minilm")
+    assert called == MINILM
+    assert json.loads((place / "config.json").read_text())["num_hidden_layers"] == 6
+    assert at_hand("translator") == (TRANSLATOR, "translator-en-de")
+    assert at_hand("gpt2") == ("gpt2", "")
+    (tmp_path / "minilm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert at_hand("minilm") == ("minilm", "")
+    assert at_hand(Bundled("minilm")) == (place, MINILM)
+
+
+@pytest.mark.parametrize("load", [minilm, translator])
+def test_the_functions_load_the_models_at_hand_beside_folders_of_their_names(load, tmp_path, monkeypatch):
+    (tmp_path / load.__name__).mkdir()
+    monkeypatch.chdir(tmp_path)
+    model, _ = load()
+    assert model.config.name_or_path in (MINILM, TRANSLATOR.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "folder", "asked"),
+    [
+        ("place/a.gguf", {"revision": "x"}, "place", {"revision": "x", "gguf_file": "a.gguf"}),
+        ("owner/name", {"gguf_file": "b.gguf"}, "owner/name", {"gguf_file": "b.gguf"}),
+    ],
+)
+def test_a_name_that_ends_in_gguf_is_a_file_of_its_folder(monkeypatch, tmp_path, name, options, folder, asked):
+    monkeypatch.setattr(loading, "find_spec", lambda _: object())
+    found, kept, _ = _located(name, options)
+    assert (str(found), kept) == (folder, asked)
+    (tmp_path / "odd.gguf").mkdir()
+    monkeypatch.setattr(loading, "find_spec", lambda _: None)
+    assert _located(tmp_path / "odd.gguf", {})[:2] == (tmp_path / "odd.gguf", {})
+    with pytest.raises(
+        OSError, match=r"could not load '[ab]\.gguf': install gguf, in a checkout: pip install '\.\[gguf"
+    ):
+        hr.load(name, **options)
+
+
+TEXTS = hr.Corpus.of(["a b c d", "b d a"])
+
+
+@pytest.fixture
+def place(tmp_path):
+    return hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
+
+
+def test_a_subfolder_has_the_config_and_the_tokenizer_too(place, tmp_path):
+    model, tokenizer = hr.load(tmp_path, subfolder="whole")
+    assert identity.weights_digest(model) == identity.weights_digest(zoo.tiny("bert"))
+    assert type(tokenizer) is type(hr.load(place)[1])
+    hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0)
+
+
+def test_a_smaller_model_in_a_subfolder_is_loaded(tmp_path):
+    smaller = hr.remove_heads(zoo.tiny("bert"), "L0H1")
+    hr.save(smaller, tokens_of("bert"), tmp_path / "smaller")
+    model, _ = hr.load(tmp_path, subfolder="smaller")
+    assert identity.weights_digest(model) == identity.weights_digest(smaller)
+
+
+def test_options_of_places_reach_the_config_the_weights_and_the_tokenizer(place, monkeypatch):
+    asked = {}
+
+    def noting(cls, name):
+        before = cls.from_pretrained.__func__
+
+        def from_pretrained(cls, *args, **options):
+            asked.setdefault(name, options)
+            return before(cls, *args, **options)
+
+        monkeypatch.setattr(cls, "from_pretrained", classmethod(from_pretrained))
+
+    noting(transformers.AutoConfig, "config")
+    noting(transformers.BertForMaskedLM, "weights")
+    noting(transformers.AutoTokenizer, "tokenizer")
+    hr.load(place, revision="v2", local_files_only=True, dtype=torch.float64)
+    for options in asked.values():
+        assert (options["revision"], options["local_files_only"]) == ("v2", True)
+    assert [name for name, options in asked.items() if "dtype" in options] == ["weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "usual"),
+    [
+        ("llama-grouped", "LLaMAForCausalLM", "AutoModelForCausalLM"),
+        ("t5", "T5WithLMHeadModel", "AutoModelForSeq2SeqLM"),
+        ("bert", "BertTokenizer", "AutoModelForMaskedLM"),
+    ],
+)
+def test_a_class_that_is_none_of_models_is_refused_with_what_to_give(name, old, usual, tmp_path):
+    place = hr.save(zoo.tiny(name), tokens_of(name), tmp_path / name)
+    file = place / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": [old]}))
+    for options, source in (({}, "its config"), ({"cls": "BertForNothing"}, "cls")):
+        with pytest.raises(
+            OSError, match=rf"could not load .*got {options.get('cls', old)} from {source}; try cls='{usual}'"
+        ):
+            hr.load(place, **options)
+    assert type(hr.load(place, cls=usual)[0]) is type(zoo.tiny(name))
+
+
+@pytest.fixture
+def rounded(tmp_path):
+    """A tiny Llama with a vocabulary of bytes, in blocks of 32 numbers of 8 bits."""
+    gguf = pytest.importorskip("gguf")
+    config = transformers.LlamaConfig(
+        vocab_size=259, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=64, max_position_embeddings=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config).eval()
+    file = tmp_path / "tiny.Q8_0.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    for add, value in {
+        "context_length": 64, "embedding_length": 32, "block_count": 2, "feed_forward_length": 64, "head_count": 4,
+        "head_count_kv": 2, "layer_norm_rms_eps": config.rms_norm_eps, "rope_freq_base": 10000.0, "vocab_size": 259,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{add}")(value)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{number:02X}>" for number in range(256))])
+    writer.add_token_scores([0.0] * 259)
+    writer.add_token_types([2, 3, 3, *[6] * 256])
+    for role, number in {"bos": 1, "eos": 2, "unk": 0}.items():
+        getattr(writer, f"add_{role}_token_id")(number)
+    expected = {}
+    for name, value in model.state_dict().items():
+        parts = re.sub(r"model\.layers\.(\d+)\.", r"blk.\1.", name)
+        for ours, theirs in {
+            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+            "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+            "mlp.down_proj": "ffn_down", "post_attention_layernorm": "ffn_norm", "input_layernorm": "attn_norm",
+            "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+        }.items():  # fmt: skip
+            parts = parts.replace(ours, theirs)
+        array = value.numpy().astype(np.float32)
+        if value.ndim == 1:
+            writer.add_tensor(parts, array)
+            expected[name] = value
+            continue
+        heads = {"attn_q": 4, "attn_k": 2}.get(parts.split(".")[-2])
+        stored = array
+        if heads:  # llama.cpp has the two halves of rotary positions in turn
+            stored = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        blocks = gguf.quants.quantize(stored, gguf.GGMLQuantizationType.Q8_0)
+        writer.add_tensor(parts, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        back = array.reshape(-1, 32)  # each block of 32 by its own scale, in half precision
+        scale = np.abs(back).max(1, keepdims=True) / 127
+        steps = np.sign(back) * np.floor(np.abs(back / scale) + 0.5)
+        expected[name] = torch.tensor((steps * scale.astype(np.float16).astype(np.float32)).reshape(array.shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file, expected
+
+
+def test_a_gguf_file_is_an_ordinary_model_of_rounded_weights(rounded, tmp_path):
+    file, expected = rounded
+    model, tokenizer = hr.load(file)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
+    again, _ = hr.load(file.parent, gguf_file=file.name)
+    assert identity.weights_digest(again) == identity.weights_digest(model)
+    table = hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0)
+    assert "|rounded:Q8_0|" in table.attrs["signatures"]["confidence"]
+    hr.save(model, tokenizer, tmp_path / "saved")
+    saved = hr.load(tmp_path / "saved")
+    assert identity.weights_digest(saved[0]) == identity.weights_digest(model)
+    table = hr.score(*saved, TEXTS, ["confidence"], n_resamples=0)
+    assert "|rounded:Q8_0|" in table.attrs["signatures"]["confidence"]

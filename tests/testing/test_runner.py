@@ -10,10 +10,11 @@ import transformers
 from helpers.checking import results
 from helpers.commands import run
 from helpers.traces import _traces
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 import headroles as hr
 from headroles.testing import CHECKS
-from headroles.testing.case import Case
+from headroles.testing.case import TEXTS, Case
 from headroles.testing.tiny_models import tiny_model
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -154,3 +155,61 @@ def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
     assert told.code == 2
     assert told.err.startswith(f"headroles: could not read the config '{tmp_path / 'none.json'}': ")
     assert told.err.count("\n") == 1
+
+
+ASKED = ["confidence", "effects", "loss", "chosen"]
+
+
+def own_tokenizer(template):
+    """Byte-level BPE with special tokens, whose ids are not those of numbers written as words."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    names = ["<pad>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet, special_tokens=names)
+    inner.train_from_iterator(TEXTS, trainer)
+    inner.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 1), ("</s>", 2)])
+    roles = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles)
+
+
+@pytest.fixture(
+    params=[("llama", "<s> $A"), ("flaubert", "<s> $A </s>"), ("marian", "$A </s>")], ids=lambda case: case[0]
+)
+def loaded(request, tmp_path):
+    kind, template = request.param
+    tokenizer = own_tokenizer(template)
+    options = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    options |= {"decoder_start_token_id": 0, "decoder_vocab_size": len(tokenizer)} if kind == "marian" else {}
+    model = hr.tiny_model(kind, vocab_size=len(tokenizer), **options)
+    hr.save(model, tokenizer, tmp_path)
+    return hr.load(tmp_path)[0]
+
+
+def test_checks_of_a_folder_use_its_tokenizer(loaded):
+    before = {name: value.clone() for name, value in loaded.state_dict().items()}
+    flags = [parameter.requires_grad for parameter in loaded.parameters()]
+    table = hr.check_model(loaded)
+    assert table.loc[ASKED, "holds"].to_dict() == dict.fromkeys(ASKED, "yes"), table.loc[ASKED, "why"].to_dict()
+    assert "no" not in set(table["holds"])
+    assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
+    assert [parameter.requires_grad for parameter in loaded.parameters()] == flags
+    assert all(parameter.grad is None for parameter in loaded.parameters())
+
+
+def test_copies_for_checks_share_the_memory_of_the_weights():
+    model = hr.tiny_model("gpt2")  # with tied embeddings
+    case = Case(model)
+    for copy in (case.model, case.eager, case.sharing()):
+        pairs = [*zip(model.parameters(), copy.parameters(), strict=True)]
+        assert all(theirs is not ours and theirs.data_ptr() == ours.data_ptr() for theirs, ours in pairs)
+        copy.requires_grad_(False)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_check_model_converts_a_copy_or_the_model(copy):
+    model = hr.tiny_model("gpt2").half()
+    assert (Case(model, copy=copy).model is model) is not copy
+    assert hr.check_model(model, copy=copy)["holds"].to_dict() == dict.fromkeys(CHECKS, "yes")
+    assert model.dtype == (torch.float16 if copy else torch.float32)

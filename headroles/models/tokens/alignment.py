@@ -1,21 +1,25 @@
-"""Alignment of tokens and words: the token ids of a sentence, the word of each, and views of a batch of them."""
+"""Alignment of tokens and words: token ids of texts and chats, the word of each token, and views of a batch of them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import Chat, Sentence, Span, Tokens
-from headroles.models.tokens import chat, languages
+from headroles.data.corpus import Chat, Corpus, Sentence, Span, Tokens
+from headroles.models.tokens import languages
 
 NO_WORD = -1  # the word of a token that belongs to none
-MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark word boundaries in tokens
+BOUNDARIES = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark those of words in tokens
+MARKS = ("\ue000", "\ue001")  # private characters, in the place of the user's text and of the answer
+ROLES = ("user", "assistant")
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], cou
     """The tokens of chats. Those with a character of a text are of the text; words are those of the user's turn."""
     if len(sentences) < count:
         raise ValueError(f"some texts are chats: got {len(sentences)} of {count} sentences; expected all or none")
-    chats = chat.rendered(tokenizer, sentences)
+    chats = rendered(tokenizer, sentences)
     encoding = tokenizer(
         [written.text for written in chats],
         add_special_tokens=False,  # the template has them
@@ -182,6 +186,80 @@ def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], cou
         answer = answers.index(True) if any(answers) else None
         rows.append(TokenizedSentence(list(ids), owners, sentence, of_text=[*map(any, inside)], answer=answer))
     return rows
+
+
+class Rendered(NamedTuple):
+    """A chat as the model reads it: the whole text, and where the user's text and the answer stand in it."""
+
+    text: str
+    places: list[Span]
+    shift: int  # from characters of the sentence to those of the whole text
+
+
+def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError for a tokenizer without a chat template."""
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"{type(tokenizer).__name__} has no chat template: got a corpus that was read with chat=True (--chat); "
+            f"expected the tokenizer of a model that was trained on chats; try without it"
+        )
+
+
+def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None) -> dict[str, str]:
+    """Return the digest of what the template writes, for provenance and cache keys; nothing without chats.
+
+    The template's text is a part of the identity of the tokenizer. What it writes may depend on the day.
+    """
+    if tokenizer is None or corpus is None or not corpus.chat:
+        return {}
+    check_template(tokenizer)
+    return {"chat": hashlib.sha256(_written(tokenizer, MARKS).encode()).hexdigest()[:12]}
+
+
+# A chat template writes more than the texts: turns, a system prompt, the date. It is applied as transformers applies
+# it, to the texts of each example. What it writes before, between and after them is known from the template with marks
+# in place of the texts, so that every token outside the texts is known to be of the template. Without an answer the
+# result ends where the assistant would begin to write.
+def rendered(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat]) -> list[Rendered]:
+    """Return chats in the tokenizer's template; ValueError without one, or if it changes or repeats a text."""
+    check_template(tokenizer)
+    between = {count: _between(tokenizer, MARKS[:count]) for count in (1, 2)}
+    chats = [[text for text in (sentence.text, sentence.answer) if text is not None] for sentence in sentences]
+    return [_placed(tokenizer, texts, between[len(texts)]) for texts in chats]
+
+
+def _written(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> str:
+    messages = [{"role": role, "content": text} for role, text in zip(ROLES, texts, strict=False)]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=len(texts) == 1))
+
+
+def _between(tokenizer: PreTrainedTokenizerBase, marks: Sequence[str]) -> list[str]:
+    """What the template writes before, between and after texts."""
+    rest, parts = _written(tokenizer, marks), []
+    for mark in marks:
+        before, _, rest = rest.partition(mark)
+        parts.append(before)
+    return [*parts, rest]
+
+
+def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: Sequence[str]) -> Rendered:
+    """The chat of some texts; templates may strip white space around them."""
+    whole, places = _written(tokenizer, texts), list[Span]()
+    at = 0
+    for text, before in zip(texts, between, strict=False):
+        start = at + len(before)
+        at = start + len(text if whole.startswith(text, start) else text.strip())
+        places.append((start, at))
+    expected = "".join(part for i, (start, end) in enumerate(places) for part in (between[i], whole[start:end]))
+    kept = all(whole[start:end] in (text, text.strip()) for text, (start, end) in zip(texts, places, strict=True))
+    if not kept or whole != expected + between[-1]:
+        raise ValueError(
+            f"the chat template of {type(tokenizer).__name__} changes its texts: got {whole!r} for {texts[0]!r}; "
+            f"expected each text once, as it is; try without chat=True (--chat), and write the template into the texts"
+        )
+    first, (start, end) = texts[0], places[0]
+    stripped = 0 if whole[start:end] == first else len(first) - len(first.lstrip())
+    return Rendered(whole, places, start - stripped)
 
 
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
@@ -207,6 +285,10 @@ def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
     return owner.get(next(solid, -1), NO_WORD)
 
 
+# A slow tokenizer gives no character offsets. Tokens and text are folded alike (case, compatibility forms, accents),
+# and each token is searched for from the end of the last one. An unknown token stands for one stretch without white
+# space between its neighbours. Where more stretches are left than unknown tokens, or a token is not found, the tokens
+# do not spell the text, and words of it cannot be told.
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
     """Find the tokens of a slow tokenizer one after the other in the text."""
     if (in_bytes := _offsets_of_bytes(tokenizer, text, ids)) is not None:
@@ -263,7 +345,7 @@ def _folded(text: str, *, bare: bool = False) -> tuple[str, list[int]]:
 
 
 def _unmarked(token: str) -> str:
-    for mark in MARKS:
+    for mark in BOUNDARIES:
         token = token.replace(mark, "")
     return token
 

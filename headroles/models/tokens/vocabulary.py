@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,17 +18,16 @@ FEW = 0.05  # share of tokens that may differ: special tokens do, between versio
 ROLES = ("bos", "eos", "cls", "sep", "pad")
 
 
-class _Known(NamedTuple):
-    """When the tokenizer of a checkpoint was written, its words as it was loaded, and itself."""
-
-    written: int
-    words: dict[str, int] | None
-    tokenizer: PreTrainedTokenizerBase | None
+log = logging.getLogger(__name__)
+# by the name of a checkpoint and when its tokenizer was written: the tokenizer, and its words as it was loaded
+_known: dict[tuple[str, int], tuple[PreTrainedTokenizerBase | None, dict[str, int] | None]] = {}
+_checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] = WeakKeyDictionary()
 
 
-_known: dict[str, _Known] = {}  # by the name of the checkpoint
-
-
+# Numbers of the right model with the wrong tokenizer look like any others. The tokenizer that a model was loaded with,
+# or that is in its folder, tells them apart: of the tokens that both have, few may have other ids (versions differ in
+# special tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
+# embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise ValueError if a tokenizer does not belong to a model; tokens may have been added to it.
 
@@ -48,7 +48,7 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
     wrong = ""
     if largest >= size:
         wrong = f"{kind} has tokens up to {largest}, {type(model).__name__} has embeddings for {size}"
-    elif (reference := _vocabulary_of(model)) is not None and (count := _n_different(ids, reference)):
+    elif (reference := _of_checkpoint(model)[1]) is not None and (count := _n_different(ids, reference)):
         common = min(len(ids), len(reference))
         wrong = f"{count} of the {common} tokens of {kind} have other ids in the model's own tokenizer"
     elif size - largest > max(SPARE, SPARED * size) and (roles := _different_roles(tokenizer, model)):
@@ -62,22 +62,21 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
 
 def own_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer that a model was loaded with, or that of its folder; None without either."""
-    name, written = _written(model)
-    if name not in _known or (Path(name).is_dir() and _known[name].written != written):
+    return _of_checkpoint(model)[0]
+
+
+def _of_checkpoint(model: PreTrainedModel) -> tuple[PreTrainedTokenizerBase | None, dict[str, int] | None]:
+    """That tokenizer, and its vocabulary as it was loaded."""
+    key = _written(model)
+    if key not in _known:
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                name, local_files_only=True, trust_remote_code=False, **known_config(model)
+                key[0], local_files_only=True, trust_remote_code=False, **known_config(model)
             )
             remember(tokenizer, model)
         except Exception:  # noqa: BLE001 - besides transformers', those of safetensors and of tokenizers, which are bare
-            _known[name] = _Known(written, None, None)
-    return _known[name].tokenizer
-
-
-def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
-    """The vocabulary of that tokenizer as it was loaded."""
-    own_tokenizer(model)
-    return _known[_written(model)[0]].words
+            _known[key] = None, None
+    return _known.get(key, (None, None))
 
 
 def _written(model: PreTrainedModel) -> tuple[str, int]:
@@ -109,13 +108,52 @@ def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
 
 def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Note that a tokenizer was loaded together with a model."""
-    words: dict[str, int] = tokenizer.get_vocab()
-    name, written = _written(model)
-    if len(_known) > 16:  # of many models in one process
-        _known.clear()
-    if name:
+    key, words = _written(model), tokenizer.get_vocab()
+    if key[0]:
         has_words = bool(set(words) - set(tokenizer.all_special_tokens))
-        _known[name] = _Known(written, words, tokenizer) if has_words else _Known(written, None, None)
+        _known[key] = (tokenizer, words) if has_words else (None, None)
+
+
+# Whether a model was trained with a beginning token is in no config: GPT-2, SmolLM2 and Gemma name one, and only Gemma
+# was. What can be known is how the tokenizer of the checkpoint begins a text, whether its chat template begins with the
+# token (unless its files choose by `add_bos_token`), and which token the config names. Without any of these there is no
+# warning.
+def check_beginning(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Warn once if texts of a causal model begin otherwise than those it was trained on."""
+    if model.config.is_encoder_decoder or not model.can_generate() or tokenizer in _checked.get(model, ()):
+        return
+    _checked.setdefault(model, WeakSet()).add(tokenizer)
+    name, begins = type(tokenizer).__name__, _begins(tokenizer)
+    config = getattr(model.config.get_text_config(), "bos_token_id", None)
+    expected, source = _expected(tokenizer, model)
+    if expected is not None and expected != begins:
+        given, wanted = ("begins", "without") if begins else ("does not begin", "with")
+        log.warning(
+            "%s %s a text with its token %s, and %s was trained %s it: %s; attention to the first token, and the loss, "
+            "are those of texts it does not know; load the tokenizer of its checkpoint, or set add_bos_token=%s",
+            *(name, given, tokenizer.bos_token, type(model).__name__, wanted, source, expected),
+        )
+    elif begins and config not in (None, tokenizer.bos_token_id, [tokenizer.bos_token_id]):
+        log.warning(
+            "%s begins a text with token %s (%s), and the config of %s names token %s; load both from one checkpoint",
+            *(name, tokenizer.bos_token_id, tokenizer.bos_token, type(model).__name__, config),
+        )
+
+
+def _begins(tokenizer: PreTrainedTokenizerBase) -> bool:
+    bos = tokenizer.bos_token_id
+    return bos is not None and list(tokenizer("a")["input_ids"])[:1] == [bos]
+
+
+def _expected(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple[bool | None, str]:
+    """Whether texts should begin with that token, and how it is known; None where it is not."""
+    known = own_tokenizer(model)
+    if known is not None and known is not tokenizer:
+        return _begins(known), "the tokenizer of its checkpoint does so"
+    chosen = tokenizer.init_kwargs.get("add_bos_token") is not None  # which transformers then follows
+    if not chosen and "bos_token" in str(tokenizer.chat_template or ""):
+        return True, "its chat template begins with it"
+    return None, ""
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from urllib.error import URLError
+from urllib.parse import unquote
+
 import numpy as np
 import pytest
 import sacrebleu
+import torch
 import torch.nn.functional as F
-from helpers import zoo
+from helpers import ablations, letters, zoo
+from helpers.close import close
+from helpers.messages import whole
 from helpers.metrics import read
 from helpers.objectives import in_one
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+import headroles as hr
 from headroles.ablation.metrics import BLEU, ChrF, Metric
 from headroles.data.corpus import Corpus, Sentence
 
@@ -66,3 +75,104 @@ def test_a_sum_of_resamples_is_that_of_the_repeated_texts():
     for one in WRITTEN:
         found = one.compute(weights @ written(one, pairs))
         assert found == pytest.approx(SCORES[one.name](hypotheses, [references]).score, abs=1e-9)
+
+
+CHINESE = "这只猫喜欢坐在窗边看外面的狗。", "这只猫喜欢坐在窗边看外面的鸟。"
+
+
+def of(metric, hypothesis, reference):
+    """What a metric gives for one text."""
+    return float(metric.compute(metric.statistics([hypothesis], [reference]).sum(0))[()])
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "char", "intl", "none"])
+def test_bleu_is_sacrebleus_in_every_tokenisation(tokenize):
+    expected = sacrebleu.corpus_bleu([CHINESE[0]], [[CHINESE[1]]], tokenize=tokenize).score
+    close(of(BLEU(tokenize=tokenize), *CHINESE), expected, size=100)
+    assert (expected > 80) == (tokenize in ("zh", "char"))
+
+
+def test_an_unknown_tokenisation_is_refused():
+    with pytest.raises(ValueError, match="^no tokenisation of sacrebleu: got 'jp'; expected one of none, zh, 13a"):
+        hr.evaluate(zoo.tiny("marian"), letters.tokenizer(), chinese(), ["bleu-jp"])
+
+
+def test_a_tokenisation_that_sacrebleu_lacks_is_its_own_message(monkeypatch):
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(RuntimeError, match=r"Japanese tokenization requires extra dependencies(.|\n)*sacrebleu\[ja\]"):
+        hr.evaluate(letters.writing("marian"), letters.tokenizer(), chinese(), [BLEU(tokenize="ja-mecab")])
+
+
+def test_a_tokenisation_without_its_file(monkeypatch, tmp_path):
+    def without_network(*_, **__):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", without_network)
+    monkeypatch.setattr("urllib.request.urlretrieve", without_network)
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    message = (
+        f"bleu-flores200 needs a file that sacrebleu fetches once: got <urlopen error no route to host>; expected it "
+        f"in {tmp_path}; try again with a network, or bleu-char"
+    )
+    with pytest.raises(OSError, match=whole(message)):
+        hr.evaluate(letters.writing("marian"), letters.tokenizer(), chinese(), [BLEU(tokenize="flores200")])
+
+
+def chinese(texts=(CHINESE[1],) * 4):
+    return hr.Corpus("pairs", tuple(hr.Sentence("a b", target=hr.Sentence(text)) for text in texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        (CHINESE[1], True),
+        ("この猫は窓際に座るのが好きです。", True),
+        ("แมวตัวนี้ชอบนั่งริมหน้าต่าง ดูนกข้างนอก", True),
+        ("ឆ្មានេះចូលចិត្តអង្គុយក្បែរបង្អួច", True),
+        ("ແມວໂຕນີ້ມັກນັ່ງຢູ່ແຄມປ່ອງຢ້ຽມ", True),
+        ("ဤကြောင်သည် ပြတင်းပေါက်နားတွင် ထိုင်ရတာ ကြိုက်သည်", True),
+        ("这 只 猫 喜欢 坐 在 窗边", False),  # split into words already
+        ("이 고양이는 창가에 앉아 있다", False),
+        ("Rindfleischetikettierungsüberwachungsaufgabenübertragungsgesetz", False),
+        ("The sign says 猫猫 in two places", False),
+    ],
+)
+def test_references_without_spaces_are_warned_of(text, warned, caplog):
+    model, tokenizer = letters.writing("marian"), letters.tokenizer()
+    with caplog.at_level(logging.WARNING, "headroles"):
+        hr.evaluate(model, tokenizer, chinese([text] * 4), ["bleu"], n_resamples=0)
+        said = "the references of pairs have no spaces, by which BLEU (13a) finds words: it is about 0 whatever"
+        assert any(message.startswith(said) and "try bleu-zh" in message for message in caplog.messages) == warned
+        caplog.clear()
+        hr.evaluate(model, tokenizer, chinese([text] * 4), ["bleu-char", "chrf"], n_resamples=0)
+        assert not caplog.messages
+
+
+def test_two_tokenisations_are_two_columns_and_two_tables(tmp_path):
+    model, tokenizer, text = letters.writing("marian"), letters.tokenizer(), ablations.translated()
+    study, options = hr.Study(tmp_path), {"n_resamples": 0, "study": tmp_path}
+    tables = [hr.ablate(model, tokenizer, text, metric=name, **options) for name in ("bleu", "bleu-char")]
+    words, characters = (table.iloc[:, 0] for table in tables)
+    assert [words.name, characters.name] == ["ablation[bleu]", "ablation[bleu-char]"]
+    assert not words.equals(characters)
+    assert {"ablation-bleu-head-zero", "ablation-bleu-char-head-zero"} <= {*study.names()}
+    assert {words.name, characters.name} <= {*study.scores()}
+    assert "tokenize='char'" in unquote(hr.provenance(tables[1], characters.name))
+    assert "tokenize" not in unquote(hr.provenance(tables[0], words.name))  # as before there was a choice
+    label = hr.plots.ablation(tables[1], kind="enc-self").figure.axes[-1].get_ylabel()
+    assert label.startswith("change in BLEU (char)")
+
+
+def test_effects_on_bleu_of_characters_are_sacrebleus():
+    model, tokenizer, text = letters.writing("marian"), letters.tokenizer(), ablations.translated()
+    table = hr.ablate(model, tokenizer, text, metric=BLEU(tokenize="char"), n_resamples=0)
+    references = [[sentence.target.text for sentence in text]]
+    texts, head = [sentence.text for sentence in text], int(table.iloc[:, 0].abs().argmax())
+    masks = torch.ones(len(table)), torch.arange(len(table)) != head
+    worth = [
+        sacrebleu.corpus_bleu(ablations.generated(texts, mask.float(), 1), references, tokenize="char").score
+        for mask in masks
+    ]
+    assert worth[1] != worth[0]
+    close(table.iloc[head, 0], worth[1] - worth[0], size=100)

@@ -1,23 +1,36 @@
-"""Slow tokenizers have their pieces aligned with words."""
+"""Tokens belong to the words that spell them, in texts and in chats, also those of slow tokenizers."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 import transformers
-from helpers.letters import tokenizer
+from helpers import zoo
+from helpers.close import close
+from helpers.commands import run
+from helpers.letters import corpus, tokenizer
 from helpers.messages import whole
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import headroles as hr
-from headroles.data.corpus import Sentence
+from headroles.ablation.evaluation import evaluate
+from headroles.data.corpus import Chat, Corpus, Sentence, as_chat
+from headroles.models.tokens import alignment
 from headroles.models.tokens.alignment import NO_WORD, pieces, word_of
+from headroles.tables.frame import fields
 
 
 def _marian(folder: Path, texts: Sequence[str], **options: Any) -> tuple[Any, Any]:
@@ -128,3 +141,332 @@ def test_texts_and_pairs_of_texts_are_not_mixed(missing):
     )
     with pytest.raises(ValueError, match=whole(message)):
         pieces(tokenizer(), sentences)
+
+
+TEMPLATE = """<s>system be kind to the user</s>\
+{% for message in messages %}<s>{{ message['role'] }}
+{{ message['content'] | trim }}</s>{% endfor %}\
+{% if add_generation_prompt %}<s>assistant
+{% endif %}"""
+BEFORE = "<s>system be kind to the user</s><s>user "
+
+
+def in_chats(template=TEMPLATE):
+    tokens = deepcopy(tokenizer("<s> $A </s>"))  # the beginning token is not added to the template's
+    tokens.chat_template = template
+    return tokens
+
+
+def size(text):
+    """The number of tokens: one for each letter and each special token."""
+    return len(re.findall(r"</?s>|[a-z]", text))
+
+
+def turns(text, answer=None):
+    """A chat as the model reads it, and which of its tokens are of a text."""
+    rest = "</s><s>assistant " if answer is None else f"</s><s>assistant {answer}</s>"
+    after = size("</s><s>assistant ")
+    mask = [False] * size(BEFORE) + [True] * size(text) + [False] * after
+    return BEFORE + text + rest, mask + ([] if answer is None else [True] * size(answer) + [False])
+
+
+CASES = {
+    "no answer": (Sentence("user be kind"), None),
+    "pair": (Sentence("user be kind", second="kind user"), "kind user"),
+    "target": (Sentence("be", target=Sentence("assistant")), "assistant"),
+    "stripped": (Sentence("  be kind \n"), None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_are_those_of_the_template_and_only_the_texts_are_no_template(name):
+    sentence, answer = CASES[name]
+    text, mask = turns(sentence.text, answer)
+    (row,) = pieces(in_chats(), [as_chat(sentence)])
+    assert row.ids == tokenizer("$A")(text)["input_ids"]
+    assert row.in_text == mask
+
+
+def test_words_of_the_users_turn_are_aligned():
+    chats = [as_chat(sentence) for sentence in corpus(8)]
+    for row, sentence in zip(pieces(in_chats(), chats), chats, strict=True):
+        assert sentence.has_tree
+        letters = [word for word, (start, end) in enumerate(sentence.spans) for _ in range(start, end)]
+        rest = len(row) - size(BEFORE) - len(letters)
+        assert row.words == [NO_WORD] * size(BEFORE) + letters + [NO_WORD] * rest
+
+
+def test_spaces_that_a_template_strips_do_not_move_words():
+    (row,) = pieces(in_chats(), [Chat("  ab c ", ((2, 4), (5, 6)))])
+    assert row.words[size(BEFORE) : size(BEFORE) + 3] == [0, 0, 1]
+
+
+def model_of():
+    return hr.tiny_model("llama", num_key_value_heads=2, max_position_embeddings=128)
+
+
+def read_alone(model, tokens, sentences):
+    """Of each chat: ids, mask of the texts, attention [layer, head, query, key] and loss of each token, in a loop."""
+    eager = deepcopy(model)
+    eager.set_attn_implementation("eager")
+    for sentence in sentences:
+        text, mask = turns(sentence.text, sentence.second)
+        ids = torch.tensor([tokens(text, add_special_tokens=False)["input_ids"]])
+        with torch.no_grad():
+            output = eager(ids, output_attentions=True)
+        losses = F.cross_entropy(output.logits[0, :-1], ids[0, 1:], reduction="none")
+        yield ids[0], np.array(mask), np.stack([layer[0].numpy() for layer in output.attentions]), losses.numpy()
+
+
+def chats():
+    pairs = zip(corpus(6, translated=False), corpus(14, translated=False)[8:], strict=True)
+    return Corpus("chats", tuple(Chat(one.text, second=other.text) for one, other in pairs))
+
+
+def test_scores_are_those_of_a_plain_loop_in_which_the_template_is_special():
+    model = model_of()
+    table = hr.score(model, in_chats(), chats(), ["confidence", "sink", "position"], n_resamples=0, max_tokens=300)
+    largest, previous, special, content, pairs = 0.0, 0.0, 0.0, 0, 0
+    for _, mask, attention, _ in read_alone(model, in_chats(), chats()):
+        on_text = (attention * mask)[:, :, mask]  # [layer, head, content query, key]
+        places = np.flatnonzero(mask)
+        has_previous = np.append(False, mask[:-1])[mask]
+        largest = largest + on_text.max(-1).sum(-1)
+        previous = previous + ((on_text.argmax(-1) == places - 1) & has_previous).sum(-1)
+        special = special + (attention * ~mask)[:, :, mask].sum((-1, -2))
+        content, pairs = content + mask.sum(), pairs + has_previous.sum()
+    close(table["confidence"], largest.flatten() / content)
+    close(table["position[-1]"], previous.flatten() / pairs)
+    close(table["sink[special]"], special.flatten() / content)
+    assert f"|chat:{alignment.chat_digest(in_chats(), chats())['chat']}|" in hr.provenance(table, "confidence")
+
+
+def test_losses_are_those_of_the_texts_alone():
+    model = model_of()
+    found = evaluate(model, in_chats(), chats(), ["loss"], n_resamples=0)
+    losses = [values[mask[1:]] for _, mask, _, values in read_alone(model, in_chats(), chats())]
+    close(found.loc["loss", "value"], np.concatenate(losses).mean())
+
+
+def test_a_chat_is_another_corpus_and_what_the_template_writes_is_in_its_provenance():
+    plain, as_chats = Corpus.of(["a b"]), Corpus.of(["a b"], chat=True)
+    assert (plain.chat, as_chats.chat, as_chats[:1].chat, as_chats.sample(1).chat) == (False, True, True, True)
+    assert plain.hash != as_chats.hash
+    assert alignment.chat_digest(in_chats(), plain) == {}
+    other = alignment.chat_digest(in_chats(TEMPLATE.replace("kind", "rude")), as_chats)
+    assert other["chat"] != alignment.chat_digest(in_chats(), as_chats)["chat"]
+
+
+def test_a_tokenizer_without_a_template_is_refused_before_the_work(tmp_path):
+    message = (
+        "TokenizersBackend has no chat template: got a corpus that was read with chat=True (--chat); expected the "
+        "tokenizer of a model that was trained on chats; try without it"
+    ).replace("TokenizersBackend", type(tokenizer()).__name__)
+    texts = Corpus.of(["a b"], chat=True)
+    for study in (None, tmp_path):
+        with pytest.raises(ValueError, match=whole(message)):
+            hr.score(model_of(), tokenizer("$A"), texts, ["confidence"], study=study)
+
+
+def test_a_template_that_changes_a_text_is_refused():
+    upper = in_chats(TEMPLATE.replace("| trim", "| upper"))
+    with pytest.raises(ValueError, match="changes its texts: got .*; expected each text once, as it is; try without"):
+        pieces(upper, [Chat("a b")])
+    twice = in_chats(TEMPLATE.replace("| trim }}", "| trim }} {{ message['content'] }}"))
+    with pytest.raises(ValueError, match="expected each text once"):
+        pieces(twice, [Chat("a b")])
+
+
+def test_an_encoder_decoder_and_a_corpus_of_some_chats_are_refused():
+    with pytest.raises(ValueError, match="for models that read and write one text: got Marian"):
+        hr.score(zoo.tiny("marian"), in_chats(), Corpus.of(["a b"], chat=True), ["confidence"])
+    with pytest.raises(ValueError, match="some texts are chats: got 1 of 2 sentences; expected all or none"):
+        pieces(in_chats(), [Chat("a"), Sentence("b")])
+
+
+@pytest.mark.slow
+def test_the_command_line_reads_chats(tmp_path):
+    text, study = tmp_path / "text.txt", tmp_path / "study"
+    text.write_text("a b c\nd e\n")
+    hr.save(model_of(), in_chats(), tmp_path / "model")
+    done = run("score", tmp_path / "model", text, "--chat", "--scores", "confidence", "--study", study)
+    assert done.code == 0, done.err
+    expected = hr.score(model_of(), in_chats(), hr.read(text, chat=True), ["confidence"])
+    close(hr.load_table(study / "heads.parquet")["confidence"], expected["confidence"])
+
+
+LINES = ['"I saw the dog," she said.', 'He said, "a cat sat on the old fish."', "the dogs saw the house."] * 5
+TREES = """
+1\t"\t_\t_\t_\t_\t3\tpunct\t_\tSpaceAfter=No
+2\tshe\t_\t_\t_\t_\t3\tnsubj\t_\t_
+3\tsaw\t_\t_\t_\t_\t0\troot\t_\t_
+4\tthe\t_\t_\t_\t_\t6\tdet\t_\t_
+5\told\t_\t_\t_\t_\t6\tamod\t_\t_
+6\tdog\t_\t_\t_\t_\t3\tobj\t_\tSpaceAfter=No
+7\t,\t_\t_\t_\t_\t3\tpunct\t_\tSpaceAfter=No
+8\t"\t_\t_\t_\t_\t3\tpunct\t_\t_
+9\the\t_\t_\t_\t_\t10\tnsubj\t_\t_
+10\tsaid\t_\t_\t_\t_\t3\tparataxis\t_\tSpaceAfter=No
+11\t.\t_\t_\t_\t_\t3\tpunct\t_\t_
+
+1\tshe\t_\t_\t_\t_\t2\tnsubj\t_\t_
+2\tsat\t_\t_\t_\t_\t0\troot\t_\t_
+3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t_
+3\tzu\t_\t_\t_\t_\t6\tcase\t_\t_
+4\tdem\t_\t_\t_\t_\t6\tamod\t_\t_
+5\told\t_\t_\t_\t_\t6\tamod\t_\t_
+6\tdog\t_\t_\t_\t_\t2\tobj\t_\t_
+
+1\tcats\t_\t_\t_\t_\t2\tobj\t_\t_
+2\tsaw\t_\t_\t_\t_\t0\troot\t_\t_
+3\tdogs\t_\t_\t_\t_\t2\tobj\t_\t_
+
+"""
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    """Byte-level BPE, which merges punctuation of two words."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, show_progress=False, initial_alphabet=alphabet, special_tokens=["<s>"]
+    )
+    inner.train_from_iterator(LINES, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<s>")
+
+
+@pytest.fixture
+def trees(tmp_path):
+    (tmp_path / "trees.conllu").write_text(TREES.lstrip("\n"))
+    return hr.read(tmp_path / "trees.conllu")
+
+
+def model_for(name, tokenizer):
+    return hr.tiny_model(name, vocab_size=len(tokenizer), max_position_embeddings=64)
+
+
+def expected(model, tokenizer, corpus, relation, way):
+    """Query words, those right by each head and at the best offset: a plain loop over characters."""
+    right, words, offsets = torch.zeros(model.config.num_hidden_layers, model.config.num_attention_heads), 0, {}
+    for sentence in corpus:
+        made = tokenizer(sentence.text, return_offsets_mapping=True, return_tensors="pt")
+        spans = made.pop("offset_mapping")[0].tolist()
+        held = [
+            [w for c in range(*span) for w, own in enumerate(sentence.spans) if own and own[0] <= c < own[1]]
+            for span in spans
+        ]
+        number = len(sentence.spans)
+        lost = set(range(number)) - {words[0] for words in held if words}
+        lost |= {word for words in held if lost & {*words} for word in words}
+        tokens = {w: [t for t, words in enumerate(held) if words and words[0] == w] for w in range(number)}
+        known = [w for w in range(number) if w not in lost]
+        partners = {}
+        for dependent, (head, name) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+            if name == relation and {dependent, head} <= {*known}:
+                query, key = (dependent, head) if way == "dep>head" else (head, dependent)
+                if model.config.model_type != "llama" or key < query:
+                    partners.setdefault(query, set()).add(key)
+        with torch.no_grad():
+            attention = model(**made, output_attentions=True).attentions
+        for query, keys in partners.items():
+            words += 1
+            for key in keys:
+                offsets[key - query] = offsets.get(key - query, 0) + 1
+            for layer, weights in enumerate(attention):
+                for head, of_head in enumerate(weights[0]):
+                    sums = [float(of_head[tokens[query]][:, tokens[word]].sum()) for word in known]
+                    right[layer, head] += known[max(range(len(known)), key=sums.__getitem__)] in keys
+    return words, right.flatten(), max(offsets.values(), default=0)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_only_pairs_with_a_word_without_a_token_leave_syntax(name, bpe, trees):
+    model = model_for(name, bpe)
+    table = hr.score(model, bpe, trees, ["syntax"], n_resamples=0)
+    model.set_attn_implementation("eager")
+    counted = 0
+    for relation in ("nsubj", "obj", "amod"):
+        for way in ("dep>head", "head>dep"):
+            column = f"syntax[{relation} {way}]"
+            words, right, at_offset = expected(model, bpe, trees, relation, way)
+            assert (table[f"{column}.words"] == words).all(), column
+            if words:
+                assert table[column].tolist() == (right.double() / words).tolist(), column
+                assert (table[f"{column}.baseline"] == at_offset / words).all(), column
+            counted += words
+    assert counted > 5
+
+
+def test_two_words_that_share_a_token_have_none(bpe, trees):
+    found = pieces(bpe, trees.sentences)
+    assert '."' in bpe.get_vocab() or ',"' in bpe.get_vocab()
+    quoted, contracted, plain = ({*row.words} - {NO_WORD} for row in found)
+    assert quoted == {*range(11)} - {6, 7}  # , and "
+    assert contracted == {0, 1, 4, 5}  # zum = zu + dem
+    assert plain == {0, 1, 2}
+
+
+def test_a_word_loses_also_its_other_tokens_where_it_shares_one():
+    inner = Tokenizer(models.WordLevel({"<unk>": 0, "do": 1, "g.": 2, "a": 3}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split("do", behavior="isolated")]
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>", pad_token="<unk>")
+    (row,) = pieces(fast, [Sentence("a dog.", ((0, 1), (2, 5), (5, 6)))])
+    assert fast.convert_ids_to_tokens(row.ids) == ["a", "do", "g."]
+    assert row.words == [0, NO_WORD, NO_WORD]
+
+
+def test_words_without_tokens_are_counted_in_provenance_and_on_screen(bpe, trees, caplog):
+    with caplog.at_level(logging.WARNING, logger="headroles"):
+        table = hr.score(model_for("bert", bpe), bpe, trees, ["syntax"], n_resamples=0)
+    found = dict(fields(hr.provenance(table, table.columns[0])))
+    assert {name: found[name] for name in ("unaligned", "words", "dependencies", "uncounted")} == {
+        "unaligned": "4", "words": "20", "dependencies": "17", "uncounted": "4",
+    }  # fmt: skip
+    assert "syntax: 4 of 20 words have no tokens of their own, so 4 of 17 dependencies are not counted" in caplog.text
+
+
+def test_a_corpus_of_words_that_share_tokens_is_not_called_measured(bpe, tmp_path):
+    model = model_for("bert", bpe)
+    hr.save(model, bpe, tmp_path / "model")
+    rows = ["1\tde\t_\t_\t_\t_\t2\tobj\t_\t_", "2\tle\t_\t_\t_\t_\t0\troot\t_\t_"]
+    block = "\n".join(["1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_", *rows]) + "\n\n"
+    (tmp_path / "du.conllu").write_text(block * 3)
+    said = run(
+        "score", tmp_path / "model", tmp_path / "du.conllu", "--scores", "syntax,confidence", "--study", tmp_path / "s"
+    )
+    assert said.code == 0, said.err
+    words = " ".join(said.out.split())
+    assert "measured: confidence of 8 heads" in words
+    assert "syntax: 6 of 6 words have no tokens of their own, so 3 of 3 dependencies are not counted" in words
+    assert "left out: syntax of enc-self heads is NaN: no sentence of the corpus has anything to measure it on" in words
+
+
+ZOE = "Zoë sees 漢字, the ﬁsh."
+SPANS = ((0, 3), (4, 8), (9, 11), (11, 12), (13, 16), (17, 20), (20, 21))
+
+
+@pytest.mark.parametrize("name", ["ByT5Tokenizer", "PerceiverTokenizer", "CanineTokenizer"])
+def test_bytes_and_characters_belong_to_their_words(name):
+    slow = getattr(transformers, name)()
+    (row,) = pieces(slow, [Sentence(ZOE, SPANS)])
+    word = {c: number for number, span in enumerate(SPANS) for c in range(*span)}
+    size = [len(character.encode()) if name != "CanineTokenizer" else 1 for character in ZOE]
+    own = [word.get(c, NO_WORD) for c, count in enumerate(size) for _ in range(count)]
+    special = slow(ZOE, return_special_tokens_mask=True)["special_tokens_mask"]
+    assert [owner for owner, is_special in zip(row.words, special, strict=True) if not is_special] == own
+    assert all(owner == NO_WORD for owner, is_special in zip(row.words, special, strict=True) if is_special)
+
+
+def test_syntax_of_a_model_that_reads_bytes():
+    slow = transformers.ByT5Tokenizer()
+    config = transformers.T5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    torch.manual_seed(0)
+    model = transformers.T5EncoderModel(config).eval()
+    tree = Sentence(ZOE, SPANS, (1, -1, 1, 1, 5, 1, 1), ("nsubj", "root", "obj", "punct", "det", "obj", "punct"))
+    table = hr.score(model, slow, Corpus("bytes", (tree, replace(tree, text=tree.text))), ["syntax"], n_resamples=0)
+    assert (table["syntax[nsubj dep>head].words"] == 2).all()
+    assert (table["syntax[obj dep>head].words"] == 4).all()

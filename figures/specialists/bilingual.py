@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+import headroles as hr
 
 TARGET = "target_tokenizer.json"
 
@@ -60,10 +62,9 @@ def paired(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerFast) -> 
     return tokenizer  # type: ignore[no-any-return]
 
 
-def load(folder: str | Path) -> Bilingual | None:
-    """Load the bilingual tokenizer of a folder; None if it holds none."""
-    if not (Path(folder) / TARGET).is_file():
-        return None
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    tokenizer.__class__, tokenizer.target = Bilingual, Tokenizer.from_file(str(Path(folder) / TARGET))
-    return tokenizer  # type: ignore[no-any-return]
+def load(folder: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer, a bilingual one if the folder holds two vocabularies."""
+    model, tokenizer = hr.load(folder)
+    if (Path(folder) / TARGET).is_file():
+        tokenizer.__class__, tokenizer.target = Bilingual, Tokenizer.from_file(str(Path(folder) / TARGET))
+    return model, tokenizer

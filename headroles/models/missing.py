@@ -1,8 +1,7 @@
 """Missing weights: those that a checkpoint lacks were drawn at random; numbers that depend on them are refused.
 
 Loading keeps some values of each such weight on the model. A weight that still has them when a number is asked for is
-random; one that was trained or loaded since is not. Whether the number depends on a weight is found by a small forward
-in which it is NaN: a pooler changes no attention, and a head of tokens no state of an encoder.
+random; one that was trained or loaded since is not.
 """
 
 from __future__ import annotations
@@ -26,17 +25,18 @@ SHOWN = 3
 
 
 def note(model: PreTrainedModel, names: Iterable[str]) -> None:
-    """Record on a model, just loaded, which weights its checkpoint lacks, and on each part that is a model its own."""
+    """Record on a model that was just loaded, and on its parts that are models, which weights its checkpoint lacks."""
     values = _weights(model)
     drawn = {name: _sample(values[name]) for name in names if name in values}
     for path, part in model.named_modules():
         start = f"{path}." if path else ""
-        if isinstance(part, PreTrainedModel) and (mine := {n: v for n, v in drawn.items() if n.startswith(start)}):
-            vars(part)[DRAWN] = {name.removeprefix(start): value for name, value in mine.items()}
+        inside = {name.removeprefix(start): value for name, value in drawn.items() if name.startswith(start)}
+        if inside and isinstance(part, PreTrainedModel):
+            vars(part)[DRAWN] = inside
 
 
 def forget(model: PreTrainedModel) -> None:
-    """Take the weights of a model as they are: they are to be trained."""
+    """Stop treating missing weights as random."""
     for part in model.modules():
         vars(part).pop(DRAWN, None)
 
@@ -85,18 +85,24 @@ def _is(value: Tensor, sample: Tensor) -> bool:
     return now.shape == sample.shape and torch.equal(now, sample.to(now.dtype))
 
 
+# Not every random weight matters: a pooler changes no attention, and a head of tokens no state of an encoder. Which do
+# is found by a small forward in which the weight is NaN: whatever is computed from it is NaN, too, and nothing else is.
+# Attention is asked at its output projections, since softmax and fused kernels may swallow NaN; a forward that fails
+# (experts are not chosen by NaN) has read the weight.
 def _spoilt(model: PreTrainedModel, sites: list[Site], names: list[str], what: What) -> bool:
     """Return whether NaN in these weights reaches the attention or the output, or makes the forward fail."""
     part = body(model) if what == "attention" else model
     start = next(f"{path}." if path else "" for path, module in model.named_modules() if module is part)
     values = _weights(part)
-    mine = [name.removeprefix(start) for name in names if name.startswith(start)]
-    spoilt = {name: torch.full_like(values[name], torch.nan) for name in mine}
+    inside = [name.removeprefix(start) for name in names if name.startswith(start)]
+    spoilt = {name: torch.full_like(values[name], torch.nan) for name in inside}
     inputs = dummy_inputs(model) if what == "attention" else examples(model, batch=1)
     seen: list[bool] = []
 
-    def look(_: nn.Module, __: object, output: object) -> None:
-        seen.append(bool(_first(output).isnan().any()))
+    def look(_: nn.Module, __: object, output: Any) -> None:
+        parts = output.to_tuple() if hasattr(output, "to_tuple") else output if isinstance(output, tuple) else [output]
+        numbers = next(value for value in parts if isinstance(value, Tensor) and value.is_floating_point())
+        seen.append(bool(numbers.isnan().any()))
 
     with evaluating(model) as changes, torch.no_grad():
         observe_attention(changes, lambda _: None)  # eager: fused attention may hide NaN
@@ -104,12 +110,6 @@ def _spoilt(model: PreTrainedModel, sites: list[Site], names: list[str], what: W
             changes.hook(module, look, after=True)
         try:
             functional_call(part, spoilt, kwargs={**inputs, **without_cache(part)}, tie_weights=False)
-        except (ValueError, RuntimeError, LookupError):  # experts are not chosen by NaN
+        except (ValueError, RuntimeError, LookupError):
             return True
     return any(seen)
-
-
-def _first(output: Any) -> Tensor:
-    """The logits or states of an output, the first of its numbers."""
-    values = output.to_tuple() if hasattr(output, "to_tuple") else output if isinstance(output, tuple) else (output,)
-    return next(value for value in values if isinstance(value, Tensor) and value.is_floating_point())

@@ -1,1 +1,0 @@
-"""Weights: those that a checkpoint lacks, those stored in a few bits, and those spread over processes."""
