@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -668,7 +669,8 @@ def circuits() -> Numbers:
 
 def readme() -> Numbers:
     """Numbers of the README."""
-    from headroles.testing import architectures
+    sys.path.insert(0, str(FIGURES / "families"))
+    import architectures
 
     results = architectures.areas(table("families/families"))
     scores, effects, relevant, pruned, removal = map(str, (results == "yes").sum())

@@ -17,7 +17,7 @@ OURS = re.compile(
     r"|closed heads?)\b"
 )
 CODE = (ast.FunctionDef, ast.Lambda)
-KEPT = ("testing/architectures.py", "testing/runner.py")  # names on disk: areas of the checks' table, its older reasons
+KEPT = ("testing/runner.py",)  # names on disk: areas of the checks' table, its older reasons
 NAMES = re.compile("`[^`]*`")  # of code, such as a column of role changes
 
 

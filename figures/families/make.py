@@ -7,12 +7,12 @@ import resource
 from pathlib import Path
 from typing import Annotated
 
+import architectures
 import pandas as pd
 import typer
 from tqdm.auto import tqdm
 
 import headroles as hr
-from headroles.testing import architectures
 
 MEMORY, SECONDS = 8 << 30, 240  # the most that one model of `--others` may take, of memory and of a processor
 
@@ -34,7 +34,7 @@ def main(
 def _others(names: list[str] | None) -> pd.DataFrame:
     """Check every other model type in a process of its own, since some take all memory or never end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headroles.testing.architectures"])
+    context.set_forkserver_preload(["architectures"])
     parts = []
     for name in tqdm(names or architectures.others()):
         receiver, sender = context.Pipe(duplex=False)

@@ -467,6 +467,6 @@ def show_answers(call: Call) -> None:
     table, title = call.result, f"{type(call.arguments['model']).__name__}: which checks hold"
     record().keep(table, title)
     off = ["" if math.isnan(number) else f"{number:.1g}" for number in table["off"]]
-    show_grid(table[["of", "holds"]].assign(off=off).rename_axis("check").reset_index(), title, right=["off"])
+    show_grid(table[["area", "holds"]].assign(off=off).rename_axis("check").reset_index(), title, right=["off"])
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")

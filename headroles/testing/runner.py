@@ -19,7 +19,7 @@ from headroles.testing.case import Case, NotAsked
 class Check(NamedTuple):
     """The area of a check, its function, and how far off its result may be."""
 
-    of: str
+    area: str
     check: Callable[[Case], float]
     allowed: float
 
@@ -71,7 +71,7 @@ def check_model(
             memory once.
 
     Returns:
-        A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or removal. `holds` is
+        A table with a row per check. `area` is its area: scores, ablation, relevance, pruning or removal. `holds` is
         "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
         something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
         `why` the reason unless `holds` is "yes".
@@ -86,8 +86,8 @@ def check_model(
             rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
-    table = pd.DataFrame(list(rows.values()), index=pd.Index(rows, name="law"))
-    table.insert(0, "of", [check.of for check in CHECKS.values()])
+    table = pd.DataFrame(list(rows.values()), index=pd.Index(rows, name="check"))
+    table.insert(0, "area", [check.area for check in CHECKS.values()])
     table.insert(3, "allowed", [check.allowed for check in CHECKS.values()])
     return table
 

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import architectures
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,6 @@ import headroles as hr
 from headroles.cli import arguments
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp.conservation_report import balance, totals
-from headroles.testing import architectures
 from headroles.testing.case import Case, cast, first
 from headroles.testing.checks import conserved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 
+import architectures
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,6 @@ import headroles as hr
 from headroles.ablation import forward_cache
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.testing import architectures
 from headroles.testing.case import Case
 
 NAMES = ["gemma3n, shared keys", "gemma4, shared keys"]  # layers 2 and 3 read what 0 and 1 write

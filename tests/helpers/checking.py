@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+import architectures
+
 import headroles as hr
-from headroles.testing import architectures
 
 built = cache(architectures.build)  # checks leave a model as it was
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import architectures
 import pytest
 import torch
 from helpers.checking import built
@@ -13,7 +14,7 @@ import headroles as hr
 from headroles.ablation.sweep import Sweep
 from headroles.models import attention_hooks, heads, masking
 from headroles.scores.lrp import rules
-from headroles.testing import CHECKS, architectures, checks
+from headroles.testing import CHECKS, checks
 
 # --- each check can fail --------------------------------------------------------------------------------------------
 
@@ -72,21 +73,21 @@ def twice(own, ctx, c):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", CHECKS)
-def test_a_fault_fails_its_check(law, monkeypatch):
-    monkeypatch.setattr(*FAULTS[law]())
-    monkeypatch.setattr("headroles.testing.runner.CHECKS", {law: CHECKS[law]})
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_fault_fails_its_check(check, monkeypatch):
+    monkeypatch.setattr(*FAULTS[check]())
+    monkeypatch.setattr("headroles.testing.runner.CHECKS", {check: CHECKS[check]})
     found = hr.check_model(built("llama, grouped"))
-    assert found["holds"][law] == "no"
-    assert found["off"][law] > found["allowed"][law]
-    claim = CHECKS[law].check.__doc__.splitlines()[0].removeprefix("Check that ")
-    assert found["why"][law] == f"{found['off'][law]:.2g} off, {CHECKS[law].allowed:.2g} allowed: {claim}"
+    assert found["holds"][check] == "no"
+    assert found["off"][check] > found["allowed"][check]
+    claim = CHECKS[check].check.__doc__.splitlines()[0].removeprefix("Check that ")
+    assert found["why"][check] == f"{found['off'][check]:.2g} off, {CHECKS[check].allowed:.2g} allowed: {claim}"
 
 
-@pytest.mark.parametrize("law", CHECKS)
-def test_a_check_documents_its_claim(law):
-    assert re.fullmatch(r"Check that .*\.", CHECKS[law].check.__doc__.splitlines()[0])
-    assert CHECKS[law].of in architectures.AREAS
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_documents_its_claim(check):
+    assert re.fullmatch(r"Check that .*\.", CHECKS[check].check.__doc__.splitlines()[0])
+    assert CHECKS[check].area in architectures.AREAS
 
 
 def test_checks_are_unique():

@@ -27,7 +27,7 @@ from headroles.testing.tiny_models import tiny_model
 def test_check_model_of_text_models_all_yes(name):
     found = results(name)
     assert list(found.index) == list(CHECKS)
-    assert list(found) == ["of", "holds", "off", "allowed", "why"]
+    assert list(found) == ["area", "holds", "off", "allowed", "why"]
     assert set(found["holds"]) == {"yes"}
     assert (found["off"] <= found["allowed"]).all()
     assert set(found["why"]) == {""}

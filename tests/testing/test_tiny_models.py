@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import architectures
 import pytest
 import torch
 import transformers
@@ -13,7 +14,6 @@ from helpers.messages import whole
 
 import headroles as hr
 from headroles.models.dummy_inputs import examples
-from headroles.testing import architectures
 from headroles.testing.tiny_models import tiny_model
 
 READ = "input_ids, pixel_values, input_features, input_values"

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,7 @@ from headroles.tables import frame
 from headroles.testing.runner import CHECKS, check_model
 from headroles.testing.tiny_models import tiny_model
 
-_FILE = tomllib.loads((files("headroles") / "testing" / "architectures.toml").read_text("utf-8"))
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 GROUPS: dict[str, str] = _FILE["groups"]
 OPTIONS: dict[str, dict[str, Any]] = _FILE["options"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -82,13 +82,13 @@ def checked(name: str, group: str) -> pd.DataFrame:
 
 def unfinished(name: str, group: str, why: str = "the checks did not end") -> pd.DataFrame:
     """Return the rows of an architecture that could not be checked, with the reason."""
-    table = pd.DataFrame({"of": [check.of for check in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
+    table = pd.DataFrame({"area": [check.area for check in CHECKS.values()]}, index=pd.Index(CHECKS, name="check"))
     return _named(table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=why), name, group)
 
 
 def _named(table: pd.DataFrame, name: str, group: str) -> pd.DataFrame:
     table = table.reset_index().assign(name=name, group=group, architecture=_kind(name))
-    return table.set_index(["name", "law"])
+    return table.set_index(["name", "check"])
 
 
 def _kind(name: str) -> str:
@@ -106,8 +106,8 @@ def build(name: str) -> PreTrainedModel:
 def areas(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row per architecture and a column per area: the worst result of its checks."""
     ranked = table.assign(rank=table["holds"].map(WORST.index)).reset_index()
-    worst = ranked.groupby(["group", "name", "of"], sort=False)["rank"].min().map(WORST.__getitem__)
-    return worst.unstack("of")[list(AREAS)]
+    worst = ranked.groupby(["group", "name", "area"], sort=False)["rank"].min().map(WORST.__getitem__)
+    return worst.unstack("area")[list(AREAS)]
 
 
 def written(table: pd.DataFrame, *, reasons: bool = True) -> str:
