@@ -98,5 +98,5 @@ def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:
         [NO_WORD] * (len(row) + len(ids)),
         replace(row.sentence, spans=(), heads=(), relations=()),
         of_text=None if row.of_text is None else [*row.of_text, *[True] * len(ids)],
-        read=len(row),
+        prompt_length=len(row),
     )

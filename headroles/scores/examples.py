@@ -129,7 +129,7 @@ def _table(model: HeadModel, corpus: Corpus, generate: int | None) -> pd.DataFra
         encoded = model.encode(corpus, words=False)
     else:
         encoded = model.pages(corpus, generate=generate, max_tokens=1).first
-    read = {number: sentence.read for number, sentence in zip(encoded.numbers, encoded.source, strict=True)}
+    read = {number: sentence.prompt_length for number, sentence in zip(encoded.numbers, encoded.source, strict=True)}
     rows: list[_Row] = []
     with model.evaluating(), model.without_gradients():
         for batch in model.batches(encoded, max_tokens=1):  # one sentence each, without padding

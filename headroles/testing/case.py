@@ -18,7 +18,7 @@ from headroles.models.heads import attention_sites, capture_attention, gate_inde
 from headroles.models.masking import Head, mask_heads
 from headroles.models.memory import sharing
 from headroles.models.sites import Site
-from headroles.models.tokens.vocabulary import own_tokenizer, vocabulary
+from headroles.models.tokens.vocabulary import checkpoint_tokenizer, vocabulary
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
@@ -137,7 +137,7 @@ class Case:
         """A few sentences; without a tokenizer of the model, of random words: word 17 is token 17."""
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
-        texts = self._random_words() if self._own_tokenizer is None else TEXTS
+        texts = self._random_words() if self._checkpoint_tokenizer is None else TEXTS
         targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
         triples = zip(texts, targets, self._labels, strict=False)
         sentences = (Sentence(text, target=Sentence(b) if b else None, label=label) for text, b, label in triples)
@@ -180,13 +180,13 @@ class Case:
         return torch.tensor([self.tokenizer(**{side: sentence.text})["input_ids"]])
 
     @cached_property
-    def _own_tokenizer(self) -> PreTrainedTokenizerBase | None:
-        return own_tokenizer(self.model)
+    def _checkpoint_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        return checkpoint_tokenizer(self.model)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's own tokenizer; without one, words 0, 1, ... are the numbers of its tokens."""
-        return self._own_tokenizer or self._numbers()
+        return self._checkpoint_tokenizer or self._numbers()
 
     def _numbers(self) -> PreTrainedTokenizerBase:
         from tokenizers import Tokenizer, models, pre_tokenizers

@@ -78,7 +78,7 @@ def loss(case: Case) -> float:
     off = 0.0
     for sentence in case.corpus:
         with torch.no_grad():
-            expected = float(reference.own_loss(case, sentence))
+            expected = float(reference.model_loss(case, sentence))
         table = evaluate(case.model, case.tokenizer, Corpus("one", (sentence,)), ["loss"], n_resamples=0)
         off = max(off, abs(float(table["value"].iloc[0]) - expected) / max(1.0, abs(expected)))
     return off

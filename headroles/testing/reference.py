@@ -62,7 +62,7 @@ def _reads_ahead(case: Case, ids: Tensor) -> bool:
     return difference(before, after) > NOISE
 
 
-def own_loss(case: Case, sentence: Sentence) -> Tensor:
+def model_loss(case: Case, sentence: Sentence) -> Tensor:
     """Return the loss that the model itself computes of a sentence: a number with a gradient."""
     inputs, labels = {"input_ids": case.ids(sentence)}, case.label(sentence)
     if labels is None and case.model.get_output_embeddings() is None:
@@ -105,7 +105,7 @@ def losses(case: Case, gates: Tensor) -> list[Tensor]:
     rows = []
     with mask_heads(case.model, gates):
         if case.model.get_output_embeddings() is None:
-            return [own_loss(case, sentence)[None] for sentence in case.corpus]
+            return [model_loss(case, sentence)[None] for sentence in case.corpus]
         for sentence in case.corpus:
             logits = first(case.model(**read(case, sentence), **without_cache(case.model)))
             labels = predicted(case, sentence)

@@ -122,7 +122,7 @@ def test_a_text_as_long_as_the_model_reads_is_not_continued():
     handle = HeadModel(model, tokenizer("$A"))
     pages = handle.pages(Corpus.of(["abcdefgh", "abcdef", "ab"]), generate=20)
     assert [len(row) for row in pages.first.source] == [8, 8, 8]
-    assert [row.read for row in pages.first.source] == [8, 6, 2]
+    assert [row.prompt_length for row in pages.first.source] == [8, 6, 2]
 
 
 def test_trees_leave_and_a_study_keeps_another_table_for_another_number(tmp_path):

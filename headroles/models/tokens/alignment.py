@@ -32,7 +32,9 @@ class TokenizedSentence:
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
     answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
-    read: int | None = None  # number of tokens after which the model has written the rest itself; None: it wrote none
+    prompt_length: int | None = (
+        None  # number of tokens after which the model has written the rest itself; None: it wrote none
+    )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,9 +47,9 @@ class TokenizedSentence:
     @property
     def counted(self) -> list[bool] | None:
         """Which tokens count as queries and next tokens; None for all."""
-        if self.of_text is None and self.read is None:
+        if self.of_text is None and self.prompt_length is None:
             return None
-        return [is_in and place >= (self.read or 0) for place, is_in in enumerate(self.in_text)]
+        return [is_in and place >= (self.prompt_length or 0) for place, is_in in enumerate(self.in_text)]
 
 
 def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:

@@ -60,7 +60,7 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
         raise ValueError(f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint")
 
 
-def own_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+def checkpoint_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer that a model was loaded with, or that of its folder; None without either."""
     return _of_checkpoint(model)[0]
 
@@ -147,7 +147,7 @@ def _begins(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def _expected(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple[bool | None, str]:
     """Whether texts should begin with that token, and how it is known; None where it is not."""
-    known = own_tokenizer(model)
+    known = checkpoint_tokenizer(model)
     if known is not None and known is not tokenizer:
         return _begins(known), "the tokenizer of its checkpoint does so"
     chosen = tokenizer.init_kwargs.get("add_bos_token") is not None  # which transformers then follows
@@ -215,11 +215,11 @@ def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
 
     A decoder's classifier reads the last token that has another id than that of its config, whatever the mask.
     """
-    candidates = (own_padding(model), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    candidates = (model_padding(model), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))
 
 
-def own_padding(model: PreTrainedModel) -> int | None:
+def model_padding(model: PreTrainedModel) -> int | None:
     """Return the id by which a model recognises padding; None without one, or if it has no embedding for it."""
     config = model.config if model.config.is_encoder_decoder else model.config.get_text_config()
     number = getattr(config, "pad_token_id", None)
@@ -231,4 +231,4 @@ def pools_blindly(model: PreTrainedModel) -> bool:
 
     GPT-2's classifier, for one, refuses a batch of several examples then.
     """
-    return has_non_token_head(model) and not model.config.is_encoder_decoder and own_padding(model) is None
+    return has_non_token_head(model) and not model.config.is_encoder_decoder and model_padding(model) is None
