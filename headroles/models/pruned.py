@@ -118,8 +118,8 @@ NAMES = ("position_bias", "alibi")
 _LEFT = "bias_of_heads"  # attribute of an attention module: (numbers of the heads left, number of all heads)
 
 
-def narrow(module: nn.Module, keep: Sequence[int], of: int) -> None:
-    """Let an attention module read only the biases of the heads `keep`, out of `of` heads that callers pass."""
+def narrow(module: nn.Module, keep: Sequence[int], n_heads: int) -> None:
+    """Let an attention module read only the biases of the heads `keep`, out of those of all heads that callers pass."""
     if not set(NAMES) & set(inspect.signature(module.forward).parameters):
         return
     if _LEFT not in module.__dict__:
@@ -128,14 +128,14 @@ def narrow(module: nn.Module, keep: Sequence[int], of: int) -> None:
         module.register_forward_hook(hook.after)
         if isinstance(table := getattr(module, "relative_attention_bias", None), nn.Module):
             table.register_forward_hook(hook.select)
-    module.__dict__[_LEFT] = list(keep), of
+    module.__dict__[_LEFT] = list(keep), n_heads
 
 
 class _Bias:
     """Hooks that select the biases of the heads left, and pass all biases on to the next layers (T5 shares them)."""
 
     keep: list[int]
-    of: int
+    n_heads: int
     full: Tensor | None = None  # [batch or 1, head, query, key], within one call
 
     def before(
@@ -143,13 +143,13 @@ class _Bias:
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Select the biases among the arguments of an attention module."""
         bound = arguments(module, args, kwargs)
-        self.full, (self.keep, self.of) = None, module.__dict__[_LEFT]
+        self.full, (self.keep, self.n_heads) = None, module.__dict__[_LEFT]
         for name in NAMES:
             value = bound.arguments.get(name)
             if isinstance(value, Tensor) and value.ndim == 4:
                 self.full, bound.arguments[name] = value, value[:, self.keep]
             elif isinstance(value, Tensor):
-                bound.arguments[name] = value.unflatten(0, (-1, self.of))[:, self.keep].flatten(0, 1)
+                bound.arguments[name] = value.unflatten(0, (-1, self.n_heads))[:, self.keep].flatten(0, 1)
         return bound.args, bound.kwargs
 
     def select(self, _: nn.Module, __: object, values: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class _Bias:
         full, self.full = self.full, None
         if not hasattr(module, "has_relative_attention_bias"):
             return output
-        full = output[1].new_zeros(1, self.of, *output[1].shape[2:]) if full is None else full
+        full = output[1].new_zeros(1, self.n_heads, *output[1].shape[2:]) if full is None else full
         return (output[0], full, *output[2:])
 
 
