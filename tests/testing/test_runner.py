@@ -174,7 +174,12 @@ def own_tokenizer(template):
 
 
 @pytest.fixture(
-    params=[("llama", "<s> $A"), ("flaubert", "<s> $A </s>"), ("marian", "$A </s>")], ids=lambda case: case[0]
+    params=[
+        ("llama", "<s> $A"),
+        pytest.param(("flaubert", "<s> $A </s>"), marks=pytest.mark.slow),
+        ("marian", "$A </s>"),
+    ],
+    ids=lambda case: case[0],
 )
 def loaded(request, tmp_path):
     kind, template = request.param

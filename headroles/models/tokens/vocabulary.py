@@ -19,8 +19,8 @@ ROLES = ("bos", "eos", "cls", "sep", "pad")
 
 
 log = logging.getLogger(__name__)
-# by the name of a checkpoint and when its tokenizer was written: the tokenizer, and its words as it was loaded
-_known: dict[tuple[str, int], tuple[PreTrainedTokenizerBase | None, dict[str, int] | None]] = {}
+# by the name of a checkpoint: when its tokenizer was written, the tokenizer, and its words as it was loaded
+_known: dict[str, tuple[int, PreTrainedTokenizerBase | None, dict[str, int] | None]] = {}
 _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] = WeakKeyDictionary()
 
 
@@ -48,7 +48,7 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
     wrong = ""
     if largest >= size:
         wrong = f"{kind} has tokens up to {largest}, {type(model).__name__} has embeddings for {size}"
-    elif (reference := _of_checkpoint(model)[1]) is not None and (count := _n_different(ids, reference)):
+    elif (reference := _of_checkpoint(model)[2]) is not None and (count := _n_different(ids, reference)):
         common = min(len(ids), len(reference))
         wrong = f"{count} of the {common} tokens of {kind} have other ids in the model's own tokenizer"
     elif size - largest > max(SPARE, SPARED * size) and (roles := _different_roles(tokenizer, model)):
@@ -62,21 +62,21 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
 
 def checkpoint_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer that a model was loaded with, or that of its folder; None without either."""
-    return _of_checkpoint(model)[0]
+    return _of_checkpoint(model)[1]
 
 
-def _of_checkpoint(model: PreTrainedModel) -> tuple[PreTrainedTokenizerBase | None, dict[str, int] | None]:
-    """That tokenizer, and its vocabulary as it was loaded."""
-    key = _written(model)
-    if key not in _known:
+def _of_checkpoint(model: PreTrainedModel) -> tuple[int, PreTrainedTokenizerBase | None, dict[str, int] | None]:
+    """When that tokenizer was written, the tokenizer, and its vocabulary as it was loaded."""
+    name, written = _written(model)
+    if name not in _known or (Path(name).is_dir() and _known[name][0] != written):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                key[0], local_files_only=True, trust_remote_code=False, **known_config(model)
+                name, local_files_only=True, trust_remote_code=False, **known_config(model)
             )
             remember(tokenizer, model)
         except Exception:  # noqa: BLE001 - besides transformers', those of safetensors and of tokenizers, which are bare
-            _known[key] = None, None
-    return _known.get(key, (None, None))
+            _known[name] = written, None, None
+    return _known.get(name, (written, None, None))
 
 
 def _written(model: PreTrainedModel) -> tuple[str, int]:
@@ -108,10 +108,10 @@ def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
 
 def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Note that a tokenizer was loaded together with a model."""
-    key, words = _written(model), tokenizer.get_vocab()
-    if key[0]:
+    (name, written), words = _written(model), tokenizer.get_vocab()
+    if name:
         has_words = bool(set(words) - set(tokenizer.all_special_tokens))
-        _known[key] = (tokenizer, words) if has_words else (None, None)
+        _known[name] = (written, tokenizer, words) if has_words else (written, None, None)
 
 
 # Whether a model was trained with a beginning token is in no config: GPT-2, SmolLM2 and Gemma name one, and only Gemma

@@ -20,7 +20,6 @@ import torch.nn.functional as F
 import transformers
 from helpers import zoo
 from helpers.close import close
-from helpers.commands import run
 from helpers.letters import corpus, tokenizer
 from helpers.messages import whole
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -284,17 +283,6 @@ def test_an_encoder_decoder_and_a_corpus_of_some_chats_are_refused():
         pieces(in_chats(), [Chat("a"), Sentence("b")])
 
 
-@pytest.mark.slow
-def test_the_command_line_reads_chats(tmp_path):
-    text, study = tmp_path / "text.txt", tmp_path / "study"
-    text.write_text("a b c\nd e\n")
-    hr.save(model_of(), in_chats(), tmp_path / "model")
-    done = run("score", tmp_path / "model", text, "--chat", "--scores", "confidence", "--study", study)
-    assert done.code == 0, done.err
-    expected = hr.score(model_of(), in_chats(), hr.read(text, chat=True), ["confidence"])
-    close(hr.load_table(study / "heads.parquet")["confidence"], expected["confidence"])
-
-
 LINES = ['"I saw the dog," she said.', 'He said, "a cat sat on the old fish."', "the dogs saw the house."] * 5
 TREES = """
 1\t"\t_\t_\t_\t_\t3\tpunct\t_\tSpaceAfter=No
@@ -429,27 +417,13 @@ def test_words_without_tokens_are_counted_in_provenance_and_on_screen(bpe, trees
     assert "syntax: 4 of 20 words have no tokens of their own, so 4 of 17 dependencies are not counted" in caplog.text
 
 
-def test_a_corpus_of_words_that_share_tokens_is_not_called_measured(bpe, tmp_path):
-    model = model_for("bert", bpe)
-    hr.save(model, bpe, tmp_path / "model")
-    rows = ["1\tde\t_\t_\t_\t_\t2\tobj\t_\t_", "2\tle\t_\t_\t_\t_\t0\troot\t_\t_"]
-    block = "\n".join(["1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_", *rows]) + "\n\n"
-    (tmp_path / "du.conllu").write_text(block * 3)
-    said = run(
-        "score", tmp_path / "model", tmp_path / "du.conllu", "--scores", "syntax,confidence", "--study", tmp_path / "s"
-    )
-    assert said.code == 0, said.err
-    words = " ".join(said.out.split())
-    assert "measured: confidence of 8 heads" in words
-    assert "syntax: 6 of 6 words have no tokens of their own, so 3 of 3 dependencies are not counted" in words
-    assert "left out: syntax of enc-self heads is NaN: no sentence of the corpus has anything to measure it on" in words
-
-
 ZOE = "Zoë sees 漢字, the ﬁsh."
 SPANS = ((0, 3), (4, 8), (9, 11), (11, 12), (13, 16), (17, 20), (20, 21))
 
 
-@pytest.mark.parametrize("name", ["ByT5Tokenizer", "PerceiverTokenizer", "CanineTokenizer"])
+@pytest.mark.parametrize(
+    "name", ["ByT5Tokenizer", "PerceiverTokenizer", pytest.param("CanineTokenizer", marks=pytest.mark.slow)]
+)
 def test_bytes_and_characters_belong_to_their_words(name):
     slow = getattr(transformers, name)()
     (row,) = pieces(slow, [Sentence(ZOE, SPANS)])

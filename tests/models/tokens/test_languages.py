@@ -228,6 +228,7 @@ def test_the_command_line_sets_languages(folder, loaded, tmp_path):
     assert hr.load(tmp_path / "trained")[1].tgt_lang == NLLB[1]
 
 
+@pytest.mark.slow
 def test_seamless_reads_the_target_language():
     """Its codes are not those of a class in common with the others, and its targets begin with the end token."""
     words = {word: i for i, word in enumerate(["<pad>", "<unk>", "<s>", "</s>", "▁a", "▁b", "▁c", "▁d"])}
