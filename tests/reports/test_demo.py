@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers.commands import run
 
-from headroles.models.weights.at_hand import TRANSLATOR
+from headroles.models.loading import TRANSLATOR
 from headroles.reports import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
