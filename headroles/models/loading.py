@@ -231,7 +231,7 @@ def _unpack_gguf(model: PreTrainedModel, name: str | Path, *, gguf_file: str | N
         return
     import gguf
 
-    tensors = gguf.GGUFReader(cached_file(str(name), gguf_file, **place)).tensors
+    tensors = gguf.GGUFReader(str(cached_file(str(name), gguf_file, **place))).tensors
     loose: Any = model
     loose.hf_quantizer, loose.is_quantized, loose.quantization_method = None, False, None
     vars(model.config).pop("quantization_config", None)
