@@ -39,7 +39,7 @@ PLACES = (  # attributes that change no number: where and how it was loaded, and
     *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file"),
 )
 IN_BACKEND = ("_vocab", "_merges")  # attributes of tokenizers that are serialised with the backend
-OURS = ("attention_hooks", "heads", "discovery", "pruned")  # modules whose hooks read only, or are in the config
+OURS = ("attention_hooks", "heads", "discovery", "pruned")  # modules with hooks that only read, or are in the config
 KEYED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", *(f"headroles.models.{name}." for name in OURS))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 NO_FIELDS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "_abc_impl")  # of classes

@@ -60,7 +60,8 @@ class _Split(Function):
     @staticmethod
     def forward(ctx: Any, joined: Tensor, group: Any, dim: int) -> Tensor:  # noqa: D102
         ctx.group, ctx.dim = group, dim
-        return joined.chunk(group.size(), dim)[group.rank()]
+        part: Tensor = joined.chunk(group.size(), dim)[group.rank()]
+        return part
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102

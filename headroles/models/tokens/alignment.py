@@ -290,7 +290,7 @@ def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
 # A slow tokenizer gives no character offsets. Tokens and text are folded alike (case, compatibility forms, accents),
 # and each token is searched for from the end of the last one. An unknown token stands for one stretch without white
 # space between its neighbours. Where more stretches are left than unknown tokens, or a token is not found, the tokens
-# do not spell the text, and words of it cannot be told.
+# do not spell the text, and its words are unknown.
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
     """Find the tokens of a slow tokenizer one after the other in the text."""
     if (in_bytes := _offsets_of_bytes(tokenizer, text, ids)) is not None:

@@ -25,8 +25,8 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 
 
 # Numbers of the right model with the wrong tokenizer look like any others. The tokenizer that a model was loaded with,
-# or that is in its folder, tells them apart: of the tokens that both have, few may have other ids (versions differ in
-# special tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
+# or that is in its folder, shows it: of the tokens that both have, few may have other ids (versions differ in special
+# tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
 # embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise ValueError if a tokenizer does not belong to a model; tokens may have been added to it.
