@@ -20,7 +20,7 @@ import headroles as hr
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_rules import names
 from headroles.budgets.calibration import Calibration, Question
-from headroles.budgets.selection import of_groups, summary
+from headroles.budgets.selection import group_values, summary
 from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import attending
 from headroles.models.head_model import HeadModel
@@ -350,7 +350,7 @@ def roles(
     alone = study.ranking("ablation")
     rows = []
     for role in names(assigned):
-        groups = of_groups(assigned[role].astype(float), found) > 0
+        groups = group_values(assigned[role].astype(float), found) > 0
         if groups.any():
             rows.append(
                 {"role": role, "groups": int(groups.sum()), "kept": float(budget["retrieval"][groups].mean()),

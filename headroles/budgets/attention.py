@@ -35,8 +35,8 @@ class Part(Protocol):
         """Return the heads' outputs, [batch, query, heads, size], of what the cache holds."""
 
 
-Again = Callable[[Tensor], Tensor]  # the outputs of heads under another attention mask
-_kept: dict[nn.Module, Callable[[nn.Module, Again, Tensor, Tensor | None, Attention], None]] = {}
+UnderMask = Callable[[Tensor], Tensor]  # the outputs of heads under another attention mask
+_listeners: dict[nn.Module, Callable[[nn.Module, UnderMask, Tensor, Tensor | None, Attention], None]] = {}
 
 
 def implementation(model: PreTrainedModel) -> str:
@@ -96,12 +96,12 @@ def _attend(
     part: Part | None = getattr(key, PART, None)
     if part is not None:
         return part.attend(attention, module, query, attention_mask, **options)
-    if module in _kept:
+    if module in _listeners:
 
-        def again(mask: Tensor) -> Tensor:
+        def under_mask(mask: Tensor) -> Tensor:
             return attention(module, query, key, value, mask, **options)[0]
 
-        _kept[module](module, again, query, attention_mask, attention)
+        _listeners[module](module, under_mask, query, attention_mask, attention)
     return attention(module, query, key, value, attention_mask, **options)
 
 
@@ -119,15 +119,15 @@ def streams(changes: Changes, sites: list[Site], pattern: Streaming) -> Callable
         pattern: The numbers of first and latest tokens.
     """
     calls: dict[nn.Module, Callable[[], Tensor]] = {}
-    last: list[Any] = []  # the model's mask and what else a mask is of, and that mask: layers share it and its memory
+    last: list[Any] = []  # the model's mask, sizes and type, and the mask for them: layers share it and its memory
 
-    def keep(module: nn.Module, again: Again, query: Tensor, mask: Tensor | None, attention: Attention) -> None:
-        of = (query.shape[2], query.device, query.dtype)
-        if not last or last[0] is not mask or last[1] != of:
+    def keep(module: nn.Module, run: UnderMask, query: Tensor, mask: Tensor | None, attention: Attention) -> None:
+        form = (query.shape[2], query.device, query.dtype)
+        if not last or last[0] is not mask or last[1] != form:
             places = torch.arange(query.shape[2], device=query.device)
             seen = stream(places, places[None], first_tokens(mask, len(query), query.device), pattern)
-            last[:] = mask, of, _added(masked(mask, seen, attention, query.dtype), query.dtype)
-        calls[module] = partial(again, last[2])
+            last[:] = mask, form, _added(masked(mask, seen, attention, query.dtype), query.dtype)
+        calls[module] = partial(run, last[2])
 
     def outputs(site: Site, z: Tensor) -> Tensor:
         if site.module not in calls:
@@ -136,8 +136,8 @@ def streams(changes: Changes, sites: list[Site], pattern: Streaming) -> Callable
         return site.join(streamed, 2).reshape(z.shape)
 
     for site in sites:
-        changes.undos.append(partial(_kept.pop, site.module, None))
-        _kept[site.module] = keep
+        changes.undos.append(partial(_listeners.pop, site.module, None))
+        _listeners[site.module] = keep
     configs = configs_of(changes.model.modules())
     changes.undos.append(partial(restore_names, configs, id(calls)))
     set_names(configs, id(calls), implementation(changes.model))

@@ -53,7 +53,7 @@ class BudgetedCache(Cache):
         name = handle.config._attn_implementation
         if getattr(name, "before", name) not in ATTENTION:
             raise ValueError(
-                f"no cache with a budget for {name!r} attention: expected {' or '.join(ATTENTION)}; try "
+                f"a cache with a budget needs {' or '.join(ATTENTION)} attention, got {name!r}; try "
                 f"model.set_attn_implementation('sdpa')"
             )
         layers: list[Any] = DynamicCache(config=handle.config).layers
@@ -84,7 +84,7 @@ class _Layer(DynamicLayer):
     def __init__(self, streaming: list[int], groups: int, pattern: Streaming) -> None:
         super().__init__()
         self.streaming, self.pattern = streaming, pattern
-        self.whole = [group for group in range(groups) if group not in streaming]
+        self.unstreamed = [group for group in range(groups) if group not in streaming]
         self.length = 0  # tokens that were read
         self.streamed_keys: Tensor | None = None  # [batch, streaming groups, kept, size]
         self.streamed_values: Tensor | None = None
@@ -102,10 +102,10 @@ class _Layer(DynamicLayer):
             self.streamed_keys = torch.cat([self.streamed_keys, keys], 2)
             self.streamed_values = torch.cat([self.streamed_values, values], 2)
             self.places = torch.cat([self.places, new], 1)
-        whole, others = super().update(key_states[:, self.whole], value_states[:, self.whole], *args, **kwargs)
-        whole = whole.view_as(whole)  # which no one else has
-        setattr(whole, PART, self)
-        return whole, others
+        keys, values = super().update(key_states[:, self.unstreamed], value_states[:, self.unstreamed], *args, **kwargs)
+        keys = keys.view_as(keys)  # a view of its own carries the part
+        setattr(keys, PART, self)
+        return keys, values
 
     def attend(
         self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
@@ -113,7 +113,9 @@ class _Layer(DynamicLayer):
         """Attend in two calls: of groups that keep all, and of those that stream; then drop what is not kept."""
         assert self.streamed_keys is not None and self.streamed_values is not None and self.places is not None  # noqa: PT018
         first = first_tokens(mask, len(query), query.device)
-        groups = query.unflatten(1, (len(self.whole) + len(self.streaming), -1))  # [batch, group, head, query, size]
+        groups = query.unflatten(
+            1, (len(self.unstreamed) + len(self.streaming), -1)
+        )  # [batch, group, head, query, size]
         shape = (len(query), query.shape[2], *groups.shape[1:3], self.streamed_values.shape[3])
         out = query.new_empty(shape)  # [batch, query, group, head, size]
 
@@ -121,8 +123,8 @@ class _Layer(DynamicLayer):
             some = attention(module, groups[:, chosen].flatten(1, 2), keys, values, mask, **options)[0]
             out[:, :, chosen] = some.unflatten(2, (len(chosen), -1))
 
-        if self.whole and self.keys is not None and self.values is not None:
-            put(self.whole, self.keys, self.values, mask)
+        if self.unstreamed and self.keys is not None and self.values is not None:
+            put(self.unstreamed, self.keys, self.values, mask)
         put(self.streaming, self.streamed_keys, self.streamed_values, self._mask(mask, first, attention, query))
         self._drop(first)
         return out.flatten(2, 3), None
@@ -174,10 +176,7 @@ class _Layer(DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         """Raise ValueError: what a group that streams has dropped does not come back."""
         if tokens_to_remove:
-            raise ValueError(
-                f"a cache with a budget cannot be shortened: got crop({tokens_to_remove}); expected generation without "
-                f"an assistant"
-            )
+            raise ValueError(f"a cache with a budget cannot be shortened, got crop({tokens_to_remove})")
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -195,7 +194,7 @@ def budget_of(table: pd.DataFrame) -> tuple[Streaming, set[tuple[str, int, int]]
     texts = table.attrs.get("signatures", {})
     fields = dict(frame.fields(texts.get("streaming", "")))
     if list(table.index.names) != GROUP_LEVELS or not {"sink", "recent"} <= fields.keys():
-        raise ValueError(f"no table of a budget: got {frame.described(table)}; expected one of hr.cache_budget")
+        raise ValueError(f"expected a table of hr.cache_budget, got {frame.described(table)}")
     streaming = {(kind, int(layer), int(group)) for kind, layer, group in table.index[table["streaming"] == 1]}
     return Streaming(int(fields["sink"]), int(fields["recent"])), streaming
 
@@ -204,13 +203,9 @@ def _check_table(handle: HeadModel, table: pd.DataFrame, sites: list[Site]) -> N
     """Raise ValueError if a table is of another model; its weights are read once for each digest."""
     index = group_index(sites)
     if not table.index.equals(index):
-        raise ValueError(
-            f"the table is of another model: got {len(table)} groups; expected the {len(index)} groups of {handle.name}"
-        )
+        raise ValueError(f"the table must have the {len(index)} groups of {handle.name}, got {len(table)}")
     digest = dict(frame.fields(frame.provenance(table, "streaming"))).get("weights", "")
     accepted = _accepted.setdefault(handle.model, set())
     if digest not in accepted and digest != handle.weights:
-        raise ValueError(
-            f"the table is of another model: got weights {digest}; expected {handle.weights}, those of {handle.name}"
-        )
+        raise ValueError(f"the table must be of the weights {handle.weights} of {handle.name}, got {digest}")
     accepted.add(digest)

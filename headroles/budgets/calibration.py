@@ -60,21 +60,18 @@ class Calibration:
         self.index = group_index(self.sites)
         self.questions = [question(sentence, number, model) for number, sentence in enumerate(corpus, 1)]
         if not self.questions:
-            raise ValueError(f"corpus {corpus.name!r} is empty: got no text; expected long texts with answers")
-
-        self.numbers = self._numbers()  # of the group of every head, after the last for a head of none: [heads]
-
-    def _numbers(self) -> Tensor:
-        places = {
+            raise ValueError(f"corpus {corpus.name!r} must have long texts with answers, got no text")
+        groups = {
             (*site.key, number): group
             for group, (site, numbers) in enumerate(_groups(self.sites))
             for number in numbers
         }
-        return torch.tensor([places.get(head, len(self.index)) for head in self.model.gated], device=self.model.device)
+        numbers = [groups.get(head, len(self.index)) for head in model.gated]  # after the last for a head without one
+        self.numbers = torch.tensor(numbers, device=model.device)  # [heads]
 
     @contextmanager
     def losses(self) -> Iterator[Callable[[Question], Loss]]:
-        """Yield within the block a function of a text, which gives that of gates [group]: its loss, a number."""
+        """Yield within the block a function of a text, which returns its loss as a function of gates [group]."""
         gates: list[Tensor] = []
         handle, takes = self.model, inspect.signature(self.model.model.forward).parameters
         with handle.evaluating() as changes, frozen(handle.model, "all"):
@@ -94,18 +91,22 @@ class Calibration:
 
     def measure(self, gates: Tensor) -> Array:
         """Measure the loss of each answer under gates, in nats per token: [text]."""
-        with self.losses() as of, self.model.without_gradients():
-            return np.array([float(of(text)(gates.to(self.model.device))) for text in self.questions])
+        with self.losses() as loss_of, self.model.without_gradients():
+            return np.array([float(loss_of(text)(gates.to(self.model.device))) for text in self.questions])
 
+    # How much of the loss is due to each group if all stream at once? A single streaming group shows little, since
+    # others stand in for it. So all gates move from 1 to 0 together, and the gradient of the loss at each gate is
+    # integrated along this path. The integrals sum to the loss of all streaming minus that of none (completeness), but
+    # for the error of few points, and take a backward pass for each text and point, however many groups there are.
     def along_path(self, points: int = POINTS) -> Array:
         """Integrate gradients of each loss along gates from 1 to 0, by captum: effects of streaming, [text, group]."""
         from captum.attr import IntegratedGradients
 
         ones = torch.ones(1, len(self.index), device=self.model.device)
         rows = []
-        with self.losses() as of, torch.enable_grad():
+        with self.losses() as loss_of, torch.enable_grad():
             for text in track(self.questions, "gradients of streaming", total=len(self.questions)):
-                loss = of(text)
+                loss = loss_of(text)
                 method = IntegratedGradients(lambda gates: torch.stack([loss(row) for row in gates]))  # noqa: B023 - called here
                 options = {"n_steps": points, "method": "riemann_middle", "internal_batch_size": 1}
                 rows.append(
@@ -114,31 +115,30 @@ class Calibration:
         return np.stack(rows)
 
     def one_by_one(self) -> Array:
-        """Measure what it does to each loss if a group streams alone: [text, group]."""
-        alone = 1 - torch.eye(len(self.index), device=self.model.device)
+        """Measure the change of each loss if a single group streams: [text, group]."""
+        single = 1 - torch.eye(len(self.index), device=self.model.device)
         rows = []
-        with self.losses() as of, self.model.without_gradients():
+        with self.losses() as loss_of, self.model.without_gradients():
             for text in track(self.questions, "groups that stream", total=len(self.questions)):
-                loss = of(text)
-                intact = loss(torch.ones_like(alone[0]))
-                rows.append([float(loss(gates) - intact) for gates in alone])
+                loss = loss_of(text)
+                intact = loss(torch.ones_like(single[0]))
+                rows.append([float(loss(gates) - intact) for gates in single])
         return np.array(rows)
 
     def learned(self, keep: int, *, steps: int, seed: int) -> Array:
         """Learn gates by L0 with all weights frozen, as DuoAttention does by an L1 penalty: P(gate != 0), [group]."""
-        handle = self.model
         firsts: list[Head] = [(*site.key, numbers[0]) for site, numbers in _groups(self.sites)]
-        gates = L0(freeze="all").gates(handle.model, firsts, keep, unit="group").train()
+        places = self.model.gated.get_indexer(pd.MultiIndex.from_tuples(firsts)).tolist()
+        gates = L0(freeze="all").gates(self.model.model, firsts, keep, unit="group").train()
         gates.horizon = steps
         optimizer = torch.optim.Adam([gates.log_alpha], lr=RATE(steps))
         order = np.random.default_rng(seed).permutation(np.resize(np.arange(len(self.questions)), steps))
-        with torch.random.fork_rng(devices=[]), self.losses() as of, torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), self.losses() as loss_of, torch.enable_grad():
             torch.manual_seed(seed)
-            for place in track(order, "learning gates", total=steps):
+            for number in track(order, "learning gates", total=steps):
                 gates.draw()
                 assert gates.drawn is not None
-                drawn = gates.drawn[_places(handle, firsts)]
-                total = of(self.questions[place])(drawn) + gates.penalty()
+                total = loss_of(self.questions[number])(gates.drawn[places]) + gates.penalty()
                 optimizer.zero_grad()
                 total.backward()
                 optimizer.step()
@@ -151,12 +151,6 @@ def recompute(changes: Changes, model: HeadModel, tokens: int) -> None:
     for layer in (model.model.get_submodule(name) for name in names if name):
         forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         changes.set(layer, "forward", forward)
-
-
-def _places(handle: HeadModel, heads: Sequence[Head]) -> list[int]:
-    """Return the places of heads among all heads of a model."""
-    gated = [*handle.gated]
-    return [gated.index(head) for head in heads]
 
 
 def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
@@ -174,12 +168,9 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
         answer = len(ids)
         ids += read(f" {sentence.target.text.strip()}", add_special_tokens=False)["input_ids"]
     if not 0 < answer < len(ids):
-        raise ValueError(
-            f"text {number} has no answer: got {sentence.text[:40]!r}; expected the answer as its target, or texts of "
-            f"hr.needles or hr.hidden_facts"
-        )
+        raise ValueError(f"text {number} must have its answer as target, got {sentence.text[:40]!r} without one")
     if len(ids) > model.positions:
-        raise ValueError(f"text {number} is too long: got {len(ids)} tokens; expected at most {model.positions}")
+        raise ValueError(f"text {number} must have at most {model.positions} tokens, got {len(ids)}")
     return Question(torch.tensor([ids], device=model.device), answer)
 
 
@@ -194,29 +185,21 @@ def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:
     """Return the sites that keep keys for the whole text; ValueError for a model that cannot have a budget."""
     sites, name = model.sites, model.name
     if {site.kind for site in sites} != {"dec-self"}:
-        raise ValueError(
-            f"{name} has no budget: got heads of {', '.join(sorted(model.kinds))}; expected a decoder alone"
-        )
+        raise ValueError(f"a budget needs a decoder alone, got {name} with {', '.join(sorted(model.kinds))}")
     if outside := next((site for site in sites if site.outside is not None), None):
-        raise ValueError(f"{name} has no budget: got {outside.name} outside transformers' attention interface")
+        raise ValueError(f"a budget needs transformers' attention interface, got {outside.name} of {name} outside it")
     if sinks := next((site for site in sites if hasattr(site.module, "sinks")), None):
-        raise ValueError(f"{name} has no budget: got learnt sinks in {sinks.name}, one for each head of a layer")
+        raise ValueError(f"a budget needs attention without learned sinks, got those in {sinks.name} of {name}")
     layers: list[Any] = DynamicCache(config=model.config).layers
-    known = {"DynamicLayer", "DynamicSlidingWindowLayer"}
-    if len(layers) != len(sites) or {type(layer).__name__ for layer in layers} - known:
-        got = ", ".join(sorted({type(layer).__name__ for layer in layers})) or "none"
-        raise ValueError(
-            f"{name} has no budget: got {len(sites)} attention layers and a cache of {len(layers)} ({got}); expected "
-            f"keys and values of each layer in it"
-        )
+    kinds = {type(layer).__name__ for layer in layers}
+    if len(layers) != len(sites) or kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}:
+        got = f"{len(sites)} attention layers and a cache of {len(layers)} ({', '.join(sorted(kinds)) or 'none'})"
+        raise ValueError(f"a budget needs a cache with keys and values of each layer, got {name} with {got}")
     windows = [layer.sliding_window for layer in layers if layer.is_sliding]
     if len(windows) == len(sites):
-        raise ValueError(f"{name} has no budget: got a window of {min(windows)} tokens on every layer, which is one")
+        raise ValueError(f"a budget needs layers without a window, got {name} with {min(windows)} tokens on each")
     if windows and min(windows) < pattern.recent:
-        raise ValueError(
-            f"windows of {name} are shorter than the stream: got sliding_window={min(windows)} and "
-            f"recent={pattern.recent}; expected recent={min(windows)} or less"
-        )
+        raise ValueError(f"recent must be at most {min(windows)}, the window of {name}, got {pattern.recent}")
     return [site for site, layer in zip(sites, layers, strict=True) if not layer.is_sliding]
 
 

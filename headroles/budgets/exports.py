@@ -12,6 +12,7 @@ import pandas as pd
 from headroles.analysis.intervals import Array
 from headroles.budgets.cache import budget_of
 from headroles.tables import frame, kv_groups
+from headroles.tables.arguments import one_of
 from headroles.tables.io import replacing
 
 Form = Literal["duo", "kvpress", "vllm-hook", "json"]
@@ -46,11 +47,10 @@ def export_budget(
         The files.
 
     Raises:
-        ValueError: If it is no table of a budget, the form is unknown, or layers have different numbers of groups,
+        ValueError: If the table is of another kind, the form is unknown, or layers have different numbers of groups,
             which no matrix holds.
     """  # noqa: DOC502
-    if form not in FORMS:
-        raise ValueError(f"unknown form {form!r}; expected one of {', '.join(FORMS)}")
+    one_of("form", form, FORMS)
     pattern, _ = budget_of(table)
     place, text = Path(folder), dict(frame.fields(frame.provenance(table, "streaming")))
     if form == "vllm-hook":
@@ -61,7 +61,7 @@ def export_budget(
         content |= {"sink": pattern.sink, "recent": pattern.recent}
         content |= {role: _listed(table, role) for role in ("retrieval", "streaming")}
         return [_written(place / PLAIN, json.dumps(content))]
-    matrix = _matrix(table, layers or int(text.get("layers", 0)))
+    matrix = _matrix(table, layers or int(text["layers"]))
     config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
     if form == "kvpress":
         config["head_compression_ratio"] = float((matrix == 0).mean())
@@ -73,13 +73,10 @@ def _matrix(table: pd.DataFrame, layers: int) -> Array:
     """Return 1 for each group that keeps its cache and for those of layers with windows: [layer, group]."""
     numbers = table.index.get_level_values("layer")
     sizes = {int(size) for size in table.groupby(level="layer").size()}
-    count = layers or int(numbers.max()) + 1  # tables of earlier versions do not say
-    if len(sizes) != 1 or count <= numbers.max():
-        raise ValueError(
-            f"no matrix for this budget: got layers of {', '.join(map(str, sorted(sizes)))} groups up to "
-            f"{numbers.max()}; expected the same number in each of layers={count}; try form='json'"
-        )
-    matrix = np.ones((count, *sizes))
+    if len(sizes) != 1 or layers <= numbers.max():
+        got = f"layers up to {numbers.max()} with {', '.join(map(str, sorted(sizes)))} groups"
+        raise ValueError(f"a matrix needs {layers} layers with as many groups each, got {got}; try form='json'")
+    matrix = np.ones((layers, *sizes))
     matrix[numbers, table.index.get_level_values("group")] = table["retrieval"]
     return matrix
 

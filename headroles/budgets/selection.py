@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,8 +21,9 @@ from headroles.models.sites import Site
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.tables import frame, kv_groups
+from headroles.tables.arguments import number, one_of
 from headroles.tables.frame import LEVELS
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, kept
 
 By = Literal["integrated-gradients", "l0", "ablation", "retrieval", "random"]
 RANKINGS: tuple[By, ...] = get_args(By)
@@ -58,7 +58,7 @@ def cache_budget(
         keep: Number of groups that keep their whole cache, or below 1 a share.
         by: Which of them. "integrated-gradients": those with the largest gradients along the path of all gates from 1
             to 0, one forward and one backward pass for each text and point. "ablation": the largest effect of streaming
-            alone. "l0": gates learnt by L0 with all weights frozen. "retrieval": the score of that name, of a group's
+            alone. "l0": gates learned by L0 with all weights frozen. "retrieval": the score of that name, of a group's
             best head. "random". Or a column of a table of heads, of which a group has its largest value, or of groups.
         sink: Number of first tokens that a streaming group keeps.
         recent: Number of latest tokens that it keeps, the query's own among them.
@@ -86,66 +86,41 @@ def cache_budget(
         >>> table = hr.cache_budget(model, tokenizer, hr.hidden_facts(tokenizer, 16), keep=0.25)
         >>> model.generate(**inputs, cache=hr.BudgetedCache(model, table))  # past_key_values= before transformers 5.24
     """  # noqa: DOC502
-    handle, pattern = HeadModel.of(model, tokenizer, allow_sharded=True), Streaming(sink, recent)
-    corpus = corpus_of(corpus)
-    name = by if isinstance(by, str) else str(by.name)
-    if isinstance(by, str) and by not in RANKINGS:
-        raise ValueError(f"unknown ranking {by!r}; expected one of {', '.join(RANKINGS)}, or a column of a table")
-    if not frame.is_whole(points, least=2) or not (steps is None or frame.is_whole(steps, least=1)):
-        raise ValueError(f"too few points or steps: got points={points!r}, steps={steps!r}; expected 2 and 1 or more")
-    if isinstance(by, str) and by == "l0":
-        handle.check_unsharded("learnt gates", "by='integrated-gradients'")
-    calibration = Calibration(handle, corpus, pattern)
+    handle, corpus = HeadModel.of(model, tokenizer, allow_sharded=True), corpus_of(corpus)
+    ranking = one_of("by", by, RANKINGS, ", or a column of a table") if isinstance(by, str) else None
+    name = ranking or str(by.name)  # type: ignore[union-attr]
+    number("points", points, least=2, whole=True)
+    if ranking == "l0":
+        handle.check_unsharded("learned gates", "by='integrated-gradients'")
+        steps = 20 * len(corpus) if steps is None else int(number("steps", steps, least=1, whole=True))
+    calibration = Calibration(handle, corpus, Streaming(sink, recent))
     count = counted(keep, len(calibration.index))
-    given = None if isinstance(by, str) else of_groups(by, calibration)
-    ranking = by if isinstance(by, str) else None
-    steps = (steps or 20 * len(corpus)) if ranking == "l0" else None
-    fields = {
-        "sink": sink,
-        "recent": recent,
-        "by": name,
-        "keep": count,
-        "points": None if ranking == "ablation" else points,
-    }
-    fields |= {"steps": steps, "seed": seed if ranking in ("l0", "random") else None}
-    layout = {"layers": len(handle.sites), "shared": kv_groups.description(handle.sites) or None}
-    given_fields = {key: value for key, value in {**fields, **layout}.items() if value is not None}
-    provenance = handle.provenance(corpus, **given_fields)
-    compute = partial(
-        _table, calibration, by if isinstance(by, str) else name, given, count, points, steps, seed, provenance
-    )
-    if study is None:
-        return compute()
-    values = None if given is None else given.tolist()
-    return study_at(study).keep(f"budget-{name}", handle.cache_key(corpus, **fields, values=values), compute)
+    column = None if isinstance(by, str) else group_values(by, calibration)
+    fields: dict[str, object] = {"sink": sink, "recent": recent, "by": name, "keep": count}
+    fields |= {"points": points} if ranking != "ablation" else {}
+    fields |= {"steps": steps} if ranking == "l0" else {}
+    fields |= {"seed": seed} if ranking in ("l0", "random") else {}
+    shared = kv_groups.description(handle.sites)
+    layout = {"layers": len(handle.sites), **({"shared": shared} if shared else {})}
+    provenance = handle.provenance(corpus, **fields, **layout)
 
+    def compute() -> pd.DataFrame:
+        effects = calibration.one_by_one() if ranking == "ablation" else calibration.along_path(points)
+        if ranking == "l0":
+            values = calibration.learned(count, steps=steps or 1, seed=seed)
+        elif ranking == "retrieval":
+            values = _retrieval(calibration)
+        elif ranking == "random":
+            values = np.random.default_rng(seed).permutation(len(calibration.index)).astype(float)
+        else:
+            values = effects.mean(0) if column is None else column
+        retrieval = np.zeros(len(values))
+        retrieval[np.argsort(-values, kind="stable")[:count]] = 1.0
+        columns = {**summary(effects), f"ranking[{name}]": values, "retrieval": retrieval, "streaming": 1 - retrieval}
+        return frame.signed(pd.DataFrame(columns, index=calibration.index), provenance)
 
-def _table(
-    calibration: Calibration,
-    by: str,
-    given: Array | None,
-    count: int,
-    points: int,
-    steps: int | None,
-    seed: int,
-    provenance: str,
-) -> pd.DataFrame:
-    """Measure the effects, rank the groups and choose `count` of them."""
-    effects = calibration.one_by_one() if by == "ablation" and given is None else calibration.along_path(points)
-    if given is not None:
-        values = given
-    elif by == "l0":
-        values = calibration.learned(count, steps=steps or 1, seed=seed)
-    elif by == "retrieval":
-        values = _retrieval(calibration)
-    elif by == "random":
-        values = np.random.default_rng(seed).permutation(len(calibration.index)).astype(float)
-    else:
-        values = effects.mean(0)
-    kept = np.zeros(len(values))
-    kept[np.argsort(-values, kind="stable")[:count]] = 1.0
-    columns = {**summary(effects), f"ranking[{by}]": values, "retrieval": kept, "streaming": 1 - kept}
-    return frame.signed(pd.DataFrame(columns, index=calibration.index), provenance)
+    values = None if column is None else column.tolist()
+    return kept(study, f"budget-{name}", lambda: handle.cache_key(corpus, **fields, values=values), compute)
 
 
 def summary(effects: Array) -> dict[str, Array]:
@@ -166,20 +141,18 @@ def summary(effects: Array) -> dict[str, Array]:
     return {"effect": mean, "effect.low": mean - half, "effect.high": mean + half, "effect.p": p, **tests}
 
 
-def of_groups(column: pd.Series[float], calibration: Calibration) -> Array:
+def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
     """Return a value for each group, of a column of groups or, the largest, of heads; ValueError if there is none."""
     values = column
     if list(column.index.names) == LEVELS:
-        heads = {head: (*site.key, group) for site in calibration.sites for group, head in site_heads(site)}
-        chosen = column[[head in heads for head in column.index]]
-        values = chosen.set_axis(pd.MultiIndex.from_tuples([heads[head] for head in chosen.index], names=GROUP_LEVELS))
-        values = values.groupby(level=GROUP_LEVELS).max()
+        groups = {head: (*site.key, group) for site in calibration.sites for group, head in site_heads(site)}
+        chosen = column[[head in groups for head in column.index]]
+        index = pd.MultiIndex.from_tuples([groups[head] for head in chosen.index], names=GROUP_LEVELS)
+        values = chosen.set_axis(index).groupby(level=GROUP_LEVELS).max()
     lacking = [group for group in calibration.index if group not in values.index or pd.isna(values.loc[group])]
     if lacking:
-        raise ValueError(
-            f"column {column.name!r} does not fit the model: got no value for group {':'.join(map(str, lacking[0]))}; "
-            f"expected one for each of {len(calibration.index)}"
-        )
+        missing = ":".join(map(str, lacking[0]))
+        raise ValueError(f"column {column.name!r} must have a value for each group, got none for {missing}")
     return values.loc[calibration.index].to_numpy(float)
 
 
@@ -192,4 +165,4 @@ def _retrieval(calibration: Calibration) -> Array:
     from headroles.scores import score
 
     table = score(calibration.model, calibration.model.tokenizer, calibration.corpus, "retrieval", n_resamples=0)
-    return of_groups(table["retrieval"], calibration)
+    return group_values(table["retrieval"], calibration)

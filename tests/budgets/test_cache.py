@@ -8,7 +8,6 @@ import gc
 import pytest
 import torch
 from helpers.budgets import PATTERN, budget, gates_of, given
-from helpers.messages import whole
 
 import headroles as hr
 
@@ -112,8 +111,7 @@ def test_texts_are_reordered_repeated_and_chosen():
     torch.testing.assert_close(chosen, twice[[2, 0, 3]], rtol=0, atol=1e-5 * float(twice.abs().max()))
     cache.reset()
     assert (cache.nbytes(), cache.get_seq_length()) == (0, 0)
-    message = "a cache with a budget cannot be shortened: got crop(-2); expected generation without an assistant"
-    with pytest.raises(ValueError, match=whole(message)):
+    with pytest.raises(ValueError, match=r"cannot be shortened, got crop\(-2\)"):
         cache.crop(-2)
 
 
@@ -133,26 +131,6 @@ def test_other_caches_and_the_model_are_as_before():
     assert type(model.config._attn_implementation) is str
     assert model.config._attn_implementation == "sdpa"
     assert copy.deepcopy(model).config._attn_implementation == "sdpa"
-
-
-def test_tables_of_other_models_are_refused():
-    model, table = hr.tiny_model("llama", num_key_value_heads=2, seed=1), budget()
-    with pytest.raises(ValueError, match="the table is of another model: got weights [0-9a-f]{12}; expected "):
-        hr.BudgetedCache(model, table)
-    wide = hr.tiny_model("llama", num_key_value_heads=4)
-    message = "the table is of another model: got 4 groups; expected the 8 groups of LlamaForCausalLM"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.BudgetedCache(wide, table)
-    with pytest.raises(ValueError, match="no table of a budget: got a DataFrame"):
-        hr.BudgetedCache(given()[0], hr.ablate(*given(), n_resamples=0))
-
-
-def test_attention_without_masks_is_refused():
-    model = copy.deepcopy(given()[0])
-    model.config._attn_implementation_internal = "flash_attention_2"
-    message = "no cache with a budget for 'flash_attention_2' attention: expected eager or sdpa; try "
-    with pytest.raises(ValueError, match=whole(f"{message}model.set_attn_implementation('sdpa')")):
-        hr.BudgetedCache(model, budget())
 
 
 @pytest.mark.parametrize("name", ["static", "quantized", "offloaded"])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers.budgets import PATTERN, gates_of, given, loss
-from helpers.messages import whole
 
 import headroles as hr
 from headroles.budgets.calibration import Calibration, question
-from headroles.data.corpus import Chat, Corpus, Sentence
+from headroles.data.corpus import Chat, Sentence
 from headroles.models.head_model import HeadModel
-from headroles.patterns import Streaming
 
 
 def calibration(name="llama", pattern=PATTERN):
@@ -131,14 +128,6 @@ def test_an_answer_is_a_target_or_stands_in_the_tokens():
     read = question(Sentence("5 6 7", target=Sentence("8 9")), 1, handle)
     assert (read.ids.tolist(), read.answer) == ([[5, 6, 7, 8, 9]], 3)
     assert question(corpus[0], 1, handle).answer == corpus[0].answer
-    message = "text 3 has no answer: got '5 6 7'; expected the answer as its target, or texts of hr.needles or "
-    with pytest.raises(ValueError, match=whole(f"{message}hr.hidden_facts")):
-        question(Sentence("5 6 7"), 3, handle)
-    long = replace(corpus[0], ids=corpus[0].ids * 2)
-    with pytest.raises(ValueError, match="text 1 is too long: got 80 tokens; expected at most 64"):
-        question(long, 1, handle)
-    with pytest.raises(ValueError, match="corpus 'none' is empty"):
-        Calibration(handle, Corpus("none", ()), PATTERN)
 
 
 def test_the_answer_of_a_chat_is_the_turn_of_the_assistant():
@@ -153,33 +142,11 @@ def test_the_answer_of_a_chat_is_the_turn_of_the_assistant():
         read = question(answered, 1, handle)
         assert (read.ids.tolist(), read.answer) == ([[11, 5, 6, 7, 13, 12, 8, 9]], 6)
     for without in (Chat("5 6 7"), Chat("5 6 7", second="")):
-        with pytest.raises(ValueError, match="text 2 has no answer: got '5 6 7'"):
+        with pytest.raises(ValueError, match="text 2 must have its answer as target, got '5 6 7'"):
             question(without, 2, handle)
     tokenizer.chat_template = "{% for one in messages %}{{ one.content }}{{ ' ' }}{% endfor %}"  # nothing between
     read = question(Chat("5 6 7", second="8 9"), 1, handle)
     assert (read.ids.tolist(), read.answer) == ([[5, 6, 7, 8, 9]], 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "recent", "message"),
-    [
-        ("bert", 3, "BertForMaskedLM has no budget: got heads of enc-self; expected a decoder alone"),
-        ("marian", 3, "MarianMTModel has no budget: got heads of cross, dec-self, enc-self; expected a decoder alone"),
-        ("bloom", 3, "BloomForCausalLM has no budget: got transformer.h.0.self_attention outside transformers' "
-         "attention interface"),
-        ("gpt_oss", 3, "GptOssForCausalLM has no budget: got learnt sinks in model.layers.0.self_attn, one for each "
-         "head of a layer"),
-        ("mistral", 3, "MistralForCausalLM has no budget: got a window of 4 tokens on every layer, which is one"),
-        ("gemma3_text", 5, "windows of Gemma3ForCausalLM are shorter than the stream: got sliding_window=4 and "
-         "recent=5; expected recent=4 or less"),
-        ("qwen3_next", 3, "Qwen3NextForCausalLM has no budget: got 1 attention layers and a cache of 2 (DynamicLayer, "
-         "LinearAttentionLayer); expected keys and values of each layer in it"),
-    ],
-)  # fmt: skip
-def test_models_that_cannot_have_a_budget_say_so(name, recent, message):
-    model = hr.tiny_model(name)
-    with pytest.raises(ValueError, match=whole(message)):
-        Calibration(HeadModel(model), given()[2], Streaming(2, recent))
 
 
 def test_gates_of_groups_are_gates_of_their_heads():

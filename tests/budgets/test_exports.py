@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from helpers.budgets import budget, given
-from helpers.messages import whole
 
 import headroles as hr
 
@@ -92,15 +91,3 @@ def test_json_lists_the_groups(tmp_path):
         assert content[role] == expected
     assert {key: content[key] for key in ("sink", "recent")} == {"sink": 2, "recent": 3}
     assert content["weights"] in hr.provenance(table, "streaming")
-
-
-def test_what_cannot_be_exported(tmp_path):
-    with pytest.raises(ValueError, match=whole("unknown form 'csv'; expected one of duo, kvpress, vllm-hook, json")):
-        hr.export_budget(budget(), tmp_path, "csv")
-    message = "no matrix for this budget: got layers of 1, 2 groups up to 1; expected the same number in each of "
-    uneven = budget().iloc[1:]
-    with pytest.raises(ValueError, match=whole(f"{message}layers=2; try form='json'")):
-        hr.export_budget(uneven, tmp_path)
-    with pytest.raises(ValueError, match="no table of a budget: got a DataFrame"):
-        hr.export_budget(hr.ablate(*given(), n_resamples=0), tmp_path)
-    assert not [*tmp_path.iterdir()]
