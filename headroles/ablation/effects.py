@@ -20,7 +20,7 @@ from headroles.ablation.prediction_powered import run_until_precise
 from headroles.ablation.significance import best, effects, is_mean, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import (
-    Replacement,
+    AblationReplacement,
     Unit,
     code,
     known_replacement,
@@ -49,7 +49,7 @@ def ablate(
     metric: str | Metric = "loss",
     unit: Unit = "head",
     sets: Mapping[str, Iterable[Head | str] | str] | None = None,
-    replacement: Replacement | Mapping[Head, Pattern] = "zero",
+    replacement: AblationReplacement | Mapping[Head, Pattern] = "zero",
     precision: float = 1.0,
     max_tokens: int = 4096,
     n_resamples: int = 1000,
@@ -168,7 +168,7 @@ class Ablation:
     metric: Metric
     unit: Unit
     sets: Mapping[str, Iterable[Head | str] | str] | None  # in place of the heads of the model
-    replacement: Replacement
+    replacement: AblationReplacement
     precision: float
     seed: int
 

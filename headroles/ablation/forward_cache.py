@@ -18,8 +18,8 @@ from headroles.data.corpus import partners
 from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch, Encoded, make_batch
 from headroles.models.head_model import HeadModel
-from headroles.models.imposing import Counted, Imposed
-from headroles.models.masking import Fill, read_heads
+from headroles.models.masking import read_heads
+from headroles.models.replacements import Counted, Replacement, ReplacementLike, Values, as_replacement
 from headroles.models.sites import Site, is_map
 from headroles.scores.outputs import Output, steps
 from headroles.tables.frame import KINDS, Kind
@@ -44,12 +44,13 @@ class Replay:
         self,
         model: HeadModel,
         batch: Batch,
-        replacement: Filling = "zero",
+        replacement: ReplacementLike = "zero",
         counted: Counted | None = None,
         *,
         of_steps: bool = False,
     ) -> None:
-        self.model, self.batch, self.replacement, self.counted = model, batch, replacement, counted
+        self.model, self.batch, self.counted = model, batch, counted
+        self.replacement = as_replacement(model.model, replacement)
         self.of_steps = of_steps and not model.is_sharded
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
@@ -104,7 +105,7 @@ class Replay:
         return tokens, batch
 
     def _mask(self, gates: Tensor, batch: Batch) -> AbstractContextManager[object]:
-        replacement = bound(self.replacement, batch, self.counted, variants=len(gates))
+        replacement = self.replacement.bind(batch, self.counted)
         return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
 
     def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
@@ -250,35 +251,43 @@ def _has_more_dims(output: object) -> bool:
     return isinstance(output, Tensor) and output.ndim > 3
 
 
-class Others:
-    """Resample ablation: head outputs of the intact model for the partners of the examples of a batch."""
+class Resample(Replacement):
+    """Resample ablation: outputs of the intact model's heads for partners, other examples of similar length."""
 
     def __init__(self, model: HeadModel, encoded: Encoded, seed: int) -> None:
         self.model, self.encoded = model, encoded
         lengths = zip(*(map(len, side) for side in (encoded.source, encoded.target) if side), strict=True)
         places = partners([tuple(pair) for pair in lengths], seed)
         self.partner = dict(zip(encoded.numbers, places, strict=True))  # sentence number -> row
+        self.latest: tuple[tuple[int, ...], PartnerOutputs] | None = None  # batches of the same examples share them
 
-    def of(self, batch: Batch) -> Instead:
+    def bind(self, batch: Batch, counted: Counted | None = None) -> PartnerOutputs:  # noqa: ARG002
         """Run the partners of the examples of a batch and keep the outputs of their heads."""
-        other = make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model.model)
+        numbers = tuple(dict.fromkeys(batch.numbers))  # of a batch that repeats its examples for each variant
+        if self.latest is None or self.latest[0] != numbers:
+            self.latest = numbers, self._run([self.partner[number] for number in numbers])
+        return self.latest[1]
+
+    def _run(self, rows: list[int]) -> PartnerOutputs:
+        other = make_batch(rows, self.encoded, self.model.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
         with Changes(self.model.model) as changes, torch.no_grad():
             read_heads(changes, self.model.sites, lambda site, z: outputs.update({site.key: z}))
             self.model.forward(other)
-        return Instead(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
+        return PartnerOutputs(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
 
 
-class Instead:
-    """Replacement of head outputs by those for other examples, at the tokens that both examples have."""
+class PartnerOutputs(Replacement):
+    """Outputs of heads for other examples, at the tokens that both examples have."""
 
-    def __init__(self, outputs: dict[tuple[Kind, int], Tensor], masks: dict[Kind, Tensor]) -> None:
-        self.outputs = outputs  # by site: [example, query, heads, size]
+    def __init__(self, partners: dict[tuple[Kind, int], Tensor], masks: dict[Kind, Tensor]) -> None:
+        self.partners = partners  # by site: [example, query, heads, size]
         self.masks = masks  # attention masks of the queries: bool [example, query]
 
-    def __call__(self, site: Site, z: Tensor, variants: int) -> Tensor:
+    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
         """Return `z` [variant x example x beam, query, heads, size] replaced where both examples have a token."""
-        other, mask = self.outputs[site.key].to(z), self.masks[site.kind].to(z.device)
+        other, mask = self.partners[site.key].to(z), self.masks[site.kind].to(z.device)
+        variants = len(gates) // len(other) if gates.ndim == 2 else 1
         common, beams = min(z.shape[1], other.shape[1]), len(z) // (variants * len(other))
         other, mask = (
             tensor[:, :common].repeat(variants, *[1] * (tensor.ndim - 1)).repeat_interleave(beams, 0)
@@ -287,13 +296,3 @@ class Instead:
         replacement = z.detach().clone()
         replacement[:, :common] = torch.where(mask[..., None, None], other, replacement[:, :common])
         return replacement
-
-
-Filling = Fill | Mapping[tuple[Kind, int], Tensor] | Instead | Imposed  # replacement of outputs in one batch
-
-
-def bound(filling: Filling, batch: Batch, counted: Counted | None, *, variants: int) -> Any:
-    """Return a replacement for the forwards of a batch, of which each example is there once for each variant."""
-    if isinstance(filling, Instead):
-        return partial(filling, variants=variants)
-    return filling.of(batch, counted) if isinstance(filling, Imposed) else filling

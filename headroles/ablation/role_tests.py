@@ -19,20 +19,19 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.significance import p_values, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement, code, needs_words
+from headroles.ablation.units import AblationReplacement, code
 from headroles.analysis.intervals import Array, bounds
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_rules import VERDICTS, names
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.imposing import ByHead
-from headroles.models.masking import Head, mask_heads
-from headroles.patterns.base import Coverage, Pattern
+from headroles.models.masking import Head
+from headroles.models.replacements import ByHead
+from headroles.patterns.base import Pattern, Place, count_applications
 from headroles.patterns.controls import Absent, Shift, Shuffle
 from headroles.patterns.of_roles import pattern_of
 from headroles.tables import frame
-from headroles.tables.frame import Kind
 from headroles.tables.study import Study, kept, study_at
 
 log = logging.getLogger(__name__)
@@ -227,10 +226,10 @@ class _Test:
                 self.corpus.name,
             )
 
-    def _sweep(self, replacement: Replacement) -> Sweep:
+    def _sweep(self, replacement: AblationReplacement) -> Sweep:
         return Sweep(self.model, self.corpus, self.metric, replacement=replacement, seed=self.seed, **self.options)
 
-    def _variants(self, replacement: Replacement) -> dict[HeadSet, Array]:
+    def _variants(self, replacement: AblationReplacement) -> dict[HeadSet, Array]:
         """Return the statistics of every row under one replacement of all heads."""
         return self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
 
@@ -295,20 +294,18 @@ class _Test:
 
     def _coverage(self) -> Array:
         """Return to what share of the tokens, to how many, and in how many texts patterns apply: [3, row]."""
-        known: dict[tuple[tuple[Kind, int], Pattern], list[Tensor]] = {}  # of a batch [its tokens, all tokens] by text
-        members = {member for row in self.rows for member in row.members if not member[1].needs_weights}
-        for needs in {_needs(pattern) for _, pattern in members}:  # patterns of the same needs have the same batches
-            those = {(head[:2], pattern): head for head, pattern in members if _needs(pattern) == needs}
-            sweep = self._sweep(next(pattern for _, pattern in those))
-            gates = self.model.head_mask(those.values())
+        counts: dict[Place, list[Tensor]] = {}  # of each batch [its tokens, all tokens] by text
+        members = {member for row in self.rows for member in row.members if "weights" not in member[1].needs}
+        for needs in {pattern.needs for _, pattern in members}:  # patterns of the same needs have the same batches
+            heads: dict[Place, Head] = {
+                (head[:2], pattern): head for head, pattern in members if pattern.needs == needs
+            }
+            sweep = self._sweep(next(pattern for _, pattern in heads))
             with self.model.evaluating(), torch.no_grad():
                 for batch in sweep.batches:
-                    count = Coverage(those, batch, sweep.counted)
-                    with mask_heads(self.model.model, gates, count):
-                        self.model.forward_body(batch)
-                    for place, numbers in count.numbers.items():
-                        known.setdefault(place, []).append(torch.stack(numbers))
-        extents = {place: torch.cat(parts, dim=1).cpu().numpy() for place, parts in known.items()}
+                    for place, numbers in count_applications(self.model, heads, batch, sweep.counted).items():
+                        counts.setdefault(place, []).append(numbers)
+        extents = {place: torch.cat(parts, dim=1).cpu().numpy() for place, parts in counts.items()}
         return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
@@ -340,11 +337,6 @@ class _Test:
     def _index(self) -> pd.MultiIndex:
         names = [written(row.heads) if len(row.members) == 1 else f"all {len(row.members)}" for row in self.rows]
         return pd.MultiIndex.from_arrays([names, [row.role for row in self.rows]], names=["heads", "role"])
-
-
-def _needs(pattern: Pattern) -> tuple[bool, bool]:
-    """Return whether a pattern needs the words of sentences, and counts of tokens."""
-    return needs_words(pattern), pattern.needs_counts
 
 
 def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import Replacement, replacement_name
+from headroles.ablation.units import AblationReplacement, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
@@ -38,7 +38,7 @@ def shapley_values(
     heads: Iterable[Head | str] | str | None = None,
     n_permutations: int = 100,
     truncation: float = 0.0,
-    replacement: Replacement = "zero",
+    replacement: AblationReplacement = "zero",
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,

@@ -17,17 +17,17 @@ from torch import Tensor
 
 from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet
-from headroles.ablation.forward_cache import Filling, Others, Replay, bound
+from headroles.ablation.forward_cache import Replay, Resample
 from headroles.ablation.metrics import METRICS, Metric, Observation, Written
-from headroles.ablation.units import Replacement, code, known_replacement, needs_words, pattern_for, replacement_name
+from headroles.ablation.units import AblationReplacement, code, known_replacement, pattern_for, replacement_name
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
 from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
-from headroles.models.imposing import ByHead, Counted, Imposed, Zero
 from headroles.models.masking import Head
+from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement, by_head
 from headroles.patterns.base import Pattern
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
@@ -79,7 +79,7 @@ class Sweep:
         corpus: Corpus,
         metric: Metric,
         *,
-        replacement: Replacement | Mapping[Head, Pattern] = "zero",
+        replacement: AblationReplacement | Mapping[Head, Pattern] = "zero",
         max_tokens: int = 4096,
         variants_at_once: int = 8,
         folder: str | Path | None = None,
@@ -92,8 +92,9 @@ class Sweep:
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // variants_at_once)  # tokens of a batch
         if isinstance(self.replacement, ByHead):
-            self.replacement = masking.by_head(model.model, self.replacement.replacements)
-        self.encoded = model.encode(corpus, words=needs_words(self.replacement))
+            self.replacement = by_head(model.model, self.replacement.parts)
+        self.needs = frozenset[Need]() if isinstance(self.replacement, str) else self.replacement.needs
+        self.encoded = model.encode(corpus, words=bool(self.needs & {"trees", "links"}))
         if vocabulary := self.encoded.vocabulary:
             self.variants_at_once = max(1, min(self.variants_at_once, LOGITS // (vocabulary * self.size)))
         self._check_words()
@@ -101,19 +102,17 @@ class Sweep:
             model.check_named()
 
     def _check_words(self) -> None:
-        if isinstance(self.replacement, str):
-            return
         name = replacement_name(self.replacement)
-        if self.replacement.needs_links and not self.encoded.linked:
+        if "links" in self.needs and not self.encoded.linked:
             raise ValueError(
-                f"replacement {name} needs word links: got corpus {self.corpus.name!r} without "
-                f"any; try hr.read(source, target, links=...)"
+                f"replacement {name} needs word links: got corpus {self.corpus.name!r} without any; try "
+                f"hr.read(source, target, links=...)"
             )
         sentences = [*self.encoded.source, *(self.encoded.target or ())]
-        if self.replacement.needs_trees and not any(row.sentence.has_tree for row in sentences):
+        if "trees" in self.needs and not any(row.sentence.has_tree for row in sentences):
             raise ValueError(
-                f"replacement {name} needs dependency trees: got corpus {self.corpus.name!r} "
-                f"without any; read CoNLL-U, or make trees with headroles.parse"
+                f"replacement {name} needs dependency trees: got corpus {self.corpus.name!r} without any; read "
+                f"CoNLL-U, or make trees with headroles.parse"
             )
 
     def check(self, variants: Sequence[HeadSet]) -> None:
@@ -129,7 +128,7 @@ class Sweep:
                     f"for each head that is masked; try sets="
                 )
             pattern.check(sites[head[:2]])
-            if self.metric.generates and head[0] != "enc-self" and not isinstance(pattern, Zero):
+            if self.metric.generates and head[0] != "enc-self":
                 raise ValueError(
                     f"pattern {pattern} needs all tokens in one forward: got {self.metric.name}, for which a decoder "
                     f"writes them one by one; expected heads of an encoder; try a metric such as 'loss', or sets="
@@ -158,26 +157,18 @@ class Sweep:
         return partial(Observation, self.model, self.corpus, objective)
 
     @cached_property
-    def filling(self) -> Filling | Others:
-        """Replacement of the outputs of masked heads; means and partners come from the whole corpus."""
+    def outputs(self) -> Replacement:
+        """What replaces the outputs of masked heads; means and partners come from the whole corpus."""
         if self.replacement == "resample":
-            return Others(self.model, self.encoded, self.seed)
+            return Resample(self.model, self.encoded, self.seed)
         if self.replacement == "mean":
-            return masking.mean(self.model.model, self.batches)
-        if isinstance(self.replacement, Imposed):
-            return self.replacement
-        return "zero" if self.replacement == "rescale" else self.replacement
-
-    def _filling_of(self, batch: Batch) -> Filling:
-        """Return the replacement in one batch: from the whole corpus, or of the outputs for its partners."""
-        return self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
+            return as_replacement(self.model.model, masking.mean(self.model.model, self.batches))
+        return as_replacement(self.model.model, "zero" if self.replacement == "rescale" else self.replacement)
 
     @cached_property
     def counted(self) -> Counted | None:
         """Counts of the tokens of the corpus, where a pattern needs them."""
-        if isinstance(self.replacement, str) or not self.replacement.needs_counts:
-            return None
-        return frequencies(self.model.pages(self.corpus), None, None, self.model)
+        return frequencies(self.model.pages(self.corpus), None, None, self.model) if "counts" in self.needs else None
 
     @cached_property
     def signature(self) -> str:
@@ -297,7 +288,7 @@ class Sweep:
         the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
         """
         of_steps = type(self.metric) in OF_STEPS  # a subclass may read other logits
-        replay = Replay(self.model, batch, self._filling_of(batch), self.counted, of_steps=of_steps)
+        replay = Replay(self.model, batch, self.outputs, self.counted, of_steps=of_steps)
         if self.metric.generates:
             intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
         else:
@@ -369,9 +360,9 @@ class Sweep:
     def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         self.model.check_gradients()
-        filling = bound(self._filling_of(batch), batch, self.counted, variants=1)
+        replacement = self.outputs.bind(batch, self.counted)
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
-        with torch.enable_grad(), self.model.mask(mask, filling):
+        with torch.enable_grad(), self.model.mask(mask, replacement):
             output = self.model.forward(batch)
             targets = self.metric.targets(observe(batch, output))
             total = torch.where(targets.counted, targets.values, 0.0).sum()
@@ -386,7 +377,7 @@ class Sweep:
         options: dict[str, object] = {"num_beams": metric.beams, **ONE, **self.encoded.begins}
         if not config.max_new_tokens:
             options["max_length"] = longest_output(self.model.model, self.model.target_positions)
-        if isinstance(self.filling, Others):
+        if self.replacement == "resample":
             options["use_cache"] = False  # so that a layer has all tokens, each beside that of the other example
         return options
 

@@ -8,21 +8,21 @@ from typing import Literal, get_args
 from headroles.ablation.example_stats import HeadSet
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
-from headroles.models.imposing import ByHead, Imposed
 from headroles.models.masking import Head
+from headroles.models.replacements import ByHead, Replacement
 from headroles.patterns.base import Pattern
 from headroles.tables.arguments import one_of
 
 Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
 Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
-Replacement = Word | Pattern | ByHead  # of the output of a masked head
+AblationReplacement = Word | Replacement  # of the output of a masked head
 UNITS: tuple[Unit, ...] = get_args(Unit)
 REPLACEMENTS: tuple[Word, ...] = get_args(Word)
 
 
-def known_replacement(replacement: Replacement | Mapping[Head, Pattern]) -> Replacement:
+def known_replacement(replacement: AblationReplacement | Mapping[Head, Pattern]) -> AblationReplacement:
     """Return a replacement; ValueError for an unknown word."""
-    if isinstance(replacement, Pattern | ByHead):
+    if isinstance(replacement, Replacement):
         return replacement
     if isinstance(replacement, Mapping):
         return ByHead(replacement)
@@ -41,36 +41,31 @@ def masked_heads(head: Head, model: HeadModel, unit: Unit) -> HeadSet:
     return frozenset(other for other in same if unit != "all_but_one" or other != head)
 
 
-def replacement_name(replacement: Replacement) -> str:
+def replacement_name(replacement: AblationReplacement) -> str:
     """Return the word for a replacement in table names, column names, provenance and cache keys."""
     if isinstance(replacement, str):
         return replacement
     return f"pattern={replacement.label}" if replacement.label in REPLACEMENTS else replacement.label
 
 
-def pattern_for(replacement: Replacement, head: Head) -> Imposed | None:
+def pattern_for(replacement: AblationReplacement, head: Head) -> Replacement | None:
     """Return the attention that is imposed on a head; None if the replacement is a word, or is not of the head."""
     if isinstance(replacement, ByHead):
-        return replacement.replacements.get(head)
+        return replacement.parts.get(head)
     return None if isinstance(replacement, str) else replacement
 
 
-def needs_words(replacement: Replacement) -> bool:
-    """Return whether a pattern needs the words of the sentences."""
-    return not isinstance(replacement, str) and (replacement.needs_trees or replacement.needs_links)
-
-
-def code(replacement: Replacement) -> dict[str, str]:
+def code(replacement: AblationReplacement) -> dict[str, str]:
     """Return the options and the code of patterns, and their heads, for cache keys; nothing for the words."""
     if isinstance(replacement, str):
         return {}
-    return {"pattern": fingerprint(replacement.replacements if isinstance(replacement, ByHead) else replacement)}
+    return {"pattern": fingerprint(replacement.parts if isinstance(replacement, ByHead) else replacement)}
 
 
 def table_name(
     metric: str,
     unit: Unit = "head",
-    replacement: Replacement = "zero",
+    replacement: AblationReplacement = "zero",
     precision: float = 1.0,
 ) -> str:
     """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""

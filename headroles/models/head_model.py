@@ -36,8 +36,8 @@ from headroles.models import (
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
 from headroles.models.loading import rounding
-from headroles.models.masking import Instead
 from headroles.models.memory import keep_memory
+from headroles.models.replacements import ReplacementLike
 from headroles.models.sites import Sites, is_packed
 from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
@@ -384,7 +384,7 @@ class HeadModel:
     def mask(
         self,
         gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-        replacement: Instead = None,
+        replacement: ReplacementLike = None,
     ) -> Changes:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)

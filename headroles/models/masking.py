@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol, cast
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
 
 import numpy.typing as npt
 import torch
@@ -12,20 +13,16 @@ from torch.autograd import Function
 from transformers import PreTrainedModel
 
 from headroles._changes import Changes
-from headroles.models import dummy_inputs, imposing
+from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import each_forward, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import Head as Head
 from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes, uncompiled
-from headroles.models.imposing import ByHead, Imposed
+from headroles.models.replacements import Replacement, ReplacementLike, Values, as_replacement, capture_values
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
 
-Fill = Literal["zero", "resample", "uniform"]
-FILLS: tuple[Fill, ...] = ("zero", "resample", "uniform")
-Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
-
-Instead = Fill | Mapping[tuple[Kind, int], Tensor] | Mapping[Head, Imposed] | Imposed | Replacement | None
+NO_VALUES = Values(torch.empty(0), None, None, {})  # of a replacement that needs none
 
 
 class Context(Protocol):
@@ -71,7 +68,7 @@ class Gate(Function):
 def mask_heads(
     model: PreTrainedModel,
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-    replacement: Instead = None,
+    replacement: ReplacementLike = None,
 ) -> Changes:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
 
@@ -107,56 +104,38 @@ def masked(
     model: PreTrainedModel,
     sites: list[Site],
     gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-    replacement: Instead,
+    replacement: ReplacementLike,
 ) -> Changes:
     """Mask the heads of known sites within the block, as `mask_heads`."""
-    current = (lambda: _tensor(gates())) if callable(gates) else _constant(gates)
-    _check_gates(model, sites, current())
-    imposed, instead = _imposed(model, replacement), cast(Any, replacement)
-    if imposed is None:
-        _check_replacement(sites, replacement)
-    parts = _Parts(sites)
+    fixed = torch.empty(0) if callable(gates) else torch.as_tensor(gates)
+    parts, chosen = _Parts(sites), as_replacement(model, replacement)
 
-    def apply(site: Site, z: Tensor) -> Tensor:
-        part = parts.of(site, current())
-        return _mix(z, part, replaced(site, z, part))
-
-    def replaced(site: Site, z: Tensor, part: Tensor) -> Tensor | None:
-        if instead is None or instead == "zero":
-            return None
-        if instead == "resample":
-            return _next_example(z, current())
-        if imposed is not None:
-            return instead(site, z, part)  # type: ignore[no-any-return]
-        outputs: Tensor = instead(site, z) if callable(instead) else torch.as_tensor(instead[site.key]).to(z)
-        return outputs
+    def current() -> Tensor:
+        return torch.as_tensor(gates()) if callable(gates) else fixed
 
     def begin(changes: Changes) -> None:
-        nonlocal instead
         changes.by_example = current().ndim == 2
         no_head_masks(changes)
-        if imposed is not None:
-            instead = imposing.read(changes, model, sites, current(), imposed)
-        read_heads(changes, sites, apply)
+        if "values" in chosen.needs:
+            outputs = capture_values(changes, sites, current(), chosen)
+        else:
+            outputs = partial(_outputs, chosen)
 
+        def replace(site: Site, z: Tensor) -> Tensor:
+            part = parts.of(site, current())
+            return _mix(z, part, outputs(site, z, part))
+
+        read_heads(changes, sites, replace)
+
+    _check_gates(model, sites, current())
+    for site in sites:
+        if (parts.of(site, current()) != 1).any():
+            chosen.check(site)
     return Changes(model, begin)
 
 
-def _imposed(model: PreTrainedModel, replacement: Any) -> Imposed | None:
-    """Return the attention that a replacement imposes: uniform, a pattern, or a pattern for each head."""
-    if replacement == "uniform":
-        return imposing.Uniform()
-    if isinstance(replacement, Mapping) and any(isinstance(part, Imposed) for part in replacement.values()):
-        return by_head(model, replacement)
-    return replacement if isinstance(replacement, Imposed) else None
-
-
-def by_head(model: PreTrainedModel, replacements: Mapping[Head, Imposed]) -> ByHead:
-    """Return a replacement for each head, also of heads in writing; ValueError for heads that the model lacks."""
-    heads = named_heads(model, replacements)
-    for head in heads:
-        check_head(model, head)
-    return ByHead(dict(zip(heads, replacements.values(), strict=True)))
+def _outputs(replacement: Replacement, site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
+    return replacement.outputs(site, z, NO_VALUES, gates)
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:
@@ -199,19 +178,6 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
             masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
-
-
-def _constant(gates: Tensor | npt.ArrayLike) -> Callable[[], Tensor]:
-    tensor = _tensor(gates)
-    return lambda: tensor
-
-
-def _tensor(gates: Tensor | npt.ArrayLike) -> Tensor:
-    """Convert gates, also those of a list or an array."""
-    try:
-        return torch.as_tensor(gates)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"gates are no numbers: got {gates!r:.80}; expected one number per head") from error
 
 
 class _Parts:
@@ -271,15 +237,6 @@ def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
     return mixed if replaced is None else mixed + Gate.apply(replaced, 1 - g)
 
 
-def _next_example(z: Tensor, gates: Tensor) -> Tensor:
-    beams = z.shape[0] // gates.shape[0] if gates.ndim == 2 else 1  # per example
-    if z.shape[0] < 2 * beams:
-        raise ValueError(
-            "replacement 'resample' is the output for the next example of the batch; this batch has only one"
-        )
-    return z.roll(-beams, 0)
-
-
 def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, list[Site]]:
     """Return the sites of each output projection in call order; raise ValueError for a site without one."""
     shared: dict[nn.Module, list[Site]] = {}
@@ -301,28 +258,3 @@ def _check_gates(model: PreTrainedModel, sites: list[Site], gates: Tensor) -> No
             f"wrong number of gates: got shape {list(gates.shape)}; expected [{heads}] or [batch, {heads}] for "
             f"{type(model).__name__}, which has {sizes(sites)}"
         )
-
-
-def _check_replacement(sites: list[Site], replacement: object) -> None:
-    """Raise ValueError for an unknown word, and for anything else that is no replacement of every masked head."""
-    if isinstance(replacement, str) and replacement not in FILLS:
-        raise ValueError(
-            f"unknown replacement {replacement!r}; expected one of: {', '.join(FILLS)}, a pattern such as "
-            f"headroles.patterns.Offset(-1), or a mapping (kind, layer) -> [heads, size]"
-        )
-    if not (replacement is None or callable(replacement) or isinstance(replacement, str)):
-        _check_values(sites, replacement)
-
-
-def _check_values(sites: list[Site], values: object) -> None:
-    """Raise ValueError unless there is a value for each head that is masked."""
-    expected = {site.key: (site.heads, site.size) for site in sites}
-    if not isinstance(values, Mapping):
-        raise ValueError(
-            f"unknown replacement {values!r:.80}; expected one of: {', '.join(FILLS)}, or a mapping (kind, layer) -> "
-            f"[heads, size]"
-        )
-    for key, shape in expected.items():
-        got = tuple(getattr(values[key], "shape", ())) if key in values else "none"
-        if got[-2:] != shape:  # or values of each token before them
-            raise ValueError(f"the replacement does not fit {key}: got {got}; expected values of [heads, size] {shape}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headroles.data.corpus import Linked
+from headroles.models.replacements import needing
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import Observation
@@ -23,7 +24,7 @@ class Alignment(Pattern):
     """
 
     kinds = ("cross",)
-    needs_links = True
+    needs = needing("links")
     about = "at the words that it translates"
 
     def targets(self, observation: Observation) -> Tensor:

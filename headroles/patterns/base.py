@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -13,15 +13,25 @@ import torch
 from torch import Tensor
 
 from headroles.models.batching import Batch, TokenView
-from headroles.models.imposing import Counted, Imposed, Values, attended
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import Head
+from headroles.models.masking import mask_heads
+from headroles.models.replacements import Counted, Need, Replacement, Values, attended, needing
 from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.observation import Observation
 from headroles.tables.frame import KINDS, Kind
 
+NAMES: dict[Need, str] = {  # of what a pattern needs of a batch
+    "trees": "dependency trees",
+    "links": "word links",
+    "counts": "counts of tokens",
+    "special": "the ids of special tokens",
+}
+
 
 @dataclass(frozen=True)
-class Pattern(Imposed):
+class Pattern(Replacement):
     """Base class of patterns. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
     `targets` returns for each query the keys that it is about. `hr.score(model, tokenizer, corpus, [pattern])` measures
@@ -29,6 +39,7 @@ class Pattern(Imposed):
     let a head attend exactly there, with the model's own values, and as by itself where the pattern does not apply.
     """
 
+    needs = needing()
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     about: ClassVar[str] = ""  # where its heads attend, on the page
 
@@ -72,12 +83,6 @@ class Pattern(Imposed):
         weights = weights if weights.ndim == 4 else weights[:, None]
         return weights if observation.allowed is None else weights * observation.allowed
 
-    @property
-    def needs(self) -> list[str]:
-        """What the pattern needs of a corpus beside token ids, in words."""
-        of_words = {"dependency trees": self.needs_trees, "word links": self.needs_links}
-        return [what for what, is_needed in (of_words | {"counts of tokens": self.needs_counts}).items() if is_needed]
-
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not apply to heads of the site's kind."""
         if site.kind not in self.kinds:
@@ -87,19 +92,20 @@ class Pattern(Imposed):
 
     # imposed
 
-    def of(self, batch: Batch, counted: Counted | None = None) -> Imposed:
+    def bind(self, batch: Batch, counted: Counted | None = None) -> BoundPattern:
         """Return the pattern for the forwards of one batch."""
-        return _Bound(self, batch, counted)
+        return BoundPattern(self, batch, counted)
 
-    def outputs(self, site: Site, z: Tensor, values: Values, special: frozenset[int] = frozenset()) -> Tensor:
-        """Return the outputs of heads under the pattern, from the token ids of a forward and those that are special."""
+    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the outputs of heads under the pattern, from the token ids of a forward."""
         if site.kind not in self.kinds:
             return z
-        if needs := self.needs + ["the ids of special tokens"] * (self.needs_special and not special):
+        if of_batch := sorted(self.needs - needing("weights")):
             raise ValueError(
-                f"pattern {self} needs {needs[0]}, and a forward has none; try hr.ablate(..., replacement=...)"
+                f"pattern {self} needs {NAMES[of_batch[0]]}, and a forward has none; try "
+                f"hr.ablate(..., replacement=...)"
             )
-        queries, keys = (_view(values, side, special) for side in _sides(site.kind, values))
+        queries, keys = (_view(values, side) for side in _sides(site.kind, values))
         return self.imposed(
             Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer), site, z, values
         )
@@ -128,91 +134,80 @@ class OfPattern:
 
     pattern: Pattern
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
-    needs_trees: ClassVar[Any] = property(attrgetter("pattern.needs_trees"))
-    needs_counts: ClassVar[Any] = property(attrgetter("pattern.needs_counts"))
-    needs_links: ClassVar[Any] = property(attrgetter("pattern.needs_links"))
-    needs_special: ClassVar[Any] = property(attrgetter("pattern.needs_special"))
+    needs: ClassVar[Any] = property(attrgetter("pattern.needs"))
 
 
-@dataclass(frozen=True)
-class InForwards(OfPattern, Imposed):
-    """A pattern in forwards of a model of which the special tokens are known, as in batches of its tokenizer.
+class BoundPattern(Replacement):
+    """A pattern for the forwards of one batch, which may be repeated for several variants."""
 
-    Args:
-        pattern: The pattern.
-        special: The ids of special tokens.
-    """
-
-    pattern: Pattern
-    special: frozenset[int]
+    def __init__(self, pattern: Pattern, batch: Batch, counted: Counted | None) -> None:
+        self.pattern, self.batch, self.counted = pattern, batch, counted
 
     @property
-    def needs_weights(self) -> bool:  # type: ignore[override]
-        """Whether it needs the heads' own weights."""
-        return self.pattern.needs_weights
+    def needs(self) -> frozenset[Need]:
+        """What the pattern needs."""
+        return self.pattern.needs
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not fit the heads of a site."""
         self.pattern.check(site)
 
-    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
+    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
         """Return the outputs of heads under the pattern."""
-        return self.pattern.outputs(site, z, values, self.special)
-
-
-class _Bound(Imposed):
-    """A pattern for the forwards of one batch, which may be repeated for several variants."""
-
-    def __init__(self, pattern: Pattern, batch: Batch, counted: Counted | None) -> None:
-        self.pattern, self.batch, self.counted = pattern, batch, counted
-        self.needs_weights = pattern.needs_weights
-
-    def check(self, site: Site) -> None:
-        self.pattern.check(site)
-
-    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
         if site.kind not in self.pattern.kinds:
             return z
-        observation = _observed(self.batch, site.kind, _weights(values, z), self.counted)
-        return self.pattern.imposed(replace(observation, layer=site.layer), site, z, values)
+        return self.pattern.imposed(self.observation(site, z, values), site, z, values)
+
+    def observation(self, site: Site, z: Tensor, values: Values) -> Observation:
+        """Return the tokens of the batch at a site, with the weights of its heads where they are kept."""
+        queries, keys = self.batch.queries(site.kind), self.batch.keys(site.kind)
+        observation = Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer)
+        if self.counted is None:
+            return observation
+        counts, ranks = self.counted["source" if keys is self.batch.source else "target"]
+        return replace(observation, counts=counts, ranks=ranks)
 
 
-class Coverage(Imposed):
-    """A count of the queries to which patterns apply, in forwards of one batch; heads keep their outputs.
+Place = tuple[tuple[Kind, int], Pattern]  # kind and layer of heads, and a pattern
+
+
+def count_applications(
+    model: HeadModel, patterns: Mapping[Place, Head], batch: Batch, counted: Counted | None
+) -> dict[Place, Tensor]:
+    """Count the queries to which patterns apply.
 
     Args:
-        patterns: Kind and layer of heads, and a pattern of theirs that needs no weights.
+        model: The model.
+        patterns: Patterns that need no weights, each with a head of the layer.
         batch: The batch.
         counted: Counts of tokens, where a pattern needs them.
 
-    Attributes:
-        numbers: Of each of `patterns` the content queries of each text to which it applies, and all: each [batch].
+    Returns:
+        The number of content queries of each text to which each pattern applies, and of all content queries: [2, text].
     """
+    counts = _Count(patterns, batch, counted)
+    with mask_heads(model.model, model.head_mask(patterns.values()), counts):
+        model.forward_body(batch)
+    return counts.numbers
 
-    def __init__(self, patterns: Iterable[tuple[tuple[Kind, int], Pattern]], batch: Batch, counted: Counted | None):
-        self.patterns, self.batch, self.counted = [*patterns], batch, counted
-        self.numbers: dict[tuple[tuple[Kind, int], Pattern], tuple[Tensor, Tensor]] = {}
 
-    def outputs(self, site: Site, z: Tensor, values: Values) -> Tensor:
-        """Return the heads' own outputs."""
-        seen = _observed(self.batch, site.kind, _weights(values, z), self.counted)
-        seen = replace(seen, layer=site.layer, allowed=values.allowed)
-        for key, pattern in self.patterns:
+class _Count(Replacement):
+    """The heads' own outputs, while queries are counted."""
+
+    needs = needing()
+
+    def __init__(self, patterns: Iterable[Place], batch: Batch, counted: Counted | None) -> None:
+        self.bound = {(key, pattern): pattern.bind(batch, counted) for key, pattern in patterns}
+        self.numbers: dict[Place, Tensor] = {}
+
+    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
+        for (key, pattern), bound in self.bound.items():
             if key == site.key:
+                seen = replace(bound.observation(site, z, values), allowed=values.allowed)
                 applies = pattern.applies(seen)
                 count = (applies.any(1) if applies.ndim == 3 else applies).sum(-1)
-                self.numbers[key, pattern] = count, seen.queries.content.sum(-1)
+                self.numbers[key, pattern] = torch.stack([count, seen.queries.content.sum(-1)])
         return z
-
-
-def _observed(batch: Batch, kind: Kind, weights: Tensor, counted: Counted | None) -> Observation:
-    """Return the tokens of a batch on the two sides of a kind of heads."""
-    queries, keys = batch.queries(kind), batch.keys(kind)
-    observation = Observation(kind, weights, queries, keys)
-    if counted is None:
-        return observation
-    counts, ranks = counted["source" if keys is batch.source else "target"]
-    return replace(observation, counts=counts, ranks=ranks)
 
 
 def _weights(values: Values, z: Tensor) -> Tensor:
@@ -228,8 +223,8 @@ def _sides(kind: Kind, values: Values) -> tuple[str, str]:
     return {"enc-self": ("source", "source"), "dec-self": (target, target), "cross": (target, "source")}[kind]
 
 
-def _view(values: Values, side: str, special: frozenset[int]) -> TokenView:
-    """Return the tokens of a forward; those that are neither padding nor special are content."""
+def _view(values: Values, side: str) -> TokenView:
+    """Return the tokens of a forward; all but padding are content."""
     given = values.inputs.get(side, {})
     ids = given.get("input_ids")
     if ids is None:
@@ -239,7 +234,4 @@ def _view(values: Values, side: str, special: frozenset[int]) -> TokenView:
         )
     mask = given.get("attention_mask")
     mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    content = mask & ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
-    if special and side == "target":
-        content[:, 0] = False  # the start token, whichever id it has
-    return TokenView(ids, mask, content, torch.full_like(ids, NO_WORD), (None,) * len(ids))
+    return TokenView(ids, mask, mask, torch.full_like(ids, NO_WORD), (None,) * len(ids))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.models.imposing import Imposed, Values
+from headroles.models.replacements import Need, Values
 from headroles.models.sites import Site
 from headroles.patterns.base import OfPattern, Pattern
 from headroles.patterns.observation import Observation
+from headroles.tables.frame import Kind
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,6 @@ class _Other(OfPattern, Pattern):
     """A pattern with the targets of another one, moved."""
 
     pattern: Pattern
-
-    @property
-    def needs_weights(self) -> bool:  # type: ignore[override]
-        return self.pattern.needs_weights
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the heads of a site cannot attend by the pattern itself."""
@@ -111,12 +108,15 @@ class Where(Pattern):
     pattern: Pattern
     other: Pattern
 
-    def __post_init__(self) -> None:
-        both = self.pattern, self.other
-        needs = {name: any(getattr(pattern, name) for pattern in both) for name in vars(Imposed)["__annotations__"]}
-        kinds = tuple(kind for kind in self.pattern.kinds if kind in self.other.kinds)
-        for name, value in (needs | {"kinds": kinds}).items():
-            object.__setattr__(self, name, value)
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """What either pattern needs."""
+        return self.pattern.needs | self.other.needs
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:  # type: ignore[override]
+        """The kinds of heads that both patterns fit."""
+        return tuple(kind for kind in self.pattern.kinds if kind in self.other.kinds)
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the heads of a site cannot attend by both patterns."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headroles.models.batching import TokenView
+from headroles.models.replacements import needing
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
@@ -36,7 +37,7 @@ class Dependency(Pattern):
     way: Way = "dep>head"
     subtypes: bool = False
     kinds = SELF
-    needs_trees = True
+    needs = needing("trees")
     about = "along a dependency"
 
     def __post_init__(self) -> None:

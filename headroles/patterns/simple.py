@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from headroles.models.replacements import needing
 from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
@@ -75,7 +76,7 @@ class Special(Pattern):
     """All special tokens alike, such as CLS and SEP (Clark et al. 2019); in a decoder those before the query."""
 
     about = "at special tokens"
-    needs_special = True
+    needs = needing("special")
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on special tokens."""
@@ -108,7 +109,7 @@ class Streaming(Pattern):
     sink: int = 4
     recent: int = 256
     kinds = SELF
-    needs_weights = True
+    needs = needing("weights")
     about = "at the first and the latest tokens"
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class Rarest(Pattern):
     """
 
     frequent: int = 500
-    needs_counts = True
+    needs = needing("counts")
     about = "at the rarest token"
 
     def targets(self, observation: Observation) -> Tensor:

@@ -226,7 +226,7 @@ def _missing(
         reasons = {name: score.nothing(name, kind) for name in empty}
         if columns and empty == columns and not any(reasons.values()):  # no other column explains it
             reasons = {score.label: Measure.nothing(score, score.label, kind)}
-        if score.needs_counts and kind in uncounted:
+        if "counts" in score.needs and kind in uncounted:
             reasons = dict.fromkeys(empty, uncounted[kind])
         for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
             yield kind, [name for name, given in reasons.items() if given == reason], reason

@@ -16,8 +16,8 @@ from headroles.models import dummy_inputs, heads
 from headroles.models.attention_hooks import Call, observe_attention
 from headroles.models.batching import Batch, Pages
 from headroles.models.head_model import HeadModel
-from headroles.models.imposing import allowed
 from headroles.models.masking import read_heads
+from headroles.models.replacements import allowed
 from headroles.models.sites import Site, unreadable_weight
 from headroles.models.tokens.vocabulary import vocabulary
 from headroles.scores.accumulator import Accumulator
@@ -137,7 +137,7 @@ def unsettled(scores: Sequence[Measure], pages: Pages, counted: Frequencies) -> 
         (score.label, kind): score.unsettled(counted[side][0])
         for kind, side in _sides(pages).items()
         for score in scores
-        if score.needs_counts and kind in score.kinds
+        if "counts" in score.needs and kind in score.kinds
     }
     return {key: reason for key, reason in reasons.items() if reason}
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import CorpusLike
 from headroles.models.head_model import Model
-from headroles.models.masking import Fill
+from headroles.models.replacements import Word
 from headroles.scores.gradients.base import GradientScore, Unit
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
@@ -26,7 +26,7 @@ def attribute(
     *,
     method: str = "IntegratedGradients",
     objective: Name | Objective | None = None,
-    replacement: Fill | Patch = "zero",
+    replacement: Word | Patch = "zero",
     unit: Unit = "head",
     max_tokens: int = 1024,
     n_resamples: int = 1000,

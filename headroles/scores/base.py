@@ -27,9 +27,7 @@ class Measure(ABC):
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    needs_trees: ClassVar[bool] = False
-    needs_counts: ClassVar[bool] = False  # of tokens in a reference corpus
-    needs_links: ClassVar[bool] = False  # of words and their translations
+    needs: ClassVar[frozenset[str]] = frozenset()  # "trees", "links" of words, "counts" of tokens in a reference corpus
     title: ClassVar[str] = ""  # in figures and on the page; by default the column's name
     about: ClassVar[str] = ""  # a sentence on the page, with unit and direction
     matters: ClassVar[Literal["", "higher", "lower"]] = ""  # values of heads that matter more: an outcome of `relate`

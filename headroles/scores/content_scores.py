@@ -36,7 +36,7 @@ class Rarity(Score):
     """
 
     frequent: int = 500
-    needs_counts = True
+    needs = frozenset({"counts"})
     in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
@@ -211,7 +211,7 @@ class Syntax(Score):
     relations: tuple[str, ...] = RELATIONS
     subtypes: bool = False
     kinds = SELF
-    needs_trees = True
+    needs = frozenset({"trees"})
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the query words that are right: [batch, heads, relation and way]."""
@@ -343,7 +343,7 @@ class Links(Score):
     """
 
     kinds = ("cross",)
-    needs_links = True
+    needs = frozenset({"links"})
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the target tokens that are right: [batch, heads]."""

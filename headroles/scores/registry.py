@@ -128,9 +128,9 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
 
 def _needs(score: Measure) -> str:
     """What the corpus of a table without the score lacked."""
-    if score.needs_trees:
+    if "trees" in score.needs:
         return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
-    if score.needs_links:
+    if "links" in score.needs:
         return "the corpus has no word links; read them with links= (--links)"
     return "it was not measured"
 
@@ -160,12 +160,12 @@ def _fault(score: Measure, sites: list[Site], pages: Pages) -> str | None:
     name, corpus = score.name(), pages.corpus.name
     if misfit := _misfit(score, kinds):
         return f"score {name!r} {misfit}"
-    if score.needs_trees and not _tree_kinds(pages.first) & kinds:
+    if "trees" in score.needs and not _tree_kinds(pages.first) & kinds:
         return (
             f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
             f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
         )
-    if score.needs_links and not pages.first.linked:
+    if "links" in score.needs and not pages.first.linked:
         return (
             f"score {name!r} needs word links, and corpus {corpus!r} has none with translations; try "
             f"headroles.read(source, target, links=...)"

@@ -215,7 +215,7 @@ def _score(
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with model.evaluating():
         whole, batches, total = pages.first, pages.batches(max_tokens), pages.number(max_tokens)
-        if whole.greedy and reference is None and any(score.needs_counts for score in chosen):
+        if whole.greedy and reference is None and any("counts" in score.needs for score in chosen):
             written = list(track(batches, "writing targets", total=total))
             counted = frequencies(pages, written, reference, model)
             batches = (written.pop(0) for _ in range(len(written)))
@@ -245,7 +245,7 @@ def _score(
 
 def _report_uncounted(scores: Sequence[Measure], pages: Pages) -> None:
     """Log how many words have no tokens of their own, if a score reads dependencies."""
-    names, read = [score.label for score in scores if score.needs_trees], pages.read
+    names, read = [score.label for score in scores if "trees" in score.needs], pages.read
     if names and read["unaligned"]:
         log.warning(
             "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",

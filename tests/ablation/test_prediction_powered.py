@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 
 import hypothesis
@@ -258,11 +258,11 @@ def differences(name, metric, variant, replacement, step=0.005):
         (row,) = sweep._gates([variant])
         observe = sweep.observe
         (batch,) = sweep.batches
-        filling = partial(sweep.filling.of(batch), variants=1) if replacement == "resample" else sweep.filling
+        outputs = sweep.outputs.bind(batch)
         values = []
         for sign in (1, -1):
             gates = 1 + sign * step * (row.double() - 1)
-            with torch.no_grad(), hr.mask_heads(model, gates, filling):
+            with torch.no_grad(), hr.mask_heads(model, gates, outputs):
                 target = metric.targets(observe(batch, model(**batch.inputs)))
             values.append(torch.where(target.counted, target.values, 0.0).double().sum(-1).numpy())
         predicted = sweep.predict([variant])

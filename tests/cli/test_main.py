@@ -199,16 +199,6 @@ def test_a_kind_that_the_model_does_not_have(study):
         hr.plots.heatmap(table["confidence"], kind="magic")
 
 
-def test_an_unknown_fill():
-    gates = torch.ones(len(planted.PLANTED))
-    message = (
-        "unknown replacement 'magic'; expected one of: zero, resample, uniform, a pattern such as "
-        "headroles.patterns.Offset(-1), or a mapping (kind, layer) -> [heads, size]"
-    )
-    with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(planted.model(), gates, replacement="magic"):  # type: ignore[arg-type]
-        pass
-
-
 # --- models ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from helpers.close import close
 from torch import Tensor
 
 import headroles as hr
-from headroles.models import imposing
+from headroles.models import replacements
 from headroles.testing.case import Case
 
 LENGTH, PADDING = 7, 2
@@ -221,10 +221,10 @@ def test_which_keys_an_additive_mask_allows(mask, allowed, dtype):
     given = torch.tensor([mask], dtype=dtype)
     if dtype == torch.float64:
         given = torch.where(given <= LOWEST / 2, torch.finfo(dtype).min, given)
-    assert imposing.allowed(given).int().tolist() == [allowed]
+    assert replacements.allowed(given).int().tolist() == [allowed]
 
 
 def test_which_keys_a_mask_in_half_precision_allows():
     lowest = torch.finfo(torch.float16).min
     given = torch.tensor([[[[0, lowest, 1.5, lowest / 1.1]]]], dtype=torch.float16)
-    assert imposing.allowed(given).tolist() == [[[[True, False, True, False]]]]
+    assert replacements.allowed(given).tolist() == [[[[True, False, True, False]]]]

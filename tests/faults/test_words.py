@@ -44,25 +44,10 @@ def test_gates_may_be_any_numbers(model, gates):
     assert torch.equal(logits(model, gates), logits(model, torch.tensor(GATES)))
 
 
-@pytest.mark.parametrize("gates", [None, "abc", [[1, 2], [1]], {"a": 1}, np.array([None] * 8), lambda: "abc"])
-def test_gates_that_are_no_numbers(model, gates):
-    with pytest.raises(ValueError, match=r"^gates are no numbers: got .*; expected one number per head$"):
-        logits(model, gates)
-
-
-def test_replacements_of_another_shape(model):
-    shape = (4, model.config.hidden_size // 4)
-    values = {("enc-self", layer): np.full(shape, 0.5, np.float32) for layer in (0, 1)}
+def test_replacements_may_be_arrays(model):
+    values = {("enc-self", layer): np.full((4, 8), 0.5, np.float32) for layer in (0, 1)}
     expected = logits(model, GATES, {key: torch.tensor(value) for key, value in values.items()})
     assert torch.equal(logits(model, GATES, values), expected)
-    for changed, got in (({("enc-self", 0): torch.ones(3)}, "(3,)"), ({("enc-self", 0): None}, "()")):
-        said = f"the replacement does not fit ('enc-self', 0): got {got}; expected values of [heads, size] {shape}"
-        with pytest.raises(ValueError, match=whole(said)):
-            logits(model, GATES, values | changed)
-    with pytest.raises(ValueError, match=r"does not fit \('enc-self', 1\): got none; "):
-        logits(model, GATES, {("enc-self", 0): values["enc-self", 0]})
-    with pytest.raises(ValueError, match="^unknown replacement 0; expected one of: "):
-        logits(model, GATES, 0)
 
 
 @pytest.mark.parametrize("heads", [None, 3, [3]])

@@ -69,7 +69,7 @@ def imposed_equals_loop(case, pattern, kind, row, head=1, layer=0, sentence=0):
     handle = HeadModel(case.model, case.tokenizer)
     site = next(site for site in handle.sites if site.key == (kind, layer))
     (batch,) = handle.batches(handle.encode(case.corpus[sentence : sentence + 1]))
-    with torch.no_grad(), handle.mask(handle.head_mask([(*site.key, head)]), pattern.of(batch)):
+    with torch.no_grad(), handle.mask(handle.head_mask([(*site.key, head)]), pattern.bind(batch)):
         imposed = case.output(case.model, batch.inputs)
     slow = case.sharing()
     twin = next(other for other in hr.attention_sites(slow) if other.key == site.key)

@@ -12,6 +12,7 @@ from helpers.letters import corpus, observation, tokens_of
 from helpers.messages import whole
 
 import headroles as hr
+from headroles.models.replacements import needing
 from headroles.patterns import (
     Absent,
     Dependency,
@@ -131,7 +132,7 @@ def test_another_pattern_where_one_applies():
     assert table(Where(Induction(), Previous()), seen) == expected
     assert Where(Induction(), Previous()).label == "where=induction,previous"
     of_words = Where(Dependency("obj"), Rarest())
-    assert (of_words.needs_weights, of_words.needs_trees, of_words.needs_counts) == (False, True, True)
+    assert of_words.needs == needing("trees", "counts")
     assert of_words.kinds == Dependency.kinds
 
 

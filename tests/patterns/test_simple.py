@@ -134,7 +134,7 @@ def test_special_tokens_imposed_are_a_slow_loop():
     (batch,) = handle.batches(replace(encoded, special=frozenset({ids[1], ids[4]})))
     places = [place for place, token in enumerate(ids) if token in (ids[1], ids[4])]
     gates = handle.head_mask([("enc-self", 0, 2)])
-    with torch.no_grad(), handle.mask(gates, Special().of(batch)):
+    with torch.no_grad(), handle.mask(gates, Special().bind(batch)):
         imposed = case.output(case.model, batch.inputs)
     site = handle.sites[0]
     kept = {}

@@ -19,7 +19,7 @@ from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import Replacement, code, known_replacement, replacement_name
+from headroles.ablation.units import AblationReplacement, code, known_replacement, replacement_name
 from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import corpus_of
@@ -44,7 +44,7 @@ def ablation_curve(
     *,
     metric: str | Metric | Objective = "agreement",
     steps: int = 10,
-    replacement: Replacement | Mapping[Head, Pattern] = "zero",
+    replacement: AblationReplacement | Mapping[Head, Pattern] = "zero",
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,

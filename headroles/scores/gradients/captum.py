@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Fill
+from headroles.models.replacements import Word
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, check_unit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
@@ -45,7 +45,7 @@ class Attribution(GradientScore):
 
     method: str = "IntegratedGradients"
     options: tuple[tuple[str, object], ...] = ()
-    replacement: Fill = "zero"
+    replacement: Word = "zero"
     unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class _Target(nn.Module):
     """The mean target of the examples at `rows`, as a function of the masks of their heads, or of their groups."""
 
     def __init__(
-        self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill, numbers: Tensor | None
+        self, model: HeadModel, target: Targets, batch: Batch, replacement: Word, numbers: Tensor | None
     ) -> None:
         super().__init__()
         self.numbers = numbers  # of the mask of each head

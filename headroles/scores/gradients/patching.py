@@ -16,7 +16,8 @@ from headroles.models.attention_hooks import Call, eager, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
-from headroles.models.masking import Fill, read_heads
+from headroles.models.masking import read_heads
+from headroles.models.replacements import Word
 from headroles.models.sites import Site
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
@@ -57,7 +58,7 @@ class AttributionPatching(GradientScore):
 
     node: Node = "output"
     drop: bool = True
-    replacement: Fill | Patch = "zero"
+    replacement: Word | Patch = "zero"
     seed: int = 0
 
     def __post_init__(self) -> None:
