@@ -145,8 +145,8 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     asked = [[*command, "--study", str(both / str(number))] for number, command in enumerate(commands)]
     done = together(SEVERAL, json.dumps(asked))
     assert done.code == 0, done.err
-    notes = re.findall(r"^note: (.*)$", done.out, flags=re.MULTILINE)
-    assert re.findall(r"^headroles: (.*)$", done.err, flags=re.MULTILINE) == notes  # by one process, once
+    warnings = re.findall(r"^headroles: (.*)$", done.err, flags=re.MULTILINE)
+    assert len(warnings) == len({*warnings}) > 0  # by one process, once
     told = [
         run(*command, "--study", alone / str(number), figures=figures == "--figures")
         for number, (figures, *command) in enumerate(commands)

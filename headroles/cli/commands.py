@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import headroles as hr
 from headroles.cli import results
-from headroles.cli.console import draw_figures, list_figures, record, say, show_table
+from headroles.cli.console import draw_figures, list_figures, record
 from headroles.cli.options import (
     REQUIRED,
     TRAINER,
@@ -27,6 +27,7 @@ from headroles.cli.options import (
     trainer,
     trainer_options,
 )
+from headroles.tables.columns import PRINTED, Printed
 
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
@@ -55,9 +56,8 @@ def _warn_of_translations(call: Call) -> None:
 class Command(Options):
     """A command: its options, what is done before the call, the model, and how the result is printed."""
 
-    title: str = ""  # of the result as a table; the words of the command are in braces
-    show: Callable[[Call], None] | None = None  # how the result is printed otherwise
-    says: str = ""  # a last line
+    prints: Printed | None = None  # how the result is printed as a table
+    show: Callable[[Call], None] | None = None  # what is printed then, or instead
     before: tuple[Callable[[Call], None], ...] = ()
     load: Callable[[Call], None] = Call.load
 
@@ -81,13 +81,10 @@ class Command(Options):
             self.load(call)
             _warn_of_translations(call)
         call.result = operator.attrgetter(self.function)(hr)(**call.arguments)
-        words = {**given, **call.arguments, "result": call.result}
-        if self.title:
-            show_table(call.result, self.title.format_map(words))
+        if self.prints is not None:
+            results.print_table(call.result, self.prints, results.words_of(call))
         if self.show is not None:
             self.show(call)
-        if self.says:
-            say(self.says.format_map(words))
         if self.keeps:
             draw_figures(call.arguments["study"].folder, overwrite=given["overwrite"])
 
@@ -125,7 +122,7 @@ def _roles_of_study(call: Call) -> None:
     table = study.load("roles")
     call.arguments["roles"] = chosen = chosen_roles(table, call.given["tested"])
     if left := [name for name in dict.fromkeys(held(table)["role"]) if name not in chosen]:
-        record().ends.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
+        record().last_lines.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
 
 
 def _named_heads(call: Call) -> None:
@@ -267,7 +264,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command("ablate", show=results.show_ablation),
         Command("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
         Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
-        Command("evaluate", title="metrics on {corpus.name}"),
+        Command("evaluate", prints=PRINTED["evaluation"]),
         Command(
             "cache_budget",
             show=results.show_budget,
@@ -299,7 +296,8 @@ COMMANDS = {  # by headings of the help, which is a screen
         ),
         Command(
             "sparsity_sweep",
-            show=results.show_sweep,
+            prints=PRINTED["sparsity-"],
+            show=results.show_saved_sizes,
             before=(_scored,),
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
             extra=(*COUNTED,),
@@ -308,7 +306,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         ),
         Command(
             "compare_pruning",
-            show=results.show_comparison,
+            prints=PRINTED["compare-pruning-"],
             before=(_without_checkpoints,),
             defaults={"epochs": 1},
             rules=(GATE_OPTIONS, BY_ROLES),
@@ -335,8 +333,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command("parse", ("source",), show=results.show_parsed),
         Command(
             "train",
-            title="trained on {corpus.name}, an epoch a row",
-            says="written: {folder}",
+            prints=Printed("trained on {corpus.name}, an epoch per row", note="written: {folder}"),
             before=(_free_folder, _trainer),
             load=_trainable,
             flags={"folder": "output"},

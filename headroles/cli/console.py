@@ -10,23 +10,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 import headroles as hr
 from headroles import _distributed
 from headroles.tables.columns import without_ends
-from headroles.tables.frame import visible
+from headroles.tables.frame import LEVELS, visible
 
 if TYPE_CHECKING:
     import pandas as pd
 
-WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # columns of counts
+NARROW = 24  # letters to which a column of text may shrink
+GAP = 3  # spaces between two columns
+Columns = Mapping[str, Sequence[str]]
 
 
 class Rows(TypedDict):
@@ -45,9 +47,9 @@ class Record:
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    ends: list[str] = field(default_factory=list)  # lines after all others
-    words: dict[str, str] = field(default_factory=dict)  # words of the next commands that are no arguments of this one
-    following: list[str] = field(default_factory=list)  # next commands to try that no template makes
+    last_lines: list[str] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)  # for the next commands, beside the arguments of this one
+    following: list[str] = field(default_factory=list)  # next commands that no template makes
 
     def keep(self, table: pd.DataFrame, title: str) -> None:
         """Keep a table; missing numbers become null."""
@@ -75,10 +77,15 @@ def record() -> Record:
     return _current.get(Record())
 
 
+def the_console(*, soft_wrap: bool = False) -> Console:
+    """Return the console; of several processes only the first one prints, and with --json none."""
+    return Console(quiet=not _distributed.first() or record().quiet, soft_wrap=soft_wrap, highlight=False)
+
+
 def say(text: str) -> None:
-    """Print one line without markup."""
+    """Print one line."""
     record().lines.append(text)
-    the_console(soft_wrap=True, highlight=False).print(Text(visible(text)))
+    the_console(soft_wrap=True).print(Text(visible(text)))
 
 
 def draw_figures(study: Path, *, overwrite: bool) -> None:
@@ -95,137 +102,102 @@ def list_figures(files: list[Path], folder: Path) -> None:
 
 
 def show_table(
-    table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = (), whole: pd.DataFrame | None = None
+    table: pd.DataFrame, title: str, *, rows: Columns | None = None, whole: pd.DataFrame | None = None
 ) -> None:
-    """Print a table of numbers with intervals, rows named by `label` and `rows`; --json has the `whole` table."""
+    """Print a table of numbers, with their intervals, and words.
+
+    Args:
+        table: The table. Columns without any value are left out.
+        title: Line above it.
+        rows: Names of its rows, by heading; by default those of its index.
+        whole: The table for --json, if it has more.
+    """
     record().keep(table if whole is None else whole, title)
-    show_numbers(table, title, label=label, rows=rows)
-
-
-def show_numbers(
-    table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = (), tall: bool = False
-) -> None:
-    """Print a table as `show_table`, of which --json has none; `tall`: intervals are below their numbers."""
     table = table.rename(columns={"low": "value.low", "high": "value.high"})
-    columns = without_ends(table)
-    decimals = {name: _decimals(table[name]) for name in columns}
-    cells = {name: [_cell(row, name, decimals[name]) for _, row in table.iterrows()] for name in columns}
-    if tall:
-        cells = {name: [cell.replace(" [", "\n[") for cell in column] for name, column in cells.items()}
-    _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
+    shown = [name for name in without_ends(table) if table[name].notna().any()]
+    numeric = [name for name in shown if table[name].dtype.kind in "iuf"]
+    names = row_names(table.index) if rows is None else rows
+    show_columns({**names, **{name: _cells(table, name) for name in shown}}, title, numeric)
 
 
-def show_rows(table: pd.DataFrame, title: str, *, first: int | None = None) -> None:
-    """Print the `first` rows, by default all, of a table of numbers and words; missing values are blank."""
-    record().keep(table, title)
-    shown = table.head(len(table) if first is None else first)
-    title = title if len(shown) == len(table) else f"{title}, {len(shown)} of {len(table)} rows"
-    shown = shown[[name for name in shown if shown[name].notna().any()]]
-    cells, place = dict[str, list[str]](), ["kind", "layer", "head"]
-    if {*place} <= {*shown}:
-        cells["head"] = [f"{kind} layer {layer} head {head}" for kind, layer, head in shown[place].to_numpy()]
-        shown = shown.drop(columns=place)
-    for name in without_ends(shown):
-        decimals = _decimals(shown[name])
-        values = shown[[part for part in (name, f"{name}.low", f"{name}.high") if part in shown]]
-        cells[str(name)] = [_value(row, str(name), decimals) for row in values.to_dict("records")]
-    _show_columns(cells, title)
+def row_names(index: pd.Index) -> dict[str, list[str]]:
+    """Return the names of rows by heading: of heads L0H2, or enc-self:0:2 where there are several kinds."""
+    if list(index.names) == LEVELS:
+        one_kind = index.unique("kind").size < 2
+        return {"head": [f"L{head[1]}H{head[2]}" if one_kind else ":".join(map(str, head)) for head in index]}
+    named = [name for name in index.names if name is not None]
+    return {str(name): list(map(str, index.get_level_values(name))) for name in named}
 
 
-def show_grid(
-    rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
-) -> None:
-    """Print rows of text, as `grid` makes them."""
-    show(grid(rows, title, caption=caption, right=right, whole=whole))
+def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> None:
+    """Print columns of text, the `numeric` ones at the right of their cells.
+
+    If the terminal is too narrow, intervals go below their numbers. Columns that still do not fit follow below, each
+    time after the first column.
+    """
+    console = the_console()
+    if _width(columns, numeric) > console.width:
+        columns = {
+            name: [cell.replace(" [", "\n[") for cell in cells] if name in numeric else cells
+            for name, cells in columns.items()
+        }
+    first, *rest = columns
+    parts = [[first]]
+    for name in rest:
+        part = [*parts[-1], name]
+        fits = len(parts[-1]) == 1 or _width({key: columns[key] for key in part}, numeric) <= console.width
+        parts[-1:] = [part] if fits else [parts[-1], [first, name]]
+    console.print(Text(visible(title), style="bold"))
+    for part in parts:
+        console.print(grid({name: columns[name] for name in part}, numeric))
+    console.print()
 
 
-def grid(
-    rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
-) -> Table:
-    """Make a table of rows of text, some columns at the right of their cells, the words of the first ones `whole`."""
-    table = Table(title=_text(title), caption=caption)
-    for place, column in enumerate(map(str, rows)):
-        table.add_column(
-            _text(column), justify="right" if column in right else "left", no_wrap=place < whole, overflow="fold"
-        )
-    for row in rows.to_numpy().tolist():
-        table.add_row(*map(_text, row))
-    return table
+def grid(columns: Columns, numeric: Sequence[str] = ()) -> Table:
+    """Make the table that `show_columns` prints, without its title."""
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in columns:
+        justify, is_number = ("right", True) if name in numeric else ("left", False)
+        made.add_column(Text(visible(name)), justify=justify, no_wrap=is_number, overflow="fold")  # type: ignore[arg-type]
+    for row in zip(*columns.values(), strict=True):
+        made.add_row(*(Text(visible(cell)) for cell in row))
+    return made
 
 
-def show(table: Table) -> None:
-    """Print a table of `grid`."""
-    the_console().print(table)
-
-
-def height(table: Table) -> int:
+def height(columns: Columns, numeric: Sequence[str] = ()) -> int:
     """Return the number of lines of a table on the console."""
-    return len(the_console().render_lines(table))
+    return len(the_console().render_lines(grid(columns, numeric)))
 
 
-def _show_columns(columns: dict[str, list[str]], title: str) -> None:
-    """Print columns of text; columns beyond the width of the terminal follow below, beside the first column."""
-    console, widths = the_console(), {name: _width([name, *cells]) for name, cells in columns.items()}
-    (first, labels), *rest = columns.items()
-    half = console.width // 2
-    whole = console.width - 4 - min(half, widths[first])  # less borders and padding
-    parts, room = [list[str]()], whole
-    for name, _ in rest:
-        if parts[-1] and 3 + widths[name] > room:
-            parts.append([])
-            room = whole
-        parts[-1].append(name)
-        room -= 3 + widths[name]
-    for number, names in enumerate(parts):
-        shown = Table(title=None if number else _text(title))
-        shown.add_column(_text(first), overflow="fold", max_width=half)
-        for name in names:
-            shown.add_column(_text(name), justify="right", overflow="fold")
-        for row in zip(labels, *(columns[name] for name in names), strict=True):
-            shown.add_row(*map(_text, row))
-        console.print(shown)
+def _width(columns: Columns, numeric: Sequence[str]) -> int:
+    """Return the letters that columns take at least."""
+    widths = {
+        name: max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))
+        for name, cells in columns.items()
+    }
+    return sum(GAP + (width if name in numeric else min(width, NARROW)) for name, width in widths.items()) - GAP
 
 
-def _width(cells: Sequence[str]) -> int:
-    return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+def _cells(table: pd.DataFrame, name: str) -> list[str]:
+    """Return the cells of a column: numbers with their intervals, words as they are, missing values blank."""
+    values = table[name]
+    if values.dtype.kind == "b":
+        return ["yes" if value else "no" for value in values]
+    if values.dtype.kind != "f":
+        return ["" if value is None or value != value else str(value) for value in values]
+    low, high = (table[end] if (end := f"{name}.{part}") in table else values * math.nan for part in ("low", "high"))
+    decimals = 0 if low.isna().all() and (values.dropna() % 1 == 0).all() else _decimals(values)
+    return [
+        "" if math.isnan(value) else f"{value:.{decimals}f}" + _interval(ends, decimals)
+        for value, *ends in zip(values, low, high, strict=True)
+    ]
 
 
-def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
-    """Return the console; of several processes only the first one prints, and with --json none."""
-    return Console(quiet=not _distributed.first() or record().quiet, soft_wrap=soft_wrap, highlight=highlight)
-
-
-def _text(text: str) -> str:
-    """A text without markup, and without what steers a terminal."""
-    return escape(visible(text))
-
-
-def _decimals(column: pd.Series[float]) -> int:
-    """Return how many decimals show three digits of the largest number of a column: three, up to six of small ones."""
-    if column.dtype.kind != "f":
-        return 3
-    largest = column.abs().max()
+def _decimals(values: pd.Series[float]) -> int:
+    """Return how many decimals show three digits of the largest number: three, up to six of small ones."""
+    largest = values.abs().max()
     return 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
 
 
-def _cell(row: pd.Series[float], name: str, decimals: int) -> str:
-    """Format a number with its interval; a missing one is blank."""
-    if math.isnan(row[name]):
-        return ""
-    return f"{row[name]:.0f}" if name in WHOLE else f"{row[name]:.{decimals}f}{_interval(row, name, decimals)}"
-
-
-def _value(row: Mapping[Any, Any] | pd.Series[float], name: str, decimals: int) -> str:
-    """Format a number with its interval, whole ones without decimals; words as they are, missing values blank."""
-    value = row[name]
-    if value is None or value != value:
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    number = f"{value:.0f}" if value.is_integer() else f"{value:.{decimals}f}"
-    return number + _interval(row, name, decimals)
-
-
-def _interval(row: Mapping[Any, Any] | pd.Series[float], name: str, decimals: int) -> str:
-    low, high = row.get(f"{name}.low", math.nan), row.get(f"{name}.high", math.nan)
-    return "" if math.isnan(low + high) else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+def _interval(ends: Sequence[float], decimals: int) -> str:
+    return "" if any(map(math.isnan, ends)) else " [{:.{d}f}, {:.{d}f}]".format(*ends, d=decimals)

@@ -1,4 +1,4 @@
-"""What every command has beside its work: a summary at the end, the next command to try, and --json."""
+"""The end of every command: what was left out, the next commands to try, and --json."""
 
 from __future__ import annotations
 
@@ -90,11 +90,6 @@ def _collected(messages: list[str]) -> Iterator[None]:
         log.removeHandler(handler)
 
 
-def _are_seen() -> bool:
-    """Whether a warning was read when it came; otherwise the result, which may be in a file, has it as a note."""
-    return sys.stderr.isatty()
-
-
 def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
     """Yield the next commands to try, with the arguments of this one; files not known yet are in capitals."""
     words = {key: "" if value is None else shlex.quote(str(value)) for key, value in arguments.items()}
@@ -108,17 +103,9 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
 
 def _show(record: Record, following: Sequence[str]) -> None:
     """Print what was left out and why, and on a terminal the next commands to try."""
-    lacking, noted = (
-        dict(record.left_out),
-        [text for text in record.warnings if not text.startswith(tuple(record.left_out) or "\n")],
-    )
-    if _are_seen():
-        lacking, noted = {what: why for what, why in lacking.items() if f"{what}: {why}" not in record.warnings}, []
-    for reason in dict.fromkeys(lacking.values()):
-        say(f"left out: {', '.join(what for what in lacking if lacking[what] == reason)}: {reason}")
-    for warning in noted:
-        say(f"note: {warning}")
-    for line in record.ends:
+    for reason in dict.fromkeys(record.left_out.values()):
+        say(f"left out: {', '.join(what for what, why in record.left_out.items() if why == reason)}: {reason}")
+    for line in record.last_lines:
         say(line)
     if the_console().is_terminal:
         for command in following:
@@ -131,7 +118,7 @@ def _write(record: Record, following: list[str]) -> None:
         "command": ["headroles", *sys.argv[1:]],
         "headroles": version("headroles"),
         "tables": record.tables,
-        "lines": [*record.lines, *record.ends],
+        "lines": [*record.lines, *record.last_lines],
         "warnings": record.warnings,
         "left_out": record.left_out,
         "next": following,

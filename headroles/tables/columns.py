@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headroles.tables.frame import KINDS
@@ -200,6 +200,63 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
     )
 }
 _UNKNOWN = Table("", "")
+
+
+class Printed(NamedTuple):
+    """How the command line prints a table.
+
+    Words in braces are arguments of the command and facts of the table (`rows`, `shown`, `metric`, `better`, `harm`).
+    In names of columns "*" is the first column: "*.p" of `ablation[loss]` is `ablation[loss].p`.
+    """
+
+    title: str
+    columns: Mapping[str, str] = {}  # column -> heading; by default all
+    by: str = ""  # sorts the rows by this column, the largest value first; "|*|" by its size
+    first: int = 0  # number of rows; 0 for all
+    note: str = ""  # line below
+
+
+PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
+    "heads": Printed("the {shown} heads with the largest {measured}", by="*", first=10),
+    "ablation-": Printed(
+        "the {shown} largest of {rows} effects on {metric}: {harm}",
+        {"*": "change", "*.p": "p", "*.holm": "Holm"},
+        by="|*|",
+        first=10,
+    ),
+    "best-": Printed(
+        "{which} of each layer, kept alone: {harm}", {"effect": "change", "effect.p": "p", "effect.holm": "Holm"}
+    ),
+    "areas-": Printed("mean height of the ablation curve; {better}"),
+    "budget-": Printed(
+        "{kept} of {rows} groups keep their whole cache; effect of streaming on the loss: {harm}",
+        {"retrieval": "kept", "effect": "effect", "effect.p": "p", "effect.holm": "Holm"},
+        by="effect",
+        first=10,
+    ),
+    "evaluation": Printed("metrics on {corpus.name}"),
+    "role-": Printed(
+        "what it costs; above 0 is harm",
+        {name: name for name in ("removed", "own", "explained", "there", "mean", "wrong")},
+        note="tokens: share to which the pattern applies; removed: cost of removal; own: of the pattern of the role; "
+        "explained: share of the cost of removal that the pattern saves; there: cost of removal at these tokens alone; "
+        "mean: of the mean output; wrong: of patterns as sharp elsewhere",
+    ),
+    "sparsity-": Printed(
+        "{strategy} on {held_out.name}; {better}",
+        {"heads": "heads", "value": "value", "change": "change", "undecided": "undecided gates"},
+        note="change: from the first row, the model with all heads after the same training",
+    ),
+    "compare-pruning-": Printed(
+        "{better}; on {held_out.name}, mean of {seeds} seeds",
+        {"strategy": "strategy", "heads": "heads", "tuned": "retrained", "value": "value", "gain": "gain over random"},
+    ),
+    "relate": Printed(
+        "chance that a head with the role matters more than one without",
+        {"role": "role", "outcome": "outcome", "auc": "chance", "p": "p", "holm": "Holm"},
+        note="p: within layers; chance: of the larger value, where it is not known which values matter",
+    ),
+}
 
 
 def stem_of(name: str) -> str:

@@ -85,33 +85,14 @@ def test_what_is_left_out_for_one_reason_is_one_line(capsys):
     assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
 
 
-def test_warnings_are_repeated_at_the_end(model, tmp_path):
-    path = tmp_path / "long.txt"
-    path.write_text("the a .\n" + "the " * 60 + "\n")
-    done = run("score", model, path, "--study", tmp_path / "new", "--resamples", 0, "--scores", "confidence")
-    assert done.out.splitlines()[-1] == "note: 1 of 2 sentences left out: longer than 32 tokens"
-
-
-def test_on_a_terminal_a_warning_is_shown_as_it_comes_and_not_again(capsys, monkeypatch):
-    class Warned(Command):
-        def run(self, _):
-            logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
-            record().left_out["rarity is NaN"] = "few texts"
-
-    for seen, shown in ((False, ["left out: rarity is NaN: few texts"]), (True, [])):
-        monkeypatch.setattr("sys.stderr.isatty", lambda seen=seen: seen)
-        summarised(Warned("demo"))(as_json=False, study="x")
-        assert capsys.readouterr().out.splitlines() == shown
-
-
-def test_what_is_warned_of_in_many_steps_is_one_note(capsys):
+def test_what_was_warned_of_is_in_json_once(capsys):
     class Warned(Command):
         def run(self, _):
             for _ in range(3):
-                logging.getLogger("headroles.scores").warning("few texts")
+                logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
 
-    summarised(Warned("demo"))(as_json=False, study="x")
-    assert capsys.readouterr().out.splitlines() == ["note: few texts"]
+    summarised(Warned("demo"))(as_json=True, study="x")
+    assert json.loads(capsys.readouterr().out)["warnings"] == ["rarity is NaN: few texts"]
 
 
 def test_figures_are_asked_for_after_the_command_too(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,3 +86,8 @@ INDEX = {("enc-self", 0): 2, ("enc-self", 1): 2}
 
 def files(place: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+
+def cells(out: str) -> list[list[str]]:
+    """The cells of each printed line; columns are three spaces apart."""
+    return [re.split(" {2,}", text.strip()) for text in out.splitlines()]
