@@ -20,7 +20,7 @@ CODE = re.compile(
     r"|(?<![\w./=-])(?P<name>[a-z]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.+-]*\w|)(?![\w/=]))"
     r"(?P<after> in Python| \(--[^()]*\))?"
 )
-
+SUBJECT = re.compile(r"^\w+(?= must be )")
 ARGUMENT = re.compile(r"(\w+)=([^,]*)")
 
 
@@ -31,6 +31,7 @@ def advice(message: str, name: str) -> str:
     """
     command = BY_NAME.get(name.replace("-", "_"))
     flags = {} if command is None else _flags(command)
+    message = SUBJECT.sub(lambda match: flags.get(match[0], match[0]), message)
     return CODE.sub(lambda match: _spoken(match, flags, _python(command)), message)
 
 

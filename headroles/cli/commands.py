@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import headroles as hr
 from headroles.cli import results
@@ -19,15 +19,17 @@ from headroles.cli.options import (
     OptionRule,
     Options,
     argument,
-    chosen_roles,
     names,
     option,
-    scores_of,
     signature,
     trainer,
     trainer_options,
 )
-from headroles.tables.columns import PRINTED, Printed
+from headroles.tables.arguments import one_of
+from headroles.tables.columns import PRINTED, Column, Printed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
@@ -93,8 +95,12 @@ class Command(Options):
 
 
 def _with_rules(call: Call) -> None:
-    if call.given["scores"] is not None:
-        call.arguments["scores"] = scores_of(call.arguments["scores"], call.given["rules"], call.given["max_residue"])
+    """Score relevance by each of the chosen rule sets."""
+    if (scores := call.given["scores"]) is not None:
+        rules, residue = names(call.given["rules"]), call.given["max_residue"]
+        relevance = [hr.Relevance(rules=name, max_residue=residue) for name in rules]  # type: ignore[arg-type]
+        chosen = (relevance if name == "relevance" else [name] for name in names(scores))
+        call.arguments["scores"] = [score for part in chosen for score in part]
 
 
 def _orders(call: Call) -> None:
@@ -120,9 +126,25 @@ def _roles_of_study(call: Call) -> None:
             f"headroles score, or headroles roles {study.folder}, or name the study that has them: --roles-of"
         )
     table = study.load("roles")
-    call.arguments["roles"] = chosen = chosen_roles(table, call.given["tested"])
+    call.arguments["roles"] = chosen = _chosen(table, call.given["tested"])
     if left := [name for name in dict.fromkeys(held(table)["role"]) if name not in chosen]:
         record().last_lines.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
+
+
+def _chosen(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
+    """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
+    from headroles.analysis.role_rules import families, held
+    from headroles.tables.frame import only
+
+    variants = {family: {*roles} for family, roles in families(table).items()}
+    known = {role: {role} for roles in variants.values() for role in roles} | variants
+    known["all"] = {*known}
+    if wanted is None:
+        roles = {*held(table)["role"]}
+        chosen = {role for role in roles if Column.parse(role).plain.name != "sink"} or known["all"]
+    else:
+        chosen = set[str]().union(*(known[one_of("role", name, known)] for name in names(wanted)))
+    return only(table, [name for name in map(str, table) if {name, name.rpartition(".")[0]} & chosen])
 
 
 def _named_heads(call: Call) -> None:
@@ -278,7 +300,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             ),
         ),
     ),
-    "Look and relate": (
+    "Inspect and compare": (
         Command("roles", ("table",), show=results.show_assigned, before=(_study_of_roles,), extra=(THRESHOLDS,)),
         Command("relate", ("roles", "outcomes"), show=results.show_related),
         Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
@@ -321,7 +343,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             trains=True,
         ),
     ),
-    "Papers, and to begin with": (
+    "Papers and getting started": (
         Command(
             "papers.reproduce",
             ("paper", "artefact"),

@@ -17,17 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.models import ArgumentInfo
 
-from headroles.tables.arguments import several
+from headroles.tables.arguments import number, several
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from headroles.data.corpus import Corpus
     from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
-    from headroles.scores import Relevance
-    from headroles.tables.study import Study
 
 
 PACKAGE = Path(__file__).parents[1]
@@ -213,7 +207,7 @@ def _type(parameter: Parameter) -> Any:
     """Return the type of a parameter on the command line; None for what cannot be typed there."""
     types = set(parameter.types) - {"None"}
     several = next((text for text in types if text.startswith("Sequence")), "")
-    if "Path" in several or "Corpus" in several:
+    if "Path" in several:
         return list[str]
     if parameter.choices and not types & {"str", "int", "float", "Path"}:  # objects cannot be typed
         return Literal[parameter.choices]
@@ -268,7 +262,10 @@ class Call:
         self.heads: Any = None  # of the whole model
         parameters = signature(options.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:
-            self.arguments["study"] = study_of(given["study"], overwrite=given["overwrite"])
+            from headroles.tables.study import Study
+
+            self.arguments["study"] = Study(given["study"], overwrite=given["overwrite"])
+            self.arguments["study"].check_writable()  # before a model is loaded
         if "command" in parameters:
             self.arguments["command"] = command_line()
         for parameter in options.shown():
@@ -310,10 +307,16 @@ class Call:
         return hr.read(place, target, **counts, chat=given["chat"], links=given["links"])
 
     def load(self) -> None:
-        """Load the model and its tokenizer into the arguments."""
+        """Load the model, with "auto" onto all devices unless it is trained, and its tokenizer into the arguments."""
+        from headroles.models import loading
+
         given = self.given
         parts = {name: given[name] for name in LOADS if name in given}
-        model, self.tokenizer = load_model(given["model"], given["device"], whole=self.options.trains, **parts)
+        if given["device"] == "auto" and not self.options.trains:
+            model, self.tokenizer = loading.load(given["model"], device_map="auto", **parts)
+        else:
+            model, self.tokenizer = loading.load(given["model"], **parts)
+            model = loading.place(model, given["device"])
         self.arguments["model"] = model
         if "PreTrainedTokenizerBase" in signature(self.options.function).types():
             self.arguments["tokenizer"] = self.tokenizer
@@ -330,8 +333,6 @@ def _converted(parameter: Parameter, value: Any) -> Any:
     items = next((text for text in parameter.types if text.startswith("Sequence")), "")
     if isinstance(value, str) and items and "str" not in parameter.types:
         return tuple(numbers(value)) if "float" in items or "int" in items else names(value)
-    if "Corpus" in items:
-        return [pairs_of(text) for text in value]
     if "Mapping[str, float]" in parameter.types:
         return thresholds(value or []) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
@@ -341,27 +342,6 @@ def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
     without = {"warmup": None, "smoothing": 0.0, "sampling": SAMPLING}
     return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}
-
-
-def load_model(
-    model: str, device: str | None, *, whole: bool = False, **options: Any
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""
-    from headroles.models import loading
-
-    if device == "auto" and not whole:
-        return loading.load(model, device_map="auto", **options)
-    loaded, tokenizer = loading.load(model, **options)
-    return loading.place(loaded, device), tokenizer
-
-
-def study_of(folder: Path, *, overwrite: bool = False) -> Study:
-    """Open the study of a command and check that it can be written before a model is loaded."""
-    from headroles.tables.study import Study
-
-    study = Study(folder, overwrite=overwrite)
-    study.check_writable()
-    return study
 
 
 def command_line() -> str:
@@ -374,78 +354,24 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def chosen_roles(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
-    """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
-    from headroles.analysis.role_rules import families, held
-    from headroles.tables.arguments import unknown
-    from headroles.tables.columns import Column
-    from headroles.tables.frame import only
-
-    known = {name: {name} for role in families(table).values() for name in role}
-    known |= {family: {*variants} for family, variants in families(table).items()} | {"all": {*known}}
-    if wanted is None:
-        sinks = {name for name in known["all"] if Column.parse(name).plain.name == "sink"}
-        chosen = {*held(table)["role"]} - sinks or known["all"]
-    else:
-        for name in names(wanted):
-            if name not in known:
-                raise ValueError(unknown("role", name, known))
-        chosen = set[str]().union(*(known[name] for name in names(wanted)))
-    return only(table, [name for name in map(str, table) if name in chosen or name.rpartition(".")[0] in chosen])
-
-
 def numbers(text: str) -> list[float]:
     """Parse numbers of heads, or shares; raise ValueError for other text."""
     try:
-        return [float(number) if "." in number else int(number) for number in text.split(",")]
+        return [float(part) if "." in part else int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(
-            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
-        ) from None
-
-
-def scores_of(scores: list[str], rules: str, max_residue: float | None) -> list[str | Relevance]:
-    """Return scores, relevance by each rule set of a comma-separated list."""
-    from headroles.scores import Relevance
-
-    parsed: list[str | Relevance] = []
-    for name in scores:
-        relevance = [Relevance(rules=rule, max_residue=max_residue) for rule in names(rules)]  # type: ignore[arg-type]
-        parsed += relevance if name == "relevance" else [name]
-    return parsed
-
-
-def threshold(text: str) -> tuple[str, float]:
-    """Return the role and the number of a text such as positional=0.8; raise ValueError for another form."""
-    name, _, value = text.partition("=")
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
-    return name, number
+        raise ValueError(f"expected numbers separated by commas, such as 0.5,0.25, got {text!r}") from None
 
 
 def thresholds(texts: list[str]) -> dict[str, float]:
-    """Return the number of each role of texts such as positional=0.8; raise ValueError for a role given twice."""
-    values: dict[str, float] = {}
-    for name, number in map(threshold, texts):
-        if name in values:
-            raise ValueError(
-                f"two thresholds of {name}: got {values[name]:g} and {number:g}; expected a single threshold of a "
-                f"role; try --threshold {name}={number:g} alone"
-            )
-        values[name] = number
-    return values
-
-
-def pairs_of(text: str) -> Corpus:
-    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
-    from headroles.data.readers import read
-
-    source, comma, target = text.partition(",")
-    return read(source, target) if comma else read(source)
+    """Parse texts such as positional=0.8; raise ValueError for another form."""
+    parsed = {}
+    for text in texts:
+        role, _, value = text.partition("=")
+        try:
+            parsed[role] = number("threshold", float(value), least=-math.inf)
+        except ValueError:
+            raise ValueError(f"threshold must be role=number, such as positional=0.8, got {text!r}") from None
+    return parsed
 
 
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
@@ -453,18 +379,20 @@ def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores:
     from headroles.analysis.role_rules import assignable
     from headroles.pruning.learned_gates import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
+    from headroles.tables.frame import listed
     from headroles.tables.io import load_table
 
     if name in ("l0", "exactly"):
-        if gate_rate is not None and not gate_rate > 0:
-            raise ValueError(f"the learning rate of gates must be above zero; got {gate_rate}")
+        if gate_rate is not None:
+            number("gate_rate", gate_rate, above=0)
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
     if name != "roles" or role_scores is None:
         return name
     table = load_table(role_scores)
     if not assignable(table):
-        columns = ", ".join(map(str, table))
-        raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
+        raise ValueError(
+            f"{role_scores} has no scores of roles, got {listed([*map(str, table)])}; try heads.parquet of hr.score"
+        )
     return ByRoles(table)
 
 

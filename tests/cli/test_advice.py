@@ -42,6 +42,7 @@ def text(tmp_path: Path) -> Path:
         ("prune", "got remove=False; expected remove=True", "got --no-remove; expected --remove"),
         ("score", "got n_resamples=-1; expected 0 or more", "got --resamples -1; expected 0 or more"),
         ("score", "try reference=, or Rarity(frequent=...)", "try --reference, or Rarity(frequent=...) in Python"),
+        ("score", "max_tokens must be an integer >= 1, got 0", "--max-tokens must be an integer >= 1, got 0"),
         ("score", "try cls='AutoModel' (--cls), or train it", "try --cls AutoModel, or train it"),
         ("ablate", "one for each head; try sets=", "one for each head; try sets= in Python"),
         ("score", "a column of labels (label= names it)", "a column of labels (label= in Python names it)"),

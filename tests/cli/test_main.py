@@ -188,7 +188,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
         hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
     assert run("roles", study, "--threshold", "magic=0.5") == line(unknown)
     for text in ("positional", "positional=", "positional=high", "positional=nan", ""):
-        message = f"threshold {text!r} is not of the form role=number, such as positional=0.8"
+        message = f"threshold must be role=number, such as positional=0.8, got {text!r}"
         assert run("roles", study, "--threshold", text) == line(message)
     assert _contents(study) == before
 

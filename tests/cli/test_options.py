@@ -38,11 +38,11 @@ UNKNOWN = (
         ("ablation-curve model text.txt --study study --by ablation[loss] --kind cross",
          "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
-         "the learning rate of gates must be above zero; got -1.0"),
+         "--gate-rate must be a number > 0, got -1.0"),
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet",
-         "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
+         "study/heads.parquet has no scores of roles, got ablation[loss]; try heads.parquet of headroles score"),
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --keep x --study new",
-         "expected numbers of heads or shares with commas between, as 0.5,0.25; got 'x'"),
+         "expected numbers separated by commas, such as 0.5,0.25, got 'x'"),
         ("sparsity-sweep model text.txt --held-out text.txt --study new",
          "BertModel is neither a classifier nor a language model nor an encoder-decoder that generates text; try "
          "headroles train, or headroles.load_classifier(name, corpus) in Python, which adds a classification head for "
@@ -172,17 +172,6 @@ def test_a_head_of_a_model_with_several_kinds_needs_its_kind():
 def test_other_writing_is_refused(text):
     with pytest.raises(ValueError, match=f"^head '{text}' is not of the form kind:layer:head, such as enc-self:0:2"):
         hr.head_mask(planted.model(), [text])
-
-
-@pytest.mark.parametrize("numbers", [(0.9, 0.1), (0.1, 0.9), (0.5, 0.5)])
-def test_two_thresholds_of_a_role_are_refused(study, numbers):
-    first, second = numbers
-    given = [part for number in numbers for part in ("--threshold", f"positional={number}")]
-    assert run("roles", study.folder, *given) == line(
-        f"two thresholds of positional: got {first} and {second}; expected a single threshold of a role; try "
-        f"--threshold positional={second} alone"
-    )
-    assert not study.has("roles")
 
 
 BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
