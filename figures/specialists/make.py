@@ -118,7 +118,7 @@ def pool(
     label = metric_label(pooled.sizes)
     save(picture.specialists(*pooled[:4], label=label), study / "specialists.png")
     if pooled.changes is not None and pooled.changes[["before", "after"]].to_numpy().any():
-        save(hr.plots.drift(pooled.changes), study / "role-changes-pooled.png")
+        save(hr.plots.role_changes(pooled.changes), study / "role-changes-pooled.png")
 
 
 @app.command()

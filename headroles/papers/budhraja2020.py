@@ -83,7 +83,7 @@ def claim1(bench: Bench) -> Reproduced:
     columns = ["of", "strategy", "heads", "share", "tuned", "metric", *bounded("value"), "whole", *bounded("cost")]
     both = both[[*columns, "steps", "epochs"]]
     both.attrs["source"] = printed(PRASANNA).attrs["source"]
-    return judged(claim1_claim, both, lambda: plots.contest(table, label=metric_label(table))[0])
+    return judged(claim1_claim, both, lambda: plots.compare_pruning(table, label=metric_label(table))[0])
 
 
 def _of_prasanna() -> pd.DataFrame:
@@ -196,7 +196,7 @@ def claim3(bench: Bench) -> Reproduced:
                 rows.append((question, f"{first} rather than {second}", heads, *gain))
     gaps = pd.DataFrame(rows, columns=["question", "taken", "heads", "gain", "low", "high"])
     gaps = _with_training(bench, table, gaps.assign(seeds=_seeds(bench, table)))
-    return judged(claim3_claim, gaps, lambda: plots.contest(table, label=metric_label(table))[0])
+    return judged(claim3_claim, gaps, lambda: plots.compare_pruning(table, label=metric_label(table))[0])
 
 
 @claim(

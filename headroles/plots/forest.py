@@ -92,7 +92,7 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     return _forest(rows.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
 
 
-def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def survival_odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw by what factor each role multiplies the odds of survival, with 95 % intervals.
 
     The model adjusts for layer and kind; only roles are drawn, and those without heads are left out.
@@ -173,7 +173,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     return ax
 
 
-def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+def role_changes(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
     Above zero are heads that have the role after pruning: those that had it (kept) and those that had not (new).

@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAWING = ("headroles", "matplotlib", "seaborn")
-DRAWN = (  # files that `plot` may write
-    *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
-    *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
-    *("sparsity-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
-    *("weight-change-*.png", "compare-pruning.png", "efficiency.png", "dynamics.png", "settling.png"),
-    *("budget-*.png", "role-tests-*.png", "relate.png", "survival-odds.png", "predictors.png", "role-changes-*.png"),
-)
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
     *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
@@ -83,27 +76,25 @@ def plot(study: Study | str | Path) -> list[Path]:
     for figure in figures(study.names(), study.load):
         path, digest = study.folder / f"{figure.name}.png", figure.digest()
         files.append(path)
-        if _shows(path, digest) and not study.overwrite:
-            continue
-        if path.is_file() and b"Matplotlib" not in path.read_bytes():  # earlier versions did not sign figures
+        if study.overwrite or _drawn(path) != digest:
             check_ours(path, "", overwrite=study.overwrite)
-        save(figure.draw(), path, digest=digest)
-    for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
-        if mark_of("").encode() in old.read_bytes():
+            save(figure.draw(), path, digest=digest)
+    for old in {*study.folder.glob("*.png")} - {*files}:
+        if _drawn(old):
             old.unlink(missing_ok=True)
     return files
 
 
-def _shows(path: Path, digest: str) -> bool:
-    """Return whether an undamaged PNG shows what has this digest."""
+def _drawn(path: Path) -> str:
+    """Return the digest of what a figure of `plot` shows; "" for a damaged or another file."""
     from PIL import Image
 
     try:
         with Image.open(path) as picture:
             picture.verify()
-            return bool(picture.info.get("Source") == digest)
-    except (OSError, SyntaxError):  # the latter of broken chunks
-        return False
+            return str(picture.info["Source"]) if picture.info.get("Software") == mark_of("") else ""
+    except (OSError, SyntaxError, KeyError):  # a SyntaxError of broken chunks
+        return ""
 
 
 Load = Callable[[str], pd.DataFrame]
@@ -218,7 +209,7 @@ def _compensation(name: str, load: Load) -> Iterator[Figure]:
 
 def _contest(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    yield Figure(name, partial(plots.contest, table, load("compare-pruning-seeds"), label=_measured(table)))
+    yield Figure(name, partial(plots.compare_pruning, table, load("compare-pruning-seeds"), label=_measured(table)))
 
 
 def _dynamics(name: str, load: Load) -> Iterator[Figure]:
@@ -230,7 +221,7 @@ def _dynamics(name: str, load: Load) -> Iterator[Figure]:
 
 def _drift(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))[["before", "after"]].to_numpy().any():
-        yield Figure(_slug(name), partial(plots.drift, table))
+        yield Figure(_slug(name), partial(plots.role_changes, table))
 
 
 def _tests(name: str, load: Load) -> Iterator[Figure]:
@@ -242,7 +233,7 @@ def _tests(name: str, load: Load) -> Iterator[Figure]:
 
 def _odds(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any():
-        yield Figure(name, partial(plots.odds, table))
+        yield Figure(name, partial(plots.survival_odds, table))
 
 
 def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False, along: str = "") -> Draw:

@@ -85,7 +85,7 @@ def test_the_forests_show_the_table(studies):
     hr.relate(studies / "one", [studies / "two"], study=study)
     for name, drawing, column in (
         ("relate", hr.plots.relation, "auc"),
-        ("survival-odds", hr.plots.odds, "odds"),
+        ("survival-odds", hr.plots.survival_odds, "odds"),
         ("predictors", hr.plots.predictors, "auc"),
     ):
         table = study.load(name)

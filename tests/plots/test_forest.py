@@ -17,7 +17,7 @@ from headroles.tables import frame
 def test_drift_is_drawn_as_it_is_counted():
     before = told(index(layers=1, many=6), rarity=[1, 1, 1, 0, 0, 0])
     after = told(frame.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
-    (ax,) = hr.plots.drift(hr.role_changes(before, {6: before, 4: after}))
+    (ax,) = hr.plots.role_changes(hr.role_changes(before, {6: before, 4: after}))
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
     assert heights == {"kept": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1]}
     assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
@@ -25,7 +25,7 @@ def test_drift_is_drawn_as_it_is_counted():
     assert ax.get_ylim()[1] > 3  # the tallest bar ends below the title
     nobody = told(index(layers=1), rarity=[0] * 8)
     with pytest.raises(ValueError, match="^nothing to draw: no head has a role, before or after$"):
-        hr.plots.drift(hr.role_changes(nobody, {8: nobody}))
+        hr.plots.role_changes(hr.role_changes(nobody, {8: nobody}))
 
 
 def test_nothing_to_draw_is_said():

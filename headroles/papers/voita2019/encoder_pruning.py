@@ -36,7 +36,7 @@ from headroles.papers.bench import (
     stake,
 )
 from headroles.papers.needs import NEEDS, Need, trees
-from headroles.plots.sparsity import FUNCTIONS
+from headroles.plots.pruning import FUNCTIONS
 
 if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
