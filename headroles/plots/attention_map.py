@@ -15,7 +15,7 @@ from headroles.plots.labels import RELATIONS, label_of
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
 from headroles.tables.declared import metric_of, quality, signature_of
-from headroles.tables.frame import Kind, described
+from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,16 +35,9 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: If `weights` is not a table.
     """
     import seaborn as sns
 
-    if not isinstance(weights, pd.DataFrame) or weights.empty:
-        raise ValueError(
-            f"not a table of weights: got {described(weights)}; expected a row per query token, a column per key token"
-        )
     keys, queries = ([str(token).replace("$", r"\$") for token in line] for line in (weights.columns, weights.index))
     cell = float(np.clip(7.5 / max(weights.shape), 0.16, 0.4))
     across, up = (0.08 / cell * max(map(len, line)) for line in (queries, keys))  # cells taken by the tokens
@@ -71,16 +64,11 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
 
     Returns:
         One axes per relation.
-
-    Raises:
-        ValueError: For another table, or another number of axes.
     """
     import matplotlib.pyplot as plt
     import seaborn as sns
 
     needs(table, {"relation", "offset", "count", "share"}, "hr.data.offsets")
-    if table.empty:
-        raise ValueError(f"nothing to draw: got {described(table)}")
     parts = list(table.groupby("relation", sort=False))
     drawn = panels_of(axes, len(parts), "relations", (4, 5))
     for ax, (name, part) in zip(drawn, parts, strict=True):

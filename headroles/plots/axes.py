@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headroles.tables.arguments import one_of
 from headroles.tables.frame import LEVELS, Kind, described
 
 if TYPE_CHECKING:
@@ -158,9 +159,7 @@ def lay_out(ax: Axes) -> None:
 def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:
     """Return the rows of one kind, indexed by layer and head, and that kind; raise ValueError if ambiguous."""
     present = kinds_of(table)
-    if kind not in present and (kind is not None or len(present) > 1):
-        raise ValueError(f"no single kind: got kind={kind!r}; expected one of {', '.join(present)}")
-    kind = kind or present[0]
+    kind = present[0] if kind is None and len(present) == 1 else one_of("kind", kind, present)
     return table[table.index.get_level_values("kind") == kind].droplevel("kind"), kind
 
 

@@ -16,6 +16,7 @@ from headroles.analysis.role_rules import STABLE, behind_sink, held, look, names
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column
 from headroles.tables.declared import signature_of
 from headroles.tables.frame import LEVELS, Kind, described
@@ -206,9 +207,7 @@ def check_numbers(values: object) -> None:
 
 def _ordered(cells: pd.DataFrame, order: str) -> pd.DataFrame:
     """Rows of layers and places from 0, in descending order of value if `order` is "sorted"."""
-    if order not in ("head", "sorted"):
-        raise ValueError(f"unknown order: got {order!r}; expected 'head' or 'sorted'")
-    if order == "sorted":
+    if one_of("order", order, ("head", "sorted")) == "sorted":
         cells = cells.sort_values("value", ascending=False, kind="stable")
         cells.index = pd.MultiIndex.from_arrays([cells.index.get_level_values(0), cells.groupby("layer").cumcount()])
     return cells

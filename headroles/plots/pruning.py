@@ -13,6 +13,7 @@ from headroles.analysis.summaries import THIRDS, gate_density, sizes_of, thirds
 from headroles.plots.axes import TITLES, colour_bar, evenly, finish, line, needs, new_axes, panels_of, stack
 from headroles.plots.labels import SIDES, label_of, strategy_label
 from headroles.plots.styling import colours, hue, readable
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column, of_name
 from headroles.tables.declared import signature_of
 from headroles.tables.frame import KINDS, LEVELS, Kind
@@ -70,14 +71,9 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: If the table has no heads of the kind.
     """
     needs(table, {"kind", "function", "count", "heads"}, "hr.sparsity_sweep with scored=")
-    rows = table[table["kind"] == kind]
-    if rows.empty:
-        raise ValueError(f"no heads of kind {kind!r} in the table: got {', '.join(table['kind'].unique())}")
+    rows = table[table["kind"] == one_of("kind", kind, table["kind"].unique())]
     wide = rows.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
     names = [name for name in ("none", *FUNCTIONS) if name in wide]
     wide = wide.sort_index(ascending=False)[[*names, *wide.columns.difference(names)]].astype(float)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import font, legend, new_axes, of_kind, points, stack
+from headroles.plots.axes import font, legend, needs, new_axes, of_kind, points, stack
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
 from headroles.plots.styling import hue
-from headroles.tables.frame import Kind, described
+from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,15 +41,7 @@ def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | 
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: If `values` is not a column of numbers.
     """
-    if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
-        raise ValueError(
-            f"not a column of relevance: got {described(values)}; expected one such as heads['relevance[cp].size']; "
-            f"make them with hr.score(..., ['relevance'])"
-        )
     part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
     shares, heads = _are_shares(part), part.dropna().groupby("layer").size().unique()
@@ -75,7 +67,7 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Returns:
         The axes.
     """
-    _check(report)
+    needs(report, {"arrives", *WAYS}, "headroles.scores.lrp.conservation")
     part = pd.Series(report.index.get_level_values("part"))
     place = np.arange(len(report)) + 0.5 * (part.ne(part.shift()).cumsum().to_numpy() - 1)  # a gap between the stacks
     tall = place[-1] + 1
@@ -108,26 +100,6 @@ def _mark(bar: Colorbar, uniform: float) -> None:
     ticks = [tick for tick in bar.get_ticks() if low <= tick <= high and abs(tick - uniform) > near]
     texts = bar.formatter.format_ticks(ticks)
     bar.set_ticks([*ticks, uniform], labels=[*texts, "uniform"])
-
-
-def _check(report: pd.DataFrame) -> None:
-    """Raise ValueError unless the conservation report can be drawn."""
-    columns = ["arrives", *WAYS]
-    valid = isinstance(report, pd.DataFrame) and list(report.index.names) == ["part", "layer"]
-    valid = valid and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
-    if not valid or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
-        raise ValueError(
-            f"not a conservation report: got {described(report)}; expected rows from output to input, indexed by part "
-            f"and layer, with columns {', '.join(columns)}; make it with "
-            "headroles.scores.lrp.conservation_report.balance"
-        )
-    infinite = ~report[columns].astype(float).abs().lt(np.inf).all(axis=1)
-    if infinite.any():
-        first = " ".join(map(str, report.index[int(infinite.argmax())]))
-        raise ValueError(
-            f"{infinite.sum()} of {len(report)} rows of the report are not finite, the first is {first}; "
-            "choose a target that is not 0, or give balance an epsilon"
-        )
 
 
 def _total(report: pd.DataFrame) -> str:

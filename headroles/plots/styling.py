@@ -34,17 +34,12 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
 
     Returns:
         A pandas Styler.
-
-    Raises:
-        KeyError: If a column does not exist.
     """
     import seaborn  # registers diverging colours
 
     if columns is None and role_rules.names(table):
         return _styled_roles(table)
     names = without_ends(table) if columns is None else list(columns)
-    if missing := [name for name in names if name not in table]:
-        raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
     shown = _escaped({name: _texts(table, name, decimals) for name in names}, table.index)
     shown = shown.set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
     graded = list(filter(partial(_is_graded, table), names))

@@ -237,10 +237,10 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
     "evaluation": Printed("metrics on {corpus.name}"),
     "role-": Printed(
         "what it costs; above 0 is harm",
-        {name: name for name in ("removed", "own", "explained", "there", "mean", "wrong")},
-        note="tokens: share to which the pattern applies; removed: cost of removal; own: of the pattern of the role; "
-        "explained: share of the cost of removal that the pattern saves; there: cost of removal at these tokens alone; "
-        "mean: of the mean output; wrong: of patterns as sharp elsewhere",
+        {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},
+        note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the pattern of the "
+        "role; explained: share of the cost of removal that the pattern saves; removed_local: cost of removal at these "
+        "tokens alone; mean: of the mean output; wrong: of patterns as sharp elsewhere",
     ),
     "sparsity-": Printed(
         "{strategy} on {held_out.name}; {better}",

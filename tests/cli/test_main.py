@@ -422,10 +422,6 @@ def _swept(metric: str = "loss", **options: Any) -> object:
          "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
          "malformed tree of 'a b': got 2 words, 2 heads, 1 relations; expected one head and one relation per word"),
-        (lambda: hr.plots.survival_odds(hr.survival_odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
-         "nothing to draw: no role is in the model"),
-        (lambda: hr.plots.predictors(hr.predict_outcome(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),
-         "nothing to draw: the score is constant"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(call, message):

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 from helpers.commands import run
-from helpers.messages import whole
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
@@ -100,22 +99,6 @@ def test_plans_are_said_in_words():
 def test_of_a_metric_that_is_not_ours_red_says_less():
     label = plots.ablation(effects("ablation[own]"), kind="cross").figure.axes[-1].get_ylabel()
     assert label == "change in own\n(red: less)"
-
-
-def test_other_tables_are_refused():
-    message = "not a table of hr.ablate: got [1, 2]; expected one column ablation[...], with .p and .holm"
-    with pytest.raises(ValueError, match=whole(message)):
-        outcomes.effect_of([1, 2])
-    start = re.escape("not a table of hr.ablate: got a DataFrame (")
-    for wrong in (effects()[["ablation[loss]"]], frame.join(effects(), effects("ablation[bleu]"))):
-        with pytest.raises(ValueError, match=f"^{start}"):
-            plots.histogram(wrong)
-    with pytest.raises(ValueError, match=whole("nothing to draw: 'ablation[loss]' has no value for any of 9 heads")):
-        plots.histogram(effects() * np.nan)
-    fewer = frame.table(effects().iloc[:5].to_dict("list"), frame.rows(effects().iloc[:5]), "made by hand")
-    sizes, expected = "got 9 and 5 rows, 5 in common", "expected at least three heads, the same in both"
-    with pytest.raises(ValueError, match=whole(f"the tables are of different heads: {sizes}; {expected}")):
-        plots.agreement(effects(), fewer)
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -251,8 +234,3 @@ def test_a_map_has_the_effects_and_the_frames_of_the_table(deep):
     assert "key-value head" in (ax.get_ylabel() if deep else ax.get_xlabel())
     assert not ax.collections[1:]  # no lines between groups
     plt.close("all")
-
-
-def test_another_table_is_no_budget():
-    with pytest.raises(ValueError, match="not a table of hr.cache_budget"):
-        plots.budget(budget_of([0, 1])[["effect"]])

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.relations import NOBODY, effects, index, told
+from helpers.relations import effects, index, told
 
 import headroles as hr
 from headroles import plots
@@ -23,16 +23,6 @@ def test_drift_is_drawn_as_it_is_counted():
     assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
     assert all(tick == int(tick) for tick in ax.get_yticks())  # heads are whole
     assert ax.get_ylim()[1] > 3  # the tallest bar ends below the title
-    nobody = told(index(layers=1), rarity=[0] * 8)
-    with pytest.raises(ValueError, match="^nothing to draw: no head has a role, before or after$"):
-        hr.plots.role_changes(hr.role_changes(nobody, {8: nobody}))
-
-
-def test_nothing_to_draw_is_said():
-    where = index(layers=1)
-    nobody = hr.relate(told(where, rarity=[0] * 8), effects(where, loss=range(8)), n_resamples=0, n_permutations=9)
-    with pytest.raises(ValueError, match=f"^nothing to draw: {NOBODY}$"):
-        hr.plots.relation(nobody)
 
 
 def role_tests():
@@ -63,11 +53,6 @@ def test_costs_of_roles_are_those_of_the_table(sets, heads):
     own = [line for line in lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() != "white" for line in own] == [row in VERDICTS[:2] for row in rows["verdict"]]
     plt.close(ax.figure)
-
-
-def test_a_table_without_heads_alone_has_no_costs_to_draw():
-    with pytest.raises(ValueError, match=r"^nothing to draw: got no heads alone in the table$"):
-        plots.role_costs(role_tests().iloc[2:])
 
 
 def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():

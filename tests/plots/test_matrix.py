@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.drawn import column, index, mesh, table_of_roles, words
-from helpers.messages import whole
 from matplotlib.colors import to_rgb
 
 from headroles import plots
@@ -210,52 +209,6 @@ def test_heatmaps_share_one_scale_and_one_bar() -> None:
     assert len(first.texts) == len(last.texts) == 6
 
 
-def test_heatmap_errors() -> None:
-    both = column(index(enc_self=(1, 2), cross=(1, 2)))
-    one = both.loc[["enc-self"]]
-    with pytest.raises(ValueError, match=whole("no single kind: got kind=None; expected one of enc-self, cross")):
-        plots.heatmap(both)
-    with pytest.raises(ValueError, match=whole("no single kind: got kind='dec-self'; expected one of enc-self")):
-        plots.heatmap(one, kind="dec-self")
-    with pytest.raises(ValueError, match=whole("unknown order: got 'rank'; expected 'head' or 'sorted'")):
-        plots.heatmap(one, order="rank")  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError,
-        match=whole(
-            "not a column of numbers: got a DataFrame (confidence) with 2 rows, index kind, layer, head; "
-            "expected one such as heads['confidence']"
-        ),
-    ):
-        plots.heatmap(one.to_frame())  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError,
-        match=whole(
-            "not a column of numbers: got a Series (object) with 2 rows, index kind, layer, head; "
-            "expected one such as heads['confidence']"
-        ),
-    ):
-        plots.heatmap(one.astype(object))
-    with pytest.raises(ValueError, match=whole("nothing to draw: 'confidence' has no value for any of 2 heads")):
-        plots.heatmap(one * np.nan)
-    with pytest.raises(ValueError, match=whole("nothing to draw: 'confidence' has no value for any of 4 heads")):
-        plots.heatmaps(both * np.nan)
-    with pytest.raises(
-        ValueError,
-        match=whole("not a head table: got [0.1, 0.2]; expected one row per head, indexed by kind, layer and head"),
-    ):
-        plots.heatmap([0.1, 0.2])  # type: ignore[arg-type]
-    for wrong, said in [
-        (one.reset_index(drop=True), "2 rows, index None"),
-        (one.iloc[:0], "0 rows, index kind, layer, head"),
-        (pd.concat([one, one]), "4 rows, index kind, layer, head"),
-    ]:
-        expected = "expected one row per head, indexed by kind, layer and head"
-        message = f"not a head table: got a Series (float64) with {said}; {expected}"
-        with pytest.raises(ValueError, match=whole(message)):
-            plots.heatmap(wrong)
-    assert plt.get_fignums() == []  # an error leaves no empty figure behind
-
-
 def bands(ax: Any) -> dict[tuple[int, int], list[tuple[str, tuple[float, ...]]]]:
     """The bands of each (layer, head), from the top: text and colour."""
     found: dict[tuple[int, int], list[tuple[float, str, tuple[float, ...]]]] = {}
@@ -374,21 +327,6 @@ def test_role_texts_fit_a_large_model() -> None:
     assert len(ax.texts) == on.sum()
     cell = ax.get_window_extent().width / 32
     assert max(text.get_window_extent().width for text in ax.texts) < cell
-
-
-def test_roles_errors() -> None:
-    table = pd.DataFrame({"confidence": 0.5}, index(enc_self=(1, 2)))
-    with pytest.raises(
-        ValueError,
-        match=whole(
-            "no roles in the table: got a DataFrame (confidence) with 2 rows, index kind, layer, head; "
-            "make them with hr.roles(heads)"
-        ),
-    ):
-        plots.roles(table)
-    with pytest.raises(ValueError, match=whole("no single kind: got kind='cross'; expected one of enc-self")):
-        plots.roles(table, kind="cross")
-    assert plt.get_fignums() == []
 
 
 # maps of many heads

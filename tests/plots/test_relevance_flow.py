@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import Any
 
 import matplotlib
-from helpers.messages import whole
 
 matplotlib.use("Agg")
 
@@ -17,7 +16,6 @@ import pytest
 from helpers import zoo
 from matplotlib.colors import to_hex
 
-from headroles import plots
 from headroles.models.head_model import HeadModel
 from headroles.plots import relevance_flow
 from headroles.scores.lrp import conservation_report
@@ -208,31 +206,6 @@ def test_relevance_draws_on_given_axes_and_leaves_the_table_as_it_was() -> None:
     pd.testing.assert_series_equal(values, before)
 
 
-def test_relevance_errors() -> None:
-    expected = "expected one such as heads['relevance[cp].size']"
-    advice = "make them with hr.score(..., ['relevance'])"
-    values = column()
-    for wrong, said in [
-        (values.to_frame(), "a DataFrame (relevance[cp].size) with 8 rows, index kind, layer, head"),
-        (values.astype(object), "a Series (object) with 8 rows, index kind, layer, head"),
-        ([0.1, 0.2], "[0.1, 0.2]"),
-        (None, "None"),
-    ]:
-        with pytest.raises(ValueError, match=whole(f"not a column of relevance: got {said}; {expected}; {advice}")):
-            relevance_flow.relevance(wrong)
-    message = (
-        "not a head table: got a Series (float64) with 8 rows, index None; expected one row per head, indexed by kind, "
-        "layer and head"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        relevance_flow.relevance(values.reset_index(drop=True))
-    with pytest.raises(ValueError, match=whole("no single kind: got kind='cross'; expected one of enc-self")):
-        relevance_flow.relevance(values, kind="cross")
-    with pytest.raises(ValueError, match=whole(f"nothing to draw: {SIZE!r} has no value for any of 4 heads")):
-        relevance_flow.relevance(values.iloc[:4] * np.nan)
-    assert plt.get_fignums() == []  # an error leaves no empty figure behind
-
-
 # conservation
 
 
@@ -359,38 +332,3 @@ def test_a_real_report_is_drawn(rules: Any) -> None:
     pd.testing.assert_frame_equal(found, before)
     assert list(found) == conservation_report.COLUMNS == ["arrives", *relevance_flow.WAYS]
     assert relevance_flow.INPUT == conservation_report.INPUT
-
-
-def test_conservation_errors() -> None:
-    expected = (
-        "expected rows from output to input, indexed by part and layer, with columns arrives, leaves, source, biases, "
-        "residue; make it with headroles.scores.lrp.conservation_report.balance"
-    )
-    table = report(1, 1)
-    columns = "arrives, leaves, source, biases, residue"
-    for wrong, said in [
-        (None, "None"),
-        (table["leaves"], "a Series (float64) with 4 rows, index part, layer"),
-        (table.drop(columns="source"), "a DataFrame (arrives, leaves, biases, residue) with 4 rows, index part, layer"),
-        (table.reset_index(drop=True), f"a DataFrame ({columns}) with 4 rows, index None"),
-        (table.iloc[:-1], f"a DataFrame ({columns}) with 3 rows, index part, layer"),
-        (table.iloc[:0], f"a DataFrame ({columns}) with 0 rows, index part, layer"),
-        (pd.concat([table, table]), f"a DataFrame ({columns}) with 8 rows, index part, layer"),
-        (table.astype(str), f"a DataFrame ({columns}) with 4 rows, index part, layer"),
-    ]:
-        with pytest.raises(ValueError, match=whole(f"not a conservation report: got {said}; {expected}")):
-            relevance_flow.conservation(wrong)
-    for value in (np.nan, np.inf):
-        table.loc[("decoder", 0), "leaves"] = table.loc[("input", 0), "arrives"] = value
-        message = (
-            "2 of 4 rows of the report are not finite, the first is decoder 0; "
-            "choose a target that is not 0, or give balance an epsilon"
-        )
-        with pytest.raises(ValueError, match=whole(message)):
-            relevance_flow.conservation(table)
-    assert plt.get_fignums() == []  # an error leaves no empty figure behind
-
-
-def test_both_are_among_the_plots() -> None:
-    assert (plots.relevance, plots.conservation) == (relevance_flow.relevance, relevance_flow.conservation)
-    assert {"relevance", "conservation"} <= {*plots.__all__}

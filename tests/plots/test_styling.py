@@ -61,11 +61,6 @@ def test_what_is_in_a_cell_is_text():
     assert "&lt;script&gt;" in html
 
 
-def test_a_column_that_is_not_there_is_named():
-    with pytest.raises(KeyError, match="no column entropy: got confidence"):
-        hr.style_table(pd.DataFrame({"confidence": [1.0]}), ["entropy"])
-
-
 def test_headings_and_names_of_rows_are_no_html():
     """A script in the name of a column ran in the browser."""
     script = "<script>alert(1)</script>"
