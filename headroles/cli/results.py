@@ -257,8 +257,8 @@ def show_tested(call: Call) -> None:
     table = call.result
     heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
     together = heads.str.startswith("all ")
-    shown = pd.DataFrame({"role": roles, "tokens": table["applies"].map("{:.0%}".format), "verdict": table["verdict"]})
-    shown["tokens"] = shown["tokens"].replace("nan%", "")
+    tokens = ["" if math.isnan(share) else f"{share:.0%}" for share in table["applies"]]
+    shown = pd.DataFrame({"role": roles, "tokens": tokens, "verdict": table["verdict"].to_numpy()})
     alone = shown[~together].groupby(["role", "tokens", "verdict"], sort=False).size().rename("heads").reset_index()
     sets = shown[together].assign(heads=heads[together] + " together")
     verdicts = pd.concat([alone, sets]).sort_values("role", kind="stable").astype(str)

@@ -238,8 +238,8 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
     "role-": Printed(
         "what it costs; above 0 is harm",
         {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},
-        note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the pattern of the "
-        "role; explained: share of the cost of removal that the pattern saves; removed_local: cost of removal at these "
+        note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the role's "
+        "pattern; explained: share of the cost of removal that this saves; removed_local: cost of removal at these "
         "tokens alone; mean: of the mean output; wrong: of patterns as sharp elsewhere",
     ),
     "sparsity-": Printed(

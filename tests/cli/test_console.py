@@ -20,7 +20,7 @@ def test_tables_are_not_truncated_at_the_width_of_the_terminal(width, monkeypatc
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
     table, printed = wide(), re.sub(r"\s", "", shown)
-    assert all(f"{n}.125[{n}.125,{n}.125]" in printed for n in range(6))
+    assert all(text in printed for n in range(6) for text in (f"{n}.125", f"[{n}.125,{n}.125]"))
     assert all(re.sub(r"\s", "", name) in printed for name in table if "." not in name)
     assert shown.count("b") >= 80
 

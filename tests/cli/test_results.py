@@ -89,7 +89,7 @@ def test_roles_of_many_heads_are_few_lines_with_the_strongest_first_and_sinks_la
         "sink": str(sinks),
     }  # fmt: skip
     assert len(lines) < 16
-    text = " ".join(row[-1] for row in rows)
+    text = " ".join(row[-1] for row in cells("\n".join(lines)))
     for role, after in (("positional[-1]", 5), ("induction", 5)):
         order = table[f"{role}.value"].sort_values(ascending=False)
         strongest = [f"L{layer}H{head} {value:.2f}" for (_, layer, head), value in order.head(after).items()]
@@ -107,7 +107,7 @@ def test_roles_never_take_more_than_thirty_lines(capsys):
     columns |= dict.fromkeys(["alignment[monotone]", "succession", "sink[first]", "sink-norm[first]"], 0)
     lines = printed(scored(dict.fromkeys(["enc-self", "dec-self", "cross"], (12, 16)), columns), capsys)
     assert len(lines) <= 30
-    text = "".join(lines)
+    text = "\n".join(lines)
     assert {"syntactic", "positional", "rare", "retrieval", "successor", "sink"} <= {*text.split()}
     assert "cross:" in text
 
