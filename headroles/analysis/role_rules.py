@@ -113,7 +113,7 @@ SPECIAL = tuple(role.name for role in ROLES if role.name != "sink")  # of specia
 KNOWN = {key: value for role in ROLES for key, value in declaration("role", role.name, role).items()}
 
 
-class Look(NamedTuple):
+class RoleStyle(NamedTuple):
     """How a family of roles is drawn: where its heads attend, its text in a cell, its place among the colours."""
 
     about: str
@@ -249,14 +249,14 @@ def families(roles: pd.DataFrame) -> dict[str, list[str]]:
     return variants
 
 
-def look(family: str, *tables: pd.DataFrame) -> Look:
+def role_style(family: str, *tables: pd.DataFrame) -> RoleStyle:
     """Return how a family of roles is drawn, by `ROLES` or by declarations in the signatures of tables."""
     plain = str(Column.parse(family).plain)
     texts = dict.fromkeys(text for table in tables for text in table.attrs.get("signatures", {}).values())
     declarations = {key: value for text in texts for key, value in declared("role", plain, text).items()}
     known = {field: KNOWN.get(f"role.{plain}.{field}") for field in ("about", "short", "hue")} | declarations
     hue = known["hue"] if plain == family else None  # by norms, it has a colour of its own
-    return Look(str(known["about"] or ""), str(known["short"] or plain), None if hue is None else int(str(hue)))
+    return RoleStyle(str(known["about"] or ""), str(known["short"] or plain), None if hue is None else int(str(hue)))
 
 
 def names(roles: pd.DataFrame) -> list[str]:

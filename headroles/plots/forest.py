@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import VERDICTS, look
+from headroles.analysis.role_rules import VERDICTS, role_style
 from headroles.plots.axes import FEW, evenly, finish, legend, needs, new_axes, panels_of, stack
 from headroles.plots.labels import axis_label, direction, label_of, role_label
 from headroles.plots.styling import GREY, RGB, colours, hue
@@ -143,7 +143,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     roles = [role for _, role in part.index]
     width = 0.1 * max(len(f"{heads} {role}") for heads, role in part.index) + 3
     ax = ax or new_axes((len(part), 5 / 0.3), cell=0.3, beside=width, tall=2.2)[0]
-    costs = {name: look for name, look in COSTS.items() if name in part}  # older tables lack one
+    costs = {name: style for name, style in COSTS.items() if name in part}  # older tables lack one
     for y, row in enumerate(part.to_dict("records")):
         for place, (name, (marker, shade)) in enumerate(costs.items()):
             height = y + 0.14 * (place - (len(costs) - 1) / 2)
@@ -281,7 +281,7 @@ def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
 
 def _are_roles(hues: list[str], table: pd.DataFrame) -> bool:
     """Whether some of the hues are roles, of the package or of the table."""
-    return any(look(name, table).hue is not None for name in hues)
+    return any(role_style(name, table).hue is not None for name in hues)
 
 
 def _markers(hues: list[str], table: pd.DataFrame) -> dict[str, str]:

@@ -26,7 +26,7 @@ RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod":
 GOVERNORS = {"nsubj": "verb", "obj": "verb", "amod": "noun", "advmod": "verb"}
 
 
-class Words(NamedTuple):
+class ColumnLabel(NamedTuple):
     """Group, short label and description of a column."""
 
     group: str
@@ -70,17 +70,19 @@ _PLAIN = (
     (MATTERS, "importance", "importance",
      "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
 )  # fmt: skip
-PLAIN = {column: Words(group, label, about) for group, column, label, about in _PLAIN}
+PLAIN = {column: ColumnLabel(group, label, about) for group, column, label, about in _PLAIN}
 
 
-def words(text: str, signature: str = "") -> Words:
+def column_label(text: str, signature: str = "") -> ColumnLabel:
     """Return label and description of a column, of a user's own score as declared; else only the name."""
     if text in PLAIN:
         return PLAIN[text]
     column = Column.parse(text)
     if column.variant:
-        plain = words(str(column.plain), signature)
-        return Words(plain.group, f"{plain.label}, {BY[column.variant]}", f"{plain.about} {_VARIANTS[column.variant]}")
+        plain = column_label(str(column.plain), signature)
+        return ColumnLabel(
+            plain.group, f"{plain.label}, {BY[column.variant]}", f"{plain.about} {_VARIANTS[column.variant]}"
+        )
     if column.name == "ablation":
         return _ablation(column, signature)
     if column.name in MAKERS and column.detail:
@@ -88,7 +90,7 @@ def words(text: str, signature: str = "") -> Words:
     said = declared("score", column.name, signature)
     detail = f" [{column.detail}]" if column.detail else ""
     label = f"{said['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in said else text
-    return Words(MATTERS if "matters" in said else FINDS, label, said.get("about", ""))
+    return ColumnLabel(MATTERS if "matters" in said else FINDS, label, said.get("about", ""))
 
 
 def label_of(column: object, signature: str = "") -> str:
@@ -107,7 +109,11 @@ def label_of(column: object, signature: str = "") -> str:
         how = strategy_label(pruning, signature)
         return f"survival at {pruning.heads} heads" + (f" ({how})" if how else "")
     if part.name not in ("relevance", "attribution") or part.detail is None:
-        return RANKINGS.get(name) or declared("ranking", name, signature).get("title") or words(name, signature).label
+        return (
+            RANKINGS.get(name)
+            or declared("ranking", name, signature).get("title")
+            or column_label(name, signature).label
+        )
     detail, ends = " ".join(word for word in part.words if word != "logit"), part.suffix.split(".")
     quantity = f"{'size of ' * ('size' in ends)}{part.name} ({detail})"
     whole = ["of the whole"] * ("logit" in part.words)
@@ -145,16 +151,16 @@ def axis_label(signature: str) -> str:
     return str(quality(metric_of(signature) or "value", signature))
 
 
-def _position(column: Column) -> Words:
+def _position(column: Column) -> ColumnLabel:
     number = int(column.detail or 0)
     way = "itself" if number == 0 else f"{abs(number)} {'before' if number < 0 else 'after'}"
     label = f"looks {'at ' * (number == 0)}{way}"
-    return Words(LOOKS, label, f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
+    return ColumnLabel(LOOKS, label, f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
 
 
-def _syntax(column: Column) -> Words:
+def _syntax(column: Column) -> ColumnLabel:
     relation, way = [*column.words, ""][:2]
-    return Words(
+    return ColumnLabel(
         FINDS,
         relation_label(relation, way),
         f"How often the largest weight of the one word falls on the other ({relation} {way}), 0 to 1. From ten points "
@@ -176,53 +182,55 @@ def role_label(role: str) -> str:
     return {"positional[-1]": "previous token", "positional[+1]": "next token"}.get(role, role)
 
 
-def _relevance(column: Column) -> Words:
+def _relevance(column: Column) -> ColumnLabel:
     rules, by = [*column.words, ""][:2]
     of = "the target" if by == "logit" else "its layer"
     label = f"relevance, {rules}{' of the whole' if by == 'logit' else ''}{_size(column)}"
     size = "absolute share" if _size(column) else "signed share"
-    return Words(MATTERS, label, f"Mean {size} of the relevance of {of} that flows through the head, by rules {rules}.")
+    return ColumnLabel(
+        MATTERS, label, f"Mean {size} of the relevance of {of} that flows through the head, by rules {rules}."
+    )
 
 
-def _attribution(column: Column) -> Words:
+def _attribution(column: Column) -> ColumnLabel:
     size = "Mean absolute attribution" if _size(column) else "Mean attribution"
     method, *unit = column.words
     label = f"{method}{', group' * bool(unit)}{_size(column)}"
-    return Words(MATTERS, label, f"{size} of the target to {_mask(unit)}, by captum's {method}.")
+    return ColumnLabel(MATTERS, label, f"{size} of the target to {_mask(unit)}, by captum's {method}.")
 
 
-def _importance(column: Column) -> Words:
+def _importance(column: Column) -> ColumnLabel:
     about = f"Mean absolute gradient of the loss at {_mask(column.words)}. Larger: matters more, to first order."
-    return Words(MATTERS, f"importance, {column.detail}", about)
+    return ColumnLabel(MATTERS, f"importance, {column.detail}", about)
 
 
 def _mask(unit: list[str]) -> str:
     return "the mask of the heads that share its key-value head" if unit == ["group"] else "the head's mask"
 
 
-def _direct(column: Column) -> Words:
+def _direct(column: Column) -> ColumnLabel:
     size = "Mean absolute" if _size(column) else "Mean"
     about = f"{size} direct contribution to the logit of the target ({column.detail}), in logits."
-    return Words(MATTERS, f"writes to the {column.detail}{_size(column)}", about)
+    return ColumnLabel(MATTERS, f"writes to the {column.detail}{_size(column)}", about)
 
 
 def _size(column: Column) -> str:
     return ", size" if column.suffix == "size" else ""
 
 
-def _shapley(column: Column) -> Words:
+def _shapley(column: Column) -> ColumnLabel:
     metric, *rest = column.words
     label = f"Shapley value of {quality(metric).title}{''.join(f' ({word})' for word in rest)}"
-    return Words(MATTERS, label, f"Mean change of {quality(metric)} when the head joins random others.")
+    return ColumnLabel(MATTERS, label, f"Mean change of {quality(metric)} when the head joins random others.")
 
 
-MAKERS: dict[str, Callable[[Column], Words]] = {
+MAKERS: dict[str, Callable[[Column], ColumnLabel]] = {
     **{"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution},
     **{"importance": _importance, "direct": _direct, "shapley": _shapley},
 }
 
 
-def _ablation(column: Column, signature: str) -> Words:
+def _ablation(column: Column, signature: str) -> ColumnLabel:
     metric, *rest = column.words or [""]
     known, unit = quality(metric, signature), unit_of(column)
     change = "the head is ablated" if unit is None else UNITS[unit]
@@ -231,4 +239,4 @@ def _ablation(column: Column, signature: str) -> Words:
     others = "".join(f" ({word})" for word in rest if word not in UNITS)
     what = "" if unit is None else ", kept alone" if unit == "all_but_one" else f" of its {unit}"
     label = f"effect on {known.title}{what}{others}"
-    return Words(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")
+    return ColumnLabel(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")

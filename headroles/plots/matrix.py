@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import STABLE, behind_sink, held, look, names
+from headroles.analysis.role_rules import STABLE, behind_sink, held, names, role_style
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
@@ -302,7 +302,7 @@ def short(role: str, *tables: pd.DataFrame) -> str:
     if column.name == "positional":
         return (column.detail or "").replace("-", "−")
     if column.name != "syntactic":
-        return look(column.name, *tables).short
+        return role_style(column.name, *tables).short
     relation, way = [*column.words, "", ""][:2]
     if relation not in _ENDS:
         return relation + ("↑" if way == "dep>head" else "↓")
@@ -328,7 +328,7 @@ def _explain(
     entries: dict[str, Artist | tuple[Artist, ...]] = {}
     counts = holders["family"].value_counts()
     for family in sorted((family for family in hues if family in counts), key=lambda name: quiet and name in SINKS):
-        column, about = Column.parse(family), look(family, table).about
+        column, about = Column.parse(family), role_style(family, table).about
         name = f"{column.plain}, {BY[column.variant]}" if column.variant else family
         text = f"{name} ({counts[family]}){f': {about}' if about else ''}"
         if quiet and family in SINKS:

@@ -96,12 +96,12 @@ def _is_graded(table: pd.DataFrame, name: str) -> bool:
 
 def _unit(name: str) -> str:
     """Return what a column is measured in: a share, an effect on a metric, or itself."""
-    from headroles.plots.labels import words
+    from headroles.plots.labels import column_label
 
     column = Column.parse(name)
     if column.name == "ablation":
         return f"ablation {(column.words or [''])[0]}"
-    return "share" if ", 0 to 1" in words(name).about else str(column.base)
+    return "share" if ", 0 to 1" in column_label(name).about else str(column.base)
 
 
 def _is_number(values: pd.Series[float]) -> bool:
@@ -167,7 +167,7 @@ def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> di
     Lines are thin and take a darker shade.
     """
     others = cycle(_OTHERS)
-    places = {name: HUES.get(name, role_rules.look(name, *tables).hue) for name in dict.fromkeys(names)}
+    places = {name: HUES.get(name, role_rules.role_style(name, *tables).hue) for name in dict.fromkeys(names)}
     return {name: hue(next(others) if place is None else place, shade) for name, place in places.items()}
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from headroles.analysis import role_rules
 from headroles.plots import matrix, styling
-from headroles.plots.labels import words
+from headroles.plots.labels import column_label
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column
 from headroles.tables.declared import harm
@@ -80,7 +80,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
                 }
     hues = styling.colours((Column.parse(name).name for name in assigned), *frames)
     legend = [
-        {"family": name, "colour": to_hex(hue), "about": role_rules.look(name, *frames).about.replace("\n", " ")}
+        {"family": name, "colour": to_hex(hue), "about": role_rules.role_style(name, *frames).about.replace("\n", " ")}
         for name, hue in hues.items()
     ]
     quiet = any(len(frame.columns) < len(table.frame.columns) for table, frame in zip(shown, frames, strict=True))
@@ -166,7 +166,7 @@ def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
     """Return what the page's script needs of a measurement: names, unit, values, ranks, intervals and tests."""
     values = along(column.parts[""], index).astype(float)
     signature = column.table.signatures.get(column.name, "")
-    label, sign = words(column.name, signature), harm(column.name, signature)
+    label, sign = column_label(column.name, signature), harm(column.name, signature)
     finite = values[np.isfinite(values)]
     entry = {
         "name": column.name,

@@ -17,7 +17,7 @@ import headroles as hr
 from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean, metric
 from headroles.analysis import role_rules
 from headroles.plots import gallery, styling
-from headroles.plots.labels import label_of, words
+from headroles.plots.labels import column_label, label_of
 from headroles.pruning.rankings import Ranking
 from headroles.tables import columns, declared
 from headroles.tables.study import Study
@@ -101,9 +101,9 @@ def test_the_metrics_of_the_package_are_declared_as_their_classes_say():
 
 
 def test_every_role_of_the_package_says_how_it_is_drawn():
-    looks = [role_rules.look(role.name) for role in role_rules.ROLES]
-    assert all(look.about and look.short for look in looks)
-    hues = [look.hue for look in looks]
+    styles = [role_rules.role_style(role.name) for role in role_rules.ROLES]
+    assert all(look.about and look.short for look in styles)
+    hues = [look.hue for look in styles]
     assert None not in hues
     assert len({*hues}) == len(hues)
 
@@ -145,7 +145,7 @@ def test_the_report_shows_what_they_declare(study, tmp_path):
     assert about.startswith("Change of surprise of readers (bits) when")
     assert about.endswith("Larger: matters more.")
     assert (shown["itself"]["label"], shown["itself"]["about"]) == (Itself.title, Itself.about)
-    assert shown["itself"]["group"] == words("importance").group
+    assert shown["itself"]["group"] == column_label("importance").group
     (role,) = data["roles"]
     assert role["short"] == "self"
     (family,) = data["families"]
