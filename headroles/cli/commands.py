@@ -238,11 +238,11 @@ def _checked(call: Call) -> None:
 RULES = option("rules", str, "cp", "Rule sets of the score relevance, separated by commas.")
 LOST = "Largest share of the target that relevance may lose, such as 0.05."
 MAX_RESIDUE = option("max_residue", float | None, None, LOST, "--max-residue", min=0)
-RANKED = "Columns that rank heads, separated by commas: the smallest first, or after a minus the largest."
+RANKED = "Columns that rank heads, separated by commas: smallest value first; with a leading minus largest first."
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
 THRESHOLDS = option("thresholds", list[str] | None, None, ROLE, "--threshold")
-TESTS = "Roles that are tested, such as positional,induction, or all; by default all but sinks, which are many."
+TESTS = "Roles to test, such as positional,induction, or all; by default all but sinks."
 TESTED = option("tested", str | None, None, TESTS, "--roles")
 ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.", "--roles-of")
 HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."
@@ -256,16 +256,16 @@ COUNTED = [
     option("reference", Path | None, None, "Corpus of the word frequencies behind rarity, as for score."),
     option("reference_target", Path | None, None, "Translations of --reference."),
 ]
-SCRATCH = option("from_scratch", bool, False, "Initialise the weights at random by the seed.", "--from-scratch")
+SCRATCH = option("from_scratch", bool, False, "Start from random weights, drawn by the seed.", "--from-scratch")
 QUESTIONS = argument(
     "corpus", Path, REQUIRED, "Long texts and answers: TSV, JSON lines (text, answer), two files; or hidden-facts."
 )
-LENGTH = option("length", int | None, None, "Tokens around the facts of hidden-facts; by default 500.", min=1)
-HAYSTACK = option("haystack", Path | None, None, "Sentences that hide the facts; by default a toy grammar's.")
+LENGTH = option("length", int | None, None, "Tokens of each text of hidden-facts; by default 500.", min=1)
+HAYSTACK = option("haystack", Path | None, None, "Corpus that hides the facts; by default a toy grammar.")
 FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
-EXPORT = option("export", FORMS | None, None, "Files in the study for DuoAttention, kvpress, vLLM-Hook; or JSON.")
+EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention, kvpress or vLLM-Hook; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
-CONFIG = option("config", Path | None, None, "Instead of a model: a config.json, for a tiny model with random weights.")
+CONFIG = option("config", Path | None, None, "Check a tiny random model of this config.json instead.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 BUDGETS = signature("cache_budget").parameters["by"].choices
 ALONG_PATH = tuple(word for word in BUDGETS if word != "ablation")

@@ -129,13 +129,12 @@ class Options:
         yield argument(name, str, REQUIRED, "Hub id or local folder of a Hugging Face model with its tokenizer.")
         devices = "PyTorch device" + ("" if self.trains else ", or auto for all available devices")
         yield option("device", str | None, None, f"{devices}; by default a GPU if available.")
-        yield option(
-            "cls", str | None, None, "Class of transformers, such as AutoModel; by default that of the checkpoint."
-        )
-        yield option("allow_random", bool, False, "Measure weights that the checkpoint lacks.", "--allow-random")
+        classes = "Class in transformers, such as AutoModel; by default that of the checkpoint."
+        yield option("cls", str | None, None, classes)
+        yield option("allow_random", bool, False, "Accept random weights that the checkpoint lacks.", "--allow-random")
         if "PreTrainedTokenizerBase" in signature(self.function).types():
             for side in ("source", "target"):
-                text = f"Language of {side}s of a multilingual translator, such as deu_Latn."
+                text = f"{side.title()} language of a multilingual translator, such as deu_Latn."
                 yield option(f"{side}_lang", str | None, None, text)
         if not self.trains:
             yield option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
@@ -153,9 +152,9 @@ class Options:
             drawn = "training examples, drawn at random" if self.trains else "sentences to read from the start"
             if "limit" not in signature(self.function).parameters:
                 yield option("limit", int | None, None, f"Number of {drawn}; by default all.", min=1)
-            text = "Write the tokenizer's chat template around each text; a translation or second text is the answer."
+            text = "Apply the tokenizer's chat template to each text; a translation or second text is the answer."
             yield option("chat", bool, False, text, "--chat")
-            yield option("links", Path | None, None, "Word links of the pairs, as fast_align writes them: 0-0 1-2.")
+            yield option("links", Path | None, None, "Word links of the pairs in the format of fast_align: 0-0 1-2.")
             if not self.trains:
                 yield option("sample", int | None, None, "Number of sentences to draw at random from all.", min=1)
             return
@@ -231,7 +230,7 @@ def trainer_options() -> Iterator[inspect.Parameter]:
     yield option("warmup", int, 0, "Number of warm-up steps.", min=0)
     yield option("smoothing", float, 0.0, "Label smoothing.", min=0, max=1)
     words = Literal["shuffled_groups", "group_by_length", "random"]
-    text = "Examples of a step: similar lengths; the same, longest of 50 steps first; any length."
+    text = "Examples of a batch: of similar length; the same, the longest first; of any length."
     yield option("sampling", words, SAMPLING, text)
 
 
