@@ -125,8 +125,8 @@ def row_names(index: pd.Index) -> dict[str, list[str]]:
     if list(index.names) == LEVELS:
         one_kind = index.unique("kind").size < 2
         return {"head": [f"L{head[1]}H{head[2]}" if one_kind else ":".join(map(str, head)) for head in index]}
-    named = [name for name in index.names if name is not None]
-    return {str(name): list(map(str, index.get_level_values(name))) for name in named}
+    named = [str(name) for name in index.names if name is not None]
+    return {name: list(map(str, index.get_level_values(name))) for name in named}
 
 
 def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> None:

@@ -192,10 +192,11 @@ def _strongest(holders: pd.DataFrame, columns: list[str], count: int) -> dict[st
     """A row for each value of the columns: how many heads, the strongest of them, of sinks one, and how many more."""
     rows = []
     for key, part in holders.groupby(columns, sort=False):
+        *before, role = map(str, key)
         heads = part.sort_values("value", ascending=False, kind="stable").drop_duplicates(LEVELS)["text"]
         shown = heads.head(1 if part["sink"].any() else count)
         rest = [f"and {len(heads) - len(shown)} more"] * (len(heads) > len(shown))
-        rows.append((*key[:-1], _spoken(str(key[-1])), str(len(heads)), ", ".join([*shown, *rest])))
+        rows.append([*before, _spoken(role), str(len(heads)), ", ".join([*shown, *rest])])
     headings = [*columns[:-1], "role", "heads", "strongest"]
     return {heading: [row[place] for row in rows] for place, heading in enumerate(headings)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +159,7 @@ def lay_out(ax: Axes) -> None:
 def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:
     """Return the rows of one kind, indexed by layer and head, and that kind; raise ValueError if ambiguous."""
     present = kinds_of(table)
-    kind = present[0] if kind is None and len(present) == 1 else one_of("kind", kind, present)
+    kind = present[0] if kind is None and len(present) == 1 else cast(Kind, one_of("kind", kind, present))
     return table[table.index.get_level_values("kind") == kind].droplevel("kind"), kind
 
 

@@ -37,7 +37,7 @@ from headroles.tables.io import load_table
 
 ONE = Sentence("the a .")
 MISTAKES = {  # command -> what is said; the files are those of the fixture `place`
-    "score model prose.conllu --study new": "prose.conllu, line 1: found 1 column: 'Hello there.'; .* headroles parse",
+    "score model prose.conllu --study new": "prose.conllu, line 1: found 1 column: 'Hello there.'; .*headroles parse",
     "score model empty.txt --study new": "empty.txt is empty; expected at least one sentence",
     "score model none.txt": "no file at none.txt",
     "score model none.txt none.txt": "no file at none.txt",
