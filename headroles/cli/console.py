@@ -26,7 +26,7 @@ from headroles.tables.frame import LEVELS, visible
 if TYPE_CHECKING:
     import pandas as pd
 
-NARROW = 24  # letters to which a column of text may shrink
+NARROW = 24  # letters that a column of text has at least
 GAP = 3  # spaces between two columns
 Columns = Mapping[str, Sequence[str]]
 
