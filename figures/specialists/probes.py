@@ -16,7 +16,6 @@ from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 from headroles.tables.io import load_table, save_table
-from headroles.training.hf_trainer import log_of
 
 PROBES = "probes"
 TOP = 3  # heads that a probe keeps of each score
@@ -40,11 +39,11 @@ class Probes(transformers.TrainerCallback):
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the initial weights."""
         if state.global_step == 0 and self.corpora:
-            log_of(state).append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
+            state.log_history.append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
 
     def on_log(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the heads and save the table."""
-        log = log_of(state)
+        log = state.log_history
         if "loss" not in log[-1] or not self.corpora:
             return
         log[-1]["probe"] = self._probe(kwargs["model"], state.global_step)

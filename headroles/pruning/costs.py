@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -130,17 +131,12 @@ class _Forward:
             self.handle.forward(self.inputs)
 
     def seconds(self) -> float:
-        if self.gates is None:
-            return self._seconds()
-        with self.handle.mask(self.gates):
-            return self._seconds()
-
-    def _seconds(self) -> float:
-        self._wait()
-        start = time.perf_counter()
-        self()
-        self._wait()
-        return time.perf_counter() - start
+        with nullcontext() if self.gates is None else self.handle.mask(self.gates):
+            self._wait()
+            start = time.perf_counter()
+            self()
+            self._wait()
+            return time.perf_counter() - start
 
     def _wait(self) -> None:
         if self.handle.device.type == "cuda":

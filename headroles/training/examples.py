@@ -60,7 +60,7 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
     """
     check_examples(handle, corpus, length=length)
     if is_language_model(handle):
-        return _of_text(handle, corpus, length)
+        return _text_rows(handle, corpus, length)
     encoded = handle.encode(corpus, words=False)
     labels: Sequence[int | float | list[int] | list[float]]
     if encoded.target is None or outputs.has_classes(handle):
@@ -71,7 +71,7 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
     return [{"input_ids": words.ids, **_types(words), "labels": label} for words, label in pairs]
 
 
-def _of_text(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]:
+def _text_rows(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]:
     """Return the examples of a language model, without those in which there is nothing to predict."""
     if length is None:
         rows = [{"input_ids": words.ids, **_types(words)} for words in handle.encode(corpus, words=False).source]

@@ -35,15 +35,7 @@ _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the 
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Options of the Trainer; all of `transformers.TrainingArguments` are taken, of which these are some.
-
-    Attributes:
-        mlm_probability: Share of the tokens of a text that a masked language model learns to predict (0.15). Of these
-            80 % are masked, 10 % are random tokens, and 10 % stay, as for BERT.
-        rates: Prefix of parameter names -> another peak learning rate.
-        callbacks: Callbacks of the Trainer.
-        note: Anything else that the training depends on, part of its provenance.
-    """
+    """Further options of `train`; all of `transformers.TrainingArguments` are taken, of which these are some."""
 
     mlm_probability: float
     rates: Rates | None
@@ -57,18 +49,13 @@ class TrainerOptions(TypedDict, total=False):
     save_total_limit: int
 
 
-class FitOptions(TrainerOptions, total=False):
-    """Options of `fit`, which learns from given examples."""
+class TrainOptions(TrainerOptions, total=False):
+    """Options of `train`, where another function passes them on."""
 
     epochs: int
     batch: int
     rate: float
     seed: int
-
-
-class TrainOptions(FitOptions, total=False):
-    """Options of `train`, where another function passes them on."""
-
     length: int | None
 
 
@@ -241,11 +228,6 @@ def _is_of_all_parts(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
     return not torch.allclose(first, second, equal_nan=True)  # NaN: no label of a masked language model
 
 
-def log_of(state: TrainerState) -> list[dict[str, Any]]:
-    """Return the log of a training; its rows also hold records of callbacks, which transformers does not type."""
-    return state.log_history
-
-
 class _Groups(Sampler[int]):
     """Groups of examples of similar length in a random order or, as transformers has them, the longest of 50 first.
 
@@ -280,13 +262,14 @@ class _Unlogged(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        kept = [entry for entry in log_of(state) if entry.get("step") == state.global_step and _UNLOGGED in entry]
+        log: list[dict[str, Any]] = state.log_history  # transformers does not type other records
+        kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
         self.trainer.summed, self.trainer.since = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step)
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
             control.should_log = True  # a checkpoint of this step has the row, which is not written once it is resumed
-        log = log_of(state)
+        log: list[dict[str, Any]] = state.log_history
         log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:
             log.append({"step": state.global_step, _UNLOGGED: [self.trainer.total(), self.trainer.since]})

@@ -25,7 +25,7 @@ from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, replacing, save_table
 from headroles.training.checkpoints import check_adapter, last_checkpoint, load_weights, save_adapter
 from headroles.training.examples import MASKED, Row, examples, is_language_model
-from headroles.training.hf_trainer import ORDER, FitOptions, Trainer, TrainerOptions
+from headroles.training.hf_trainer import ORDER, Trainer, TrainerOptions, TrainOptions
 
 HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 UNNAMED = ("mlm_probability", "rates", "callbacks")  # options that the provenance names otherwise, or not at all
@@ -134,7 +134,7 @@ def train(
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         options["callbacks"] = [_Evaluation(measure), *options.get("callbacks", ())]
     columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    how: FitOptions = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, **options}
+    how: Any = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, **options}
     return fit(model, tokenizer, rows, place, provenance, columns=columns, **how)
 
 
@@ -218,7 +218,7 @@ def fit(
     *,
     make: Callable[..., Trainer] = Trainer,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
-    **options: Unpack[FitOptions],
+    **options: Unpack[TrainOptions],
 ) -> pd.DataFrame:
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None

@@ -76,8 +76,8 @@ def dynamics(
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
-    whole = curves[curves["masked"] == 0].set_index("step")["value"]
-    curves["kept"] = curves["value"] / curves["step"].map(whole)
+    intact = curves[curves["masked"] == 0].set_index("step")["value"]
+    curves["kept"] = curves["value"] / curves["step"].map(intact)
     order = pd.DataFrame(
         {"epoch": epoch, "step": step} | _agreement(table, tables[-1])
         for (epoch, step, _), table in zip(places, tables, strict=True)
@@ -131,10 +131,11 @@ def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     if not role_rules.assignable(table):
         return row
     assigned = role_rules.roles(table)
-    now, then, variants = _held(assigned), _held(role_rules.roles(last)), role_rules.families(assigned)
+    pairs, last_pairs = _held(assigned), _held(role_rules.roles(last))
+    variants = role_rules.families(assigned)
     for name in sorted({role.name for role in role_rules.ROLES}):
         row[f"roles[{name}]"] = int(assigned[variants.get(name, [])].any(axis=1).sum())  # a head may hold several
-    return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
+    return row | {"roles of the last": len(pairs & last_pairs) / len(last_pairs) if last_pairs else np.nan}
 
 
 def _held(roles: pd.DataFrame) -> set[tuple[Head, str]]:
