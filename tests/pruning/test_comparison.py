@@ -93,7 +93,7 @@ def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
     other._tokenizer.post_processor = processors.TemplateProcessing(
         "$A [SEP]", special_tokens=[("[SEP]", other.sep_token_id)]
     )
-    options = {"strategies": ["random"], "keep": [4], "seeds": 1, "tune": TUNE}
+    options = {"strategies": ["random"], "keep": [4], "seeds": 1, "tune": TUNE | {"save_strategy": "no"}}
     tables = [
         compare_pruning(learnt(), each, films(16), films(40, 1), **options, study=Study(tmp_path, overwrite=True))
         for each in (tokenizer(), other)
@@ -138,7 +138,7 @@ def test_comparison_is_a_command_and_its_study_is_drawn(folder):
 def test_gates_of_each_seed_are_others_also_beside_a_seed_of_training(tmp_path):
     corpus = hr.Corpus("films", tuple(films(16)))
     options = {"strategies": ["l0"], "keep": [4], "seeds": 2, "study": tmp_path}
-    tune = {"epochs": 1, "batch": 8, "rate": 0.0}
+    tune = {"epochs": 1, "batch": 8, "rate": 0.0, "save_strategy": "no"}
     heads = []
     for given in (tune, tune | {"seed": 5}):
         compare_pruning(deepcopy(learnt()), tokenizer(), corpus, corpus, tune=given, **options)
