@@ -88,7 +88,7 @@ class Sweep:
         number("max_tokens", max_tokens, least=1, whole=True)
         self.model, self.corpus, self.metric = model, corpus, metric
         self.replacement, self.seed = known_replacement(replacement), seed
-        self.variants_at_once = 1 if model.alone else variants_at_once
+        self.variants_at_once = 1 if model.one_example_per_batch else variants_at_once
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // variants_at_once)  # tokens of a batch
         if isinstance(self.replacement, ByHead):
@@ -168,7 +168,7 @@ class Sweep:
     @cached_property
     def counted(self) -> Counted | None:
         """Counts of the tokens of the corpus, where a pattern needs them."""
-        return frequencies(self.model.pages(self.corpus), None, None, self.model) if "counts" in self.needs else None
+        return frequencies(self.model.encode(self.corpus), None, None, self.model) if "counts" in self.needs else None
 
     @cached_property
     def signature(self) -> str:
@@ -374,7 +374,7 @@ class Sweep:
 
     def _generation_options(self, metric: Written) -> dict[str, object]:
         config = self.model.model.generation_config
-        options: dict[str, object] = {"num_beams": metric.beams, **ONE, **self.encoded.begins}
+        options: dict[str, object] = {"num_beams": metric.beams, **ONE, **self.encoded.language}
         if not config.max_new_tokens:
             options["max_length"] = longest_output(self.model.model, self.model.target_positions)
         if self.replacement == "resample":

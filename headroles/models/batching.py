@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +21,8 @@ from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_
 from headroles.models.sites import is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
 from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, dependencies, pieces
-from headroles.models.tokens.alignment import TokenView as TokenView
-from headroles.tables.frame import Kind, is_whole
-
-if TYPE_CHECKING:
-    from headroles.models.head_model import HeadModel
+from headroles.tables.arguments import number
+from headroles.tables.frame import Kind
 
 ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
 LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss and its gradient hold them often
@@ -38,17 +35,18 @@ log = logging.getLogger(__name__)
 class Encoded:
     """A tokenised corpus: the sentences that fit the model, and their numbers in the corpus."""
 
+    corpus: Corpus
     numbers: list[int]
     source: list[TokenizedSentence]
     target: list[TokenizedSentence] | None
     too_long: int  # number of sentences left out because they are longer than the model's positions
     special: frozenset[int]
     padding: int
-    alone: bool  # whether each sentence is a batch by itself, because the model does not recognise padding
+    one_example_per_batch: bool  # the model does not recognise padding, or other examples change its numbers
     greedy: int  # positions of the greedy output that stands in for missing targets; 0 without it
-    again: bool = False  # whether the decoder reads the source, because it writes no text
-    begins: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
-    new: int | None = None  # the most tokens of that greedy output, if they are limited
+    decoder_reads_source: bool = False  # because it writes no text
+    language: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
+    max_new_tokens: int | None = None  # of that greedy output, if they are limited
     vocabulary: int = 0  # logits of each token
 
     def counts(self, side: str) -> Counter[int]:
@@ -59,21 +57,22 @@ class Encoded:
     def take(self, numbers: Iterable[int]) -> Encoded:
         """Return the sentences with these numbers in the corpus; `too_long` stays."""
         wanted = set(numbers)
-        rows = [row for row, number in enumerate(self.numbers) if number in wanted]
+        rows = [row for row, place in enumerate(self.numbers) if place in wanted]
         target = [self.target[row] for row in rows] if self.target else None
         source = [self.source[row] for row in rows]
         return replace(self, numbers=[self.numbers[row] for row in rows], source=source, target=target)
 
     @cached_property
-    def alignment(self) -> Counter[str]:
-        """Count words and dependencies of the trees, and those among them without tokens of their own."""
-        counts = Counter({"unaligned": 0})
+    def read(self) -> Counter[str]:
+        """Count sentences, words and dependencies of trees, those without tokens, and all tokens, special ones too."""
+        counts = Counter({"sentences": len(self.source), "too_long": self.too_long, "unaligned": 0})
         for row in (row for row in [*self.source, *(self.target or ())] if row.sentence.has_tree):
             size, arcs = len(row.sentence.spans), len(row.sentence.heads) - row.sentence.heads.count(-1)
             counts["words"] += size
             counts["unaligned"] += size - len({*row.words} - {NO_WORD})
             counts["dependencies"] += arcs
             counts["uncounted"] += arcs - sum(1 for _ in dependencies(row.sentence, row.words))
+        counts["tokens"] = sum(map(len, self.source)) + sum(map(len, self.target or ()))
         return counts
 
     @property
@@ -81,10 +80,52 @@ class Encoded:
         """Whether words of sources and targets are linked."""
         return self.target is not None and any(isinstance(row.sentence, Linked) for row in self.source)
 
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of sources and targets, special ones included."""
-        return sum(map(len, self.source)) + sum(map(len, self.target or ()))
+
+@dataclass(frozen=True)
+class TokenView:
+    """The tokens of a batch that one side of attention reads.
+
+    Content tokens are neither padding nor special tokens (EOS, CLS, SEP, BOS). Unknown words are content tokens.
+    """
+
+    ids: Tensor  # [batch, token]
+    attention_mask: Tensor  # bool [batch, token]: not padding
+    content: Tensor  # bool [batch, token]
+    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
+    sentences: tuple[Sentence | None, ...]
+    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def without_first(self) -> TokenView:
+        """The same tokens; the first of any sort is not content. It is one view, so that what it keeps is kept."""
+        first = self.attention_mask.int().argmax(-1, keepdim=True)
+        return replace(self, content=self.content.scatter(1, first, value=False), kept={})
+
+    def take(self, rows: Tensor) -> TokenView:
+        """Return the examples at `rows`, in this order; a row may be repeated."""
+        return self._at(rows, tuple(self.sentences[row] for row in rows.tolist()))
+
+    def span(self, start: int, stop: int) -> TokenView:
+        """Return the tokens from `start` to before `stop`; the view itself if those are all tokens."""
+        if (start, stop) == (0, self.ids.shape[1]):
+            return self
+        return self._at((slice(None), slice(start, stop)), self.sentences)
+
+    def _at(self, index: Tensor | tuple[slice, slice], sentences: tuple[Sentence | None, ...]) -> TokenView:
+        ids, attention_mask, content, words = self.ids, self.attention_mask, self.content, self.words
+        return TokenView(ids[index], attention_mask[index], content[index], words[index], sentences)
+
+    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return the result of `make`, computed once per key: for what depends on the tokens but not on the layer."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def dependencies(self) -> Iterator[tuple[int, int, int, str]]:
+        """Yield row, dependent, head and relation of each dependency between two words with tokens of their own."""
+        for row, (sentence, words) in enumerate(zip(self.sentences, self.words.tolist(), strict=True)):
+            for dependent, head, relation in dependencies(sentence, words):
+                yield row, dependent, head, relation
 
 
 @dataclass(frozen=True)
@@ -96,7 +137,7 @@ class Batch:
     source: TokenView
     target: TokenView | None
     labels: Tensor | None = None  # [batch, token]: the next token for each decoder input, -100 for none
-    own: bool = False  # whether the target is the model's own greedy output
+    is_generated: bool = False  # whether the target is the model's own greedy output
     counted: Tensor | None = None  # bool [batch, token]: source tokens that count as queries and next tokens; None: all
 
     def take(self, rows: Tensor) -> Batch:
@@ -106,7 +147,7 @@ class Batch:
         target = None if self.target is None else self.target.take(rows)
         labels = None if self.labels is None else self.labels[rows]
         counted = None if self.counted is None else self.counted[rows]
-        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own, counted)
+        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.is_generated, counted)
 
     @cached_property
     def _asking(self) -> TokenView:
@@ -130,24 +171,16 @@ def encode(
     """Tokenise `corpus` for `model`; sentences longer than its positions are left out, and counted."""
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
-    source = pieces(tokenizer, corpus.sentences, words=words)
-    has_target = has_decoder(model) and not reads_source_twice(model)
     if has_decoder(model) and corpus.chat:
         raise ValueError(
-            f"chat templates are for models that read and write one text: got {type(model).__name__}, which has an "
-            f"encoder and a decoder; expected a decoder or an encoder alone; try without chat=True (--chat)"
+            f"chat=True (--chat) needs a model that reads and writes one text, got {type(model).__name__}, which has "
+            f"an encoder and a decoder"
         )
+    source, target = pieces(tokenizer, corpus.sentences, words=words), None
+    has_target = has_decoder(model) and not reads_source_twice(model)
     if has_target:
         languages.check(tokenizer, type(model).__name__, [sentence.text for sentence in corpus])
-    targets = [sentence.target if has_target else None for sentence in corpus]
-    target = None
-    if all(targets):
-        target = pieces(tokenizer, [sentence for sentence in targets if sentence], words=words, target=True)
-    elif any(targets):
-        missing = sum(sentence is None for sentence in targets)
-        log.warning(
-            "%d of %d sentences have no translation: the model's own output is read for all", missing, len(corpus)
-        )
+        target = _targets(corpus, tokenizer, words=words)
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
     vocabulary.check_fit(tokenizer, model, max(ids, default=0))
     limit, longest = (vocabulary.positions(tokenizer, model, target=side) for side in (False, True))
@@ -161,24 +194,36 @@ def encode(
         )
     if len(kept) < len(corpus):
         log.warning("%d of %d sentences left out: longer than %s tokens", len(corpus) - len(kept), len(corpus), allowed)
-    again = has_decoder(model) and target is None and not model.can_generate()
-    ends = _ends(corpus, source, model) if again else set()
+    reads_source = has_decoder(model) and target is None and not model.can_generate()
+    ends = _end_tokens(corpus, source, model) if reads_source else set()
     return Encoded(
+        corpus=corpus,
         numbers=kept,
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
         special=vocabulary.special(tokenizer, model),
         padding=vocabulary.padding(tokenizer, model),
-        alone=reads_alone(model) or len(ends) > 1,
-        greedy=longest if has_decoder(model) and target is None and not again else 0,
-        again=again,
-        begins=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
+        one_example_per_batch=one_example_per_batch(model) or len(ends) > 1,
+        greedy=longest if has_decoder(model) and target is None and not reads_source else 0,
+        decoder_reads_source=reads_source,
+        language=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
         vocabulary=getattr(model.get_output_embeddings(), "out_features", 0),
     )
 
 
-def reads_alone(model: PreTrainedModel) -> bool:
+def _targets(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, *, words: bool) -> list[TokenizedSentence] | None:
+    """The tokens of all targets; None if one is missing."""
+    targets = [sentence.target for sentence in corpus if sentence.target]
+    if len(targets) == len(corpus):
+        return pieces(tokenizer, targets, words=words, target=True)
+    if targets:
+        text = "%d of %d sentences have no translation: the model's own output is read for all"
+        log.warning(text, len(corpus) - len(targets), len(corpus))
+    return None
+
+
+def one_example_per_batch(model: PreTrainedModel) -> bool:
     """Return whether a model reads one example at a time: it can't recognise padding, or others change its scales."""
     of_each_class = {(type(module), type(getattr(module, "weight", None))): module for module in model.modules()}
     return vocabulary.pools_blindly(model) or any(
@@ -186,12 +231,12 @@ def reads_alone(model: PreTrainedModel) -> bool:
     )
 
 
-def _ends(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:
-    """The numbers of end tokens in a text that a decoder reads again: classifiers read the state at the last one."""
-    if _own_decoder_input({"input_ids": torch.tensor([source[0].ids], device=model.device)}, model) is None:
+def _end_tokens(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:
+    """The numbers of end tokens in a text that a decoder reads: classifiers read the state at the last one."""
+    if _shifted_source({"input_ids": torch.tensor([source[0].ids], device=model.device)}, model) is None:
         raise ValueError(
-            f"{type(model).__name__} needs a text for its decoder: got corpus {corpus.name!r} without targets; "
-            f"expected targets, or a model that writes; try cls='AutoModelForSeq2SeqLM'"
+            f"{type(model).__name__} needs targets for its decoder, got corpus {corpus.name!r} without; try a model "
+            f"that writes (cls='AutoModelForSeq2SeqLM')"
         )
     end = getattr(model.config, "eos_token_id", None)
     if not isinstance(end, int):
@@ -199,8 +244,8 @@ def _ends(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrained
     counts = [sentence.ids.count(end) for sentence in source]
     if 0 in counts and classifies(model):
         raise ValueError(
-            f"{type(model).__name__} reads a text at its end token: got {counts.count(0)} of {len(counts)} texts of "
-            f"corpus {corpus.name!r} without token {end}; expected one in each; try the tokenizer of its checkpoint"
+            f"each text for {type(model).__name__} must have the end token {end}, got {counts.count(0)} of "
+            f"{len(counts)} texts of corpus {corpus.name!r} without; try the tokenizer of its checkpoint"
         )
     return set(counts)
 
@@ -212,14 +257,26 @@ def batches(
     return (make_batch(rows, encoded, model) for rows in groups(encoded, max_tokens, part))
 
 
+def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
+    """Return the rows of each batch; fewer than `max_tokens` allows, if the vocabulary is large."""
+    number("max_tokens", max_tokens, least=1, whole=True)
+    most = min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
+    sides = filter(None, (encoded.source, encoded.target))
+    lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
+    rows: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if rows and not encoded.one_example_per_batch and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= most:
+            rows[-1].append(i)
+        else:
+            rows.append([i])
+    return rows[part[0] :: part[1]]
+
+
 def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) -> Batch:
     """Return the batch of some rows of a tokenised corpus."""
     sentences = [encoded.source[i] for i in rows]
     ids = _padded([row.ids for row in sentences], encoded.padding)
-    attention_mask = _padded([[True] * len(row) for row in sentences], False)
-    words = _padded([row.words for row in sentences], NO_WORD)
-    in_text = _padded([row.in_text for row in sentences], False)
-    source = _view(ids, attention_mask, words, [row.sentence for row in sentences], encoded, model, in_text)
+    source = _view(ids, sentences, encoded, model)
     inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
     if any(types := [row.types or [] for row in sentences]):
         inputs["token_type_ids"] = _padded(types, 0).to(model.device)
@@ -229,89 +286,93 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
         if marks := [mark for row in sentences if (mark := row.counted) is not None]:  # of all rows, or of none
             counted = _padded(marks, False).to(model.device)
         return Batch(numbers, inputs, source, None, counted=counted)
-    if encoded.again:
-        target = _source_again(rows, inputs, encoded, model)
-        return Batch(numbers, inputs | {"decoder_input_ids": target.ids}, source, target)
-    written = [encoded.target[i] for i in rows] if encoded.target else None
-    target, labels = _target(written, inputs, encoded, model)
-    inputs["decoder_input_ids"] = target.ids
-    return Batch(numbers, inputs, source, target, labels, own=written is None)
-
-
-def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
-    """Return the rows of each batch that `batches` yields: fewer than `max_tokens` allows of a large vocabulary."""
-    if not is_whole(max_tokens, least=1):
-        raise ValueError(f"max_tokens must be at least 1: got {max_tokens!r}; expected tokens of a batch, such as 4096")
-    most = fitting(encoded, max_tokens)
-    sides = filter(None, (encoded.source, encoded.target))
-    lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
-    rows: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if rows and not encoded.alone and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= most:
-            rows[-1].append(i)
-        else:
-            rows.append([i])
-    return rows[part[0] :: part[1]]
-
-
-def fitting(encoded: Encoded, max_tokens: int) -> int:
-    """Return the most tokens of one forward pass: at most `max_tokens`, and so many that their logits are `LOGITS`."""
-    return min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
-
-
-def _target(
-    rows: list[TokenizedSentence] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel
-) -> tuple[TokenView, Tensor]:
-    """The token view of the decoder (a start token, then the reference or its own greedy output) and its labels."""
-    if rows is None:
-        ids = _greedy(inputs, model, encoded)
-        sentences: list[Sentence | None] = [None] * len(ids)
-        attention_mask = _until_end(ids, model)
-        labels = torch.where(attention_mask, ids.roll(-1, dims=1), -100)
+    labels, is_generated = None, False
+    if encoded.decoder_reads_source:
+        shifted_ids = _shifted_source(inputs, model)
+        assert shifted_ids is not None  # as `encode` has found out
+        target = _view(shifted_ids.cpu(), sentences, encoded, model, shifted=True)
+    elif encoded.target:
+        sentences = [encoded.target[i] for i in rows]
+        written = _padded([row.ids for row in sentences], encoded.padding)
+        target = _view(shifted(model, written), sentences, encoded, model, shifted=True)
+        labels = torch.where(target.attention_mask, written.to(model.device), -100)
+    else:
+        target, is_generated = _generated(_greedy(inputs, model, encoded), encoded, model), True
+        labels = torch.where(target.attention_mask, target.ids.roll(-1, dims=1), -100)
         labels[:, -1] = -100  # the token after the last one is not known
-        view = _view(ids, attention_mask, torch.full_like(ids, NO_WORD), sentences, encoded, model, started=True)
-        return view, labels.to(model.device)
-    written = _padded([row.ids for row in rows], encoded.padding)
-    ids = shifted(model, written)
-    attention_mask = _padded([[True] * len(row) for row in rows], False)
-    words = _padded([[NO_WORD, *row.words[:-1]] for row in rows], NO_WORD)
-    view = _view(ids, attention_mask, words, [row.sentence for row in rows], encoded, model, started=True)
-    return view, torch.where(attention_mask, written, -100).to(model.device)
+    inputs["decoder_input_ids"] = target.ids
+    return Batch(numbers, inputs, source, target, labels, is_generated)
 
 
-def _source_again(
-    rows: Sequence[int], inputs: Mapping[str, Tensor], encoded: Encoded, model: PreTrainedModel
+def _view(
+    ids: Tensor,
+    rows: Sequence[TokenizedSentence],
+    encoded: Encoded,
+    model: PreTrainedModel,
+    *,
+    shifted: bool = False,  # by the decoder's start token, which may have the id of a word
 ) -> TokenView:
-    """The token view of a decoder that reads the source, one place later, as the model's own forward makes it."""
-    sentences = [encoded.source[i] for i in rows]
-    attention_mask = _padded([[True] * len(row) for row in sentences], False)
-    words = _padded([[NO_WORD, *row.words[:-1]] for row in sentences], NO_WORD)
-    ids = _own_decoder_input(inputs, model)
-    assert ids is not None  # as `encode` has found out
-    return _view(ids.cpu(), attention_mask, words, [row.sentence for row in sentences], encoded, model, started=True)
+    """The token view of sentences; their padded ids are [batch, token]."""
+    attention_mask = _padded([[True] * len(row) for row in rows], False)
+    in_text = _padded([row.in_text for row in rows], False)
+    words = _padded([[NO_WORD, *row.words[:-1]] if shifted else row.words for row in rows], NO_WORD)
+    content = attention_mask & in_text & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+    if shifted:
+        content[:, 0] = False
+    tensors = [tensor.to(model.device) for tensor in (ids, attention_mask, content, words)]
+    return TokenView(*tensors, tuple(row.sentence for row in rows))
 
 
-def _own_decoder_input(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> Tensor | None:
+def _generated(ids: Tensor, encoded: Encoded, model: PreTrainedModel) -> TokenView:
+    """The token view of greedy output before its end token, the start token included."""
+    config = model.generation_config
+    ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten()
+    ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
+    attention_mask = torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
+    content = attention_mask & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+    content[:, 0] = False
+    tensors = (ids, attention_mask, content, torch.full_like(ids, NO_WORD))
+    return TokenView(*(tensor.to(model.device) for tensor in tensors), (None,) * len(ids))
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    longest = max(1, *map(len, rows))  # rows without any token are padding
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+def _shifted_source(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> Tensor | None:
     """The token ids that a model gives its decoder where it gets none: [batch, token]; None if it has no rule."""
 
     def stop(_: object, __: object, kwargs: Mapping[str, Any]) -> None:
-        raise _Read(kwargs["input_ids"])
+        raise _DecoderIds(kwargs["input_ids"])
 
     states = BaseModelOutput(last_hidden_state=torch.zeros(*inputs["input_ids"].shape, 1, device=model.device))
     with Changes(model) as changes:  # the encoder does not run, and the decoder ends the forward
         changes.hook(model.get_decoder(), stop, with_kwargs=True)
         try:
             model(**inputs, encoder_outputs=states)
-        except _Read as read:
-            return read.ids
+        except _DecoderIds as error:
+            return error.ids
     return None
 
 
-class _Read(Exception):
+class _DecoderIds(Exception):
     """The decoder was called with these token ids."""
 
     def __init__(self, ids: Tensor | None) -> None:
         self.ids = ids
+
+
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded) -> Tensor:
+    """Greedy output, as long as the generation config and the positions allow."""
+    limit: dict[str, int | None] = {}
+    if encoded.max_new_tokens is not None:
+        limit = {"max_new_tokens": min(encoded.max_new_tokens, encoded.greedy - 1), "max_length": None}
+    elif not model.generation_config.max_new_tokens:
+        limit = {"max_length": longest_output(model, encoded.greedy)}
+    with torch.no_grad():
+        written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit, **encoded.language).cpu()  # type: ignore[operator]
+    return written
 
 
 def longest_output(model: PreTrainedModel, positions: int) -> int:
@@ -320,71 +381,6 @@ def longest_output(model: PreTrainedModel, positions: int) -> int:
     It is never longer than the positions of the decoder. Without a limit `generate` would write 20 tokens.
     """
     return min(positions, model.generation_config.max_length or LONGEST)
-
-
-def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded) -> Tensor:
-    """Greedy output as long as the generation config allows, otherwise `LONGEST`, and at most the positions."""
-    limit: dict[str, int | None] = {}
-    if encoded.new is not None:
-        limit = {"max_new_tokens": min(encoded.new, encoded.greedy - 1), "max_length": None}
-    elif not model.generation_config.max_new_tokens:
-        limit = {"max_length": longest_output(model, encoded.greedy)}
-    with torch.no_grad():
-        written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit, **encoded.begins).cpu()  # type: ignore[operator]
-    return written
-
-
-def _until_end(ids: Tensor, model: PreTrainedModel) -> Tensor:
-    """Mask of the tokens of greedy output before its end token, the start token included: bool [batch, token]."""
-    config = model.generation_config
-    ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten()
-    ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
-    return torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
-
-
-def _view(
-    ids: Tensor,
-    attention_mask: Tensor,
-    words: Tensor,
-    sentences: Sequence[Sentence | None],
-    encoded: Encoded,
-    model: PreTrainedModel,
-    in_text: Tensor | None = None,  # which tokens may be content; None: all
-    *,
-    started: bool = False,  # whether the first token is the decoder's start token, which may have the id of a word
-) -> TokenView:
-    content = attention_mask & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
-    if in_text is not None:
-        content &= in_text
-    if started:
-        content[:, 0] = False
-    ids, attention_mask, content, words = (x.to(model.device) for x in (ids, attention_mask, content, words))
-    return TokenView(ids, attention_mask, content, words, tuple(sentences))
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    longest = max(1, *map(len, rows))  # rows without any token are padding
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
-
-
-class Pages:
-    """A corpus, tokenised; `read` counts its sentences, tokens, and the sentences left out."""
-
-    def __init__(self, corpus: Corpus, model: HeadModel, change: Callable[[Encoded], Encoded] | None = None) -> None:
-        self.corpus, self.model = corpus, model
-        page = model.encode(corpus)
-        self.first = page if change is None else change(page)
-        counts = {"sentences": len(self.first.source), "too_long": self.first.too_long, **self.first.alignment}
-        self.read = Counter({**counts, "tokens": self.first.tokens})
-        self._part = model.axis.rank, model.axis.count
-
-    def batches(self, max_tokens: int) -> Iterator[Batch]:
-        """Yield the batches; each of several processes gets its share."""
-        return self.model.batches(self.first, max_tokens=max_tokens, part=self._part)
-
-    def number(self, max_tokens: int) -> int:
-        """Return the number of batches."""
-        return len(groups(self.first, max_tokens, self._part))
 
 
 def shifted(model: PreTrainedModel, labels: Tensor) -> Tensor:

@@ -16,24 +16,6 @@ from transformers import PreTrainedModel
 from headroles._distributed import track
 from headroles.models.batching import ONE, Encoded
 from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence
-from headroles.tables.frame import is_whole
-
-
-def check_writes(model: PreTrainedModel, generate: int) -> None:
-    """Raise ValueError for a model that writes no text, or a number of tokens below 1.
-
-    Raises:
-        ValueError: It writes none.
-    """
-    if not is_whole(generate, least=1):
-        raise ValueError(
-            f"generate must be at least 1: got {generate!r}; expected the most tokens to write, such as 50"
-        )
-    if not model.can_generate():
-        raise ValueError(
-            f"{type(model).__name__} writes no text: got generate={generate} (--generate); expected a decoder with its "
-            f"language-model head, or an encoder-decoder; try cls='AutoModelForCausalLM' (--cls), or without generate"
-        )
 
 
 def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions: int, max_tokens: int) -> Encoded:
@@ -50,7 +32,7 @@ def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions
         The texts; tokens of the continuation alone count as queries and next tokens.
     """
     if model.config.is_encoder_decoder:
-        return replace(encoded, target=None, greedy=encoded.greedy or positions, new=generate)
+        return replace(encoded, target=None, greedy=encoded.greedy or positions, max_new_tokens=generate)
     written: dict[int, TokenizedSentence] = {}
     groups = _of_one_length(encoded, max_tokens, generate)
     for rows in track(iter(groups), "writing continuations", total=len(groups)):
@@ -67,7 +49,7 @@ def _of_one_length(encoded: Encoded, max_tokens: int, generate: int) -> list[lis
         by_length[len(sentence)].append(row)
     groups = []
     for length, rows in sorted(by_length.items(), reverse=True):
-        size = 1 if encoded.alone else max(1, max_tokens // (length + generate))
+        size = 1 if encoded.one_example_per_batch else max(1, max_tokens // (length + generate))
         groups += [rows[start : start + size] for start in range(0, len(rows), size)]
     return groups
 

@@ -33,7 +33,7 @@ from headroles.models import (
     missing,
     sharded,
 )
-from headroles.models.batching import Batch, Encoded, Pages
+from headroles.models.batching import Batch, Encoded
 from headroles.models.heads import Head, PartCallback
 from headroles.models.loading import rounding
 from headroles.models.memory import keep_memory
@@ -41,6 +41,7 @@ from headroles.models.replacements import ReplacementLike
 from headroles.models.sites import Sites, is_packed
 from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
+from headroles.tables.arguments import number
 from headroles.tables.frame import Kind, sign, sign_version
 
 
@@ -245,17 +246,31 @@ class HeadModel:
         return vocabulary.positions(self.tokenizer, self.model, target=True)
 
     @cached_property
-    def alone(self) -> bool:
+    def one_example_per_batch(self) -> bool:
         """Whether the model reads one example at a time, because others would change its numbers."""
-        return batching.reads_alone(self.model)
+        return batching.one_example_per_batch(self.model)
 
-    def encode(self, corpus: Corpus, *, words: bool = True) -> Encoded:
-        """Tokenise a corpus; sentences longer than the model's positions are left out, and counted."""
+    def encode(
+        self, corpus: Corpus, *, words: bool = True, generate: int | None = None, max_tokens: int = 4096
+    ) -> Encoded:
+        """Tokenise a corpus; sentences longer than the model's positions are left out, and counted.
+
+        With `generate` the model writes at most this many tokens after each text (`headroles.models.generation`), in
+        batches of at most `max_tokens`.
+
+        Returns:
+            The tokenised corpus.
+        """
+        self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
         encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
         if encoded.greedy:  # the decoder reads what the model writes
             self.check_weights("output")
-        return encoded
+        if generate is None:
+            return encoded
+        positions = self.target_positions if self.config.is_encoder_decoder else self.positions
+        with self.evaluating():
+            return generation.continued(encoded, self.model, generate, positions, max_tokens)
 
     @cached_property
     def _check_tokenizer(self) -> None:
@@ -268,27 +283,17 @@ class HeadModel:
             self._tokenised[id(corpus)] = corpus, self.encode(corpus, words=False)
         return self._tokenised[id(corpus)][1]
 
-    def pages(self, corpus: Corpus, *, generate: int | None = None, max_tokens: int = 4096) -> Pages:
-        """Return a corpus, tokenised once.
-
-        With `generate` the model writes at most this many tokens after each text (`headroles.models.generation`).
-        """
-        if generate is None:
-            return Pages(corpus, self)
-        self.check_writes(generate)
-
-        def change(encoded: Encoded) -> Encoded:
-            positions = self.target_positions if self.config.is_encoder_decoder else self.positions
-            with self.evaluating():
-                return generation.continued(encoded, self.model, generate, positions, max_tokens)
-
-        return Pages(corpus, self, change)
-
     def check_writes(self, generate: int | None) -> None:
         """Raise ValueError, before work is done, for a model that cannot write `generate` tokens; None are none."""
-        if generate is not None:
-            generation.check_writes(self.model, generate)
-            self.check_weights("output")
+        if generate is None:
+            return
+        number("generate", generate, least=1, whole=True)
+        if not self.model.can_generate():
+            raise ValueError(
+                f"generate={generate} (--generate) needs a model that writes text, got {self.name}; try "
+                f"cls='AutoModelForCausalLM' (--cls)"
+            )
+        self.check_weights("output")
 
     def batches(self, encoded: Encoded, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield batches of similar lengths, the longest first; `part` (p, q) yields batches p, p + q, p + 2 q ..."""

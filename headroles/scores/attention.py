@@ -14,7 +14,7 @@ from headroles._changes import Changes
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
 from headroles.models.attention_hooks import Call, observe_attention
-from headroles.models.batching import Batch, Pages
+from headroles.models.batching import Batch, Encoded
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import read_heads
 from headroles.models.replacements import allowed
@@ -120,41 +120,41 @@ def _by_head(score: Score, observation: Observation) -> dict[str, Tensor]:
 
 
 def frequencies(
-    pages: Pages,
+    encoded: Encoded,
     written: Sequence[Batch] | None,
     reference: Corpus | None,
     model: HeadModel,
 ) -> Frequencies:
     """Count the tokens of each side of the reference, by default of the corpus with targets that the model wrote."""
-    counted = pages.first if reference is None else model.tokenised(reference)
+    counted = encoded if reference is None else model.tokenised(reference)
     target = counted.counts("target") if written is None else _of_all(written, model)
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
 
 
-def unsettled(scores: Sequence[Measure], pages: Pages, counted: Frequencies) -> dict[tuple[str, Kind], str]:
+def unsettled(scores: Sequence[Measure], encoded: Encoded, counted: Frequencies) -> dict[tuple[str, Kind], str]:
     """Return which scores, by label and kind, have no interval since tokens are counted in the corpus, and why."""
     reasons = {
         (score.label, kind): score.unsettled(counted[side][0])
-        for kind, side in _sides(pages).items()
+        for kind, side in _sides(encoded).items()
         for score in scores
         if "counts" in score.needs and kind in score.kinds
     }
     return {key: reason for key, reason in reasons.items() if reason}
 
 
-def uncounted(pages: Pages, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
+def uncounted(encoded: Encoded, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
     """Return the kinds of heads with uncounted key tokens, and why they were not counted."""
-    where = f"corpus {pages.corpus.name!r}" if reference is None else f"reference {reference.name!r}"
+    where = f"corpus {encoded.corpus.name!r}" if reference is None else f"reference {reference.name!r}"
     reasons = {
         "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
         "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
     }
-    return {kind: reasons[side] for kind, side in _sides(pages).items() if not counted[side][0].any()}
+    return {kind: reasons[side] for kind, side in _sides(encoded).items() if not counted[side][0].any()}
 
 
-def _sides(pages: Pages) -> dict[Kind, str]:
+def _sides(encoded: Encoded) -> dict[Kind, str]:
     """Side of the key tokens of each kind, "source" or "target"."""
-    has_target = bool(pages.first.greedy) or pages.first.target is not None
+    has_target = bool(encoded.greedy) or encoded.target is not None
     return {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
 
 

@@ -11,7 +11,8 @@ from torch.nn.functional import one_hot, pad
 
 from headroles.data.corpus import RELATIONS
 from headroles.data.probes import Needle
-from headroles.models.tokens.alignment import NO_WORD, TokenView
+from headroles.models.batching import TokenView
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns import alignment
 from headroles.patterns.alignment import Diagonal, diagonal
 from headroles.patterns.dependency import WAYS, related_words

@@ -125,10 +125,7 @@ class _Row(NamedTuple):
 
 def _table(model: HeadModel, corpus: Corpus, generate: int | None) -> pd.DataFrame:
     model.check_weights("attention")
-    if generate is None:
-        encoded = model.encode(corpus, words=False)
-    else:
-        encoded = model.pages(corpus, generate=generate, max_tokens=1).first
+    encoded = model.encode(corpus, words=False, generate=generate, max_tokens=1)
     read = {number: sentence.prompt_length for number, sentence in zip(encoded.numbers, encoded.source, strict=True)}
     rows: list[_Row] = []
     with model.evaluating(), model.without_gradients():
@@ -150,7 +147,7 @@ def _rows(model: HeadModel, batch: Batch, read: int | None) -> list[_Row]:
     rows: list[_Row] = []
     number, sentence = batch.numbers[0], batch.source.sentences[0]
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, read)
-    given = 1 if batch.own else read  # a decoder is given its start token
+    given = 1 if batch.is_generated else read  # a decoder is given its start token
 
     def add(site: Site, weights: Tensor, *_: object) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)

@@ -102,7 +102,7 @@ class Top(Objective):
             free = logits.detach().clone()
             free[..., padding] = -torch.inf
             chosen = free.argmax(-1)
-        if batch.own and batch.labels is not None:  # generation forces some tokens with smaller logits
+        if batch.is_generated and batch.labels is not None:  # generation forces some tokens with smaller logits
             chosen = torch.where(batch.labels >= 0, batch.labels, chosen)
         return Explained(outputs.picked(logits, chosen), outputs.steps(self.model, batch), chosen)
 
@@ -150,7 +150,7 @@ class ClassLogit(Objective):
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute one logit per sentence."""
         chosen = outputs.classes(self.model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
-        if self.of == "top" and batch.own and batch.labels is not None:
+        if self.of == "top" and batch.is_generated and batch.labels is not None:
             chosen = batch.labels[:, 0]
         return replace(_single(outputs.picked(output.logits, chosen)), chosen=chosen[:, None])
 
@@ -272,7 +272,7 @@ def held(model: HeadModel, target: Targets, batch: Batch) -> Batch:
         explained = target.targets(model.forward(batch), batch)
     if explained.chosen is None:
         return batch
-    return replace(batch, labels=torch.where(explained.counted, explained.chosen, -100), own=True)
+    return replace(batch, labels=torch.where(explained.counted, explained.chosen, -100), is_generated=True)
 
 
 def reads_labels(objective: Objective, model: HeadModel) -> bool:

@@ -10,7 +10,7 @@ from functools import cache
 
 import pandas as pd
 
-from headroles.models.batching import Encoded, Pages
+from headroles.models.batching import Encoded
 from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
@@ -138,7 +138,7 @@ def _needs(score: Measure) -> str:
 def available(
     scores: Measure | Iterable[str | Measure] | None,
     sites: list[Site],
-    pages: Pages,
+    encoded: Encoded,
     weights: Weights,
     *,
     without_sink: bool = False,
@@ -147,25 +147,25 @@ def available(
     if scores is not None:
         chosen = named(scores)
         for score in chosen:
-            if fault := _fault(score, sites, pages):
+            if fault := _fault(score, sites, encoded):
                 raise ValueError(fault)
         return chosen
-    default = named(DEFAULT + LINKED * pages.first.linked, weights, without_sink=without_sink)
-    return [score for score in default if not _fault(score, sites, pages)]
+    default = named(DEFAULT + LINKED * encoded.linked, weights, without_sink=without_sink)
+    return [score for score in default if not _fault(score, sites, encoded)]
 
 
-def _fault(score: Measure, sites: list[Site], pages: Pages) -> str | None:
+def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
     """Why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
-    name, corpus = score.name(), pages.corpus.name
+    name, corpus = score.name(), encoded.corpus.name
     if misfit := _misfit(score, kinds):
         return f"score {name!r} {misfit}"
-    if "trees" in score.needs and not _tree_kinds(pages.first) & kinds:
+    if "trees" in score.needs and not _tree_kinds(encoded) & kinds:
         return (
             f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
             f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
         )
-    if "links" in score.needs and not pages.first.linked:
+    if "links" in score.needs and not encoded.linked:
         return (
             f"score {name!r} needs word links, and corpus {corpus!r} has none with translations; try "
             f"headroles.read(source, target, links=...)"

@@ -18,7 +18,7 @@ from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus, CorpusLike
 from headroles.data.readers import corpus_of
 from headroles.data.synthetic import LENGTH, repeated_tokens
-from headroles.models.batching import Pages
+from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.scores.accumulator import Accumulator, check_missing
@@ -204,8 +204,8 @@ def _score(
     sites = model.sites
     if not any(site.left for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
-    pages = model.pages(corpus, generate=generate, max_tokens=max_tokens)
-    chosen = available(scores, sites, pages, weights, without_sink=without_sink)
+    encoded = model.encode(corpus, generate=generate, max_tokens=max_tokens)
+    chosen = available(scores, sites, encoded, weights, without_sink=without_sink)
     for score in (score for score in chosen if score.needs_whole_weights()):
         model.check_unsharded(score.label)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
@@ -214,15 +214,17 @@ def _score(
     gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with model.evaluating():
-        whole, batches, total = pages.first, pages.batches(max_tokens), pages.number(max_tokens)
-        if whole.greedy and reference is None and any("counts" in score.needs for score in chosen):
+        part = model.axis.rank, model.axis.count
+        batches = model.batches(encoded, max_tokens=max_tokens, part=part)
+        total = len(groups(encoded, max_tokens, part))
+        if encoded.greedy and reference is None and any("counts" in score.needs for score in chosen):
             written = list(track(batches, "writing targets", total=total))
-            counted = frequencies(pages, written, reference, model)
+            counted = frequencies(encoded, written, reference, model)
             batches = (written.pop(0) for _ in range(len(written)))
         else:
-            counted = frequencies(pages, None, reference, model)
+            counted = frequencies(encoded, None, reference, model)
         gradient_passes = [
-            GradientPass(score, model, model.batches(whole, max_tokens=max_tokens)) for score in gradient_scores
+            GradientPass(score, model, model.batches(encoded, max_tokens=max_tokens)) for score in gradient_scores
         ]
         passes: list[AttentionPass | GradientPass] = [*gradient_passes]
         if attention_scores:
@@ -233,19 +235,19 @@ def _score(
                 scoring_pass.read(batch, accumulator)
             accumulator.weigh(counts)
     accumulator.reduce(model.axis, model.device)
-    provenance = f"{_provenance(model, pages, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
+    provenance = f"{_provenance(model, encoded, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
-    doubts = unsettled(chosen, pages, counted) if reference is None else {}
+    doubts = unsettled(chosen, encoded, counted) if reference is None else {}
     table = accumulator.table(model.index, provenance, notes, model.gated, doubts)
-    content = whole.counts("source").total()
-    check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
-    _report_uncounted(chosen, pages)
+    content = encoded.counts("source").total()
+    check_missing(table, chosen, corpus.name, uncounted(encoded, counted, reference), content)
+    _report_uncounted(chosen, encoded)
     return table
 
 
-def _report_uncounted(scores: Sequence[Measure], pages: Pages) -> None:
+def _report_uncounted(scores: Sequence[Measure], encoded: Encoded) -> None:
     """Log how many words have no tokens of their own, if a score reads dependencies."""
-    names, read = [score.label for score in scores if "trees" in score.needs], pages.read
+    names, read = [score.label for score in scores if "trees" in score.needs], encoded.read
     if names and read["unaligned"]:
         log.warning(
             "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",
@@ -253,14 +255,15 @@ def _report_uncounted(scores: Sequence[Measure], pages: Pages) -> None:
         )
 
 
-def _provenance(model: HeadModel, pages: Pages, reference: Corpus | None, generate: int | None) -> str:
+def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, generate: int | None) -> str:
     """The provenance that all scores of a run share."""
-    first, fields = pages.first, dict[str, object](pages.read)
-    if first.greedy or first.target is not None or first.again:
-        fields["decoder"] = "greedy" if first.greedy else "source" if first.again else "reference"
+    fields = dict[str, object](encoded.read)
+    if encoded.greedy or encoded.target is not None or encoded.decoder_reads_source:
+        source = "source" if encoded.decoder_reads_source else "reference"
+        fields["decoder"] = "greedy" if encoded.greedy else source
     if generate is not None:
         fields["generate"] = generate
     if shared := kv_groups.description(model.sites):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
-    return model.provenance(pages.corpus, **fields)
+    return model.provenance(encoded.corpus, **fields)

@@ -17,7 +17,6 @@ from transformers import DynamicCache
 
 import headroles as hr
 from headroles.data.corpus import Corpus
-from headroles.models import generation
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.tables import frame
@@ -107,7 +106,7 @@ def test_nothing_depends_on_batches_and_the_provenance_names_the_number_of_token
 
 def test_next_tokens_are_those_that_were_written_its_end_included():
     handle, tokens = HeadModel(model_of(), tokenizer("$A")), tokenizer("$A")
-    (batch,) = handle.pages(TEXTS[:4], generate=NEW).batches(4096)
+    (batch,) = handle.batches(handle.encode(TEXTS[:4], generate=NEW))
     labels = outputs.labels(handle, batch)
     for number, row in zip(batch.numbers, labels, strict=True):
         ids = tokens(TEXTS[number].text)["input_ids"]
@@ -120,9 +119,8 @@ def test_next_tokens_are_those_that_were_written_its_end_included():
 def test_a_text_as_long_as_the_model_reads_is_not_continued():
     model = hr.tiny_model("llama", max_position_embeddings=8)
     handle = HeadModel(model, tokenizer("$A"))
-    pages = handle.pages(Corpus.of(["abcdefgh", "abcdef", "ab"]), generate=20)
-    assert [len(row) for row in pages.first.source] == [8, 8, 8]
-    assert [row.prompt_length for row in pages.first.source] == [8, 6, 2]
+    encoded = handle.encode(Corpus.of(["abcdefgh", "abcdef", "ab"]), generate=20)
+    assert [(len(row), row.prompt_length) for row in encoded.source] == [(8, 8), (8, 6), (8, 2)]
 
 
 def test_trees_leave_and_a_study_keeps_another_table_for_another_number(tmp_path):
@@ -139,8 +137,8 @@ def test_an_encoder_decoder_writes_its_targets_of_that_many_tokens():
     model, tokens = zoo.tiny("marian"), tokens_of("marian")
     table = hr.score(model, tokens, corpus(6), ["confidence"], n_resamples=0, generate=4)
     assert "|decoder:greedy|generate:4|" in frame.provenance(table, "confidence")
-    pages = HeadModel(model, tokens).pages(corpus(6), generate=4)
-    for batch in pages.batches(4096):
+    handle = HeadModel(model, tokens)
+    for batch in handle.batches(handle.encode(corpus(6), generate=4)):
         for row, number in enumerate(batch.numbers):
             ids = tokens(corpus(6)[number].text, return_tensors="pt", return_token_type_ids=False)
             out = model.generate(**ids, max_new_tokens=4, num_beams=1, do_sample=False)[0]
@@ -151,17 +149,14 @@ def test_an_encoder_decoder_writes_its_targets_of_that_many_tokens():
 
 def test_models_that_write_nothing_are_refused_before_the_work(tmp_path):
     message = (
-        "BertModel writes no text: got generate=5 (--generate); expected a decoder with its language-model head, or an "
-        "encoder-decoder; try cls='AutoModelForCausalLM' (--cls), or without generate"
+        "generate=5 (--generate) needs a model that writes text, got BertModel; try cls='AutoModelForCausalLM' (--cls)"
     )
     bert = zoo.tiny("bert").base_model
     for study in (None, tmp_path):
         with pytest.raises(ValueError, match=whole(message)):
             hr.score(bert, tokens_of("bert"), TEXTS, SCORES, generate=5, study=study)
-    with pytest.raises(ValueError, match=whole(
-        "generate must be at least 1: got 0; expected the most tokens to write, such as 50"
-    )):  # fmt: skip
-        generation.check_writes(model_of(), 0)
+    with pytest.raises(ValueError, match="generate must be an integer >= 1, got 0"):
+        hr.score(model_of(), tokenizer("$A"), TEXTS, SCORES, generate=0)
 
 
 @pytest.mark.slow

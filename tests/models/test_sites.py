@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import headroles as hr
 from headroles.models import attention_hooks, heads
-from headroles.models.batching import reads_alone
+from headroles.models.batching import one_example_per_batch
 
 
 def test_check_head_out_of_range_raises():
@@ -112,7 +112,8 @@ def test_a_quantised_model_is_scored_and_ablated(quantised):
     """Each text alone and each head alone: a dynamic scale depends on all numbers of a batch."""
     model, tokenizer = quantised
     by_weights_alone = "torchao" in type(model.model.layers[0].self_attn.o_proj.weight).__module__
-    assert (reads_alone(model), reads_alone(zoo.tiny("llama-grouped"))) == (not by_weights_alone, False)
+    assert one_example_per_batch(model) == (not by_weights_alone)
+    assert not one_example_per_batch(zoo.tiny("llama-grouped"))
     assert hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0)["confidence"].notna().all()
     intact = plain_loss(model, tokenizer)
     options = {"n_resamples": 0}

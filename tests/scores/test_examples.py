@@ -154,7 +154,7 @@ def test_attention_on_what_an_encoder_decoder_writes():
     table = hr.attention_examples(zoo.tiny("marian"), tokens_of("marian"), hr.Corpus.of(["a b c"]), generate=4)
     for kind, rows in table.groupby("kind"):
         assert set(rows["written"]) == ({0} if kind == "enc-self" else {len(rows["queries"].iloc[0]) - 1})
-    with pytest.raises(ValueError, match="BertForMaskedLM writes no text"):
+    with pytest.raises(ValueError, match="needs a model that writes text, got BertForMaskedLM"):
         hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), hr.Corpus.of(["a b c"]), generate=4)
 
 

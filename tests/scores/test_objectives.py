@@ -145,7 +145,7 @@ def test_of_its_own_output_the_tokens_are_explained_that_were_written():
         tokens, logits = written(model, sentence)
         expected[i] = logits[range(len(tokens)), tokens]
         forced += int((logits.argmax(-1) != tokens).sum())
-    assert batch.own
+    assert batch.is_generated
     assert forced  # the last token that fits is the end, whatever its logit
     assert len({len(values) for values in expected.values()}) > 1
     found = {kind: explained(model, kind(), batch) for kind in (Top, Reference)}
@@ -291,7 +291,7 @@ def test_rows_of_a_batch_may_be_taken_in_any_order_and_often(name, rows):
     (batch,) = in_one(model, name, given)
     taken = batch.take(torch.tensor(rows))
     assert taken.numbers == tuple(batch.numbers[row] for row in rows)
-    assert taken.own == batch.own == (name == "own")
+    assert taken.is_generated == batch.is_generated == (name == "own")
     assert set(taken.inputs) == set(batch.inputs)
     pairs = [(taken.inputs[key], value) for key, value in batch.inputs.items()]
     pairs += [] if name == "gpt2" else [(taken.labels, batch.labels)]

@@ -1,16 +1,14 @@
-"""Alignment of tokens and words: token ids of texts and chats, the word of each token, and views of a batch of them."""
+"""Alignment of tokens and words: token ids of texts and chats, and the word of each token."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Chat, Corpus, Sentence, Span, Tokens
@@ -59,53 +57,6 @@ def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tu
         for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
             if word in known and head in known:
                 yield word, head, relation
-
-
-@dataclass(frozen=True)
-class TokenView:
-    """The tokens of a batch that one side of attention reads.
-
-    Content tokens are neither padding nor special tokens (EOS, CLS, SEP, BOS). Unknown words are content tokens.
-    """
-
-    ids: Tensor  # [batch, token]
-    attention_mask: Tensor  # bool [batch, token]: not padding
-    content: Tensor  # bool [batch, token]
-    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
-    sentences: tuple[Sentence | None, ...]
-    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def without_first(self) -> TokenView:
-        """The same tokens; the first of any sort is not content. It is one view, so that what it keeps is kept."""
-        first = self.attention_mask.int().argmax(-1, keepdim=True)
-        return replace(self, content=self.content.scatter(1, first, value=False), kept={})
-
-    def take(self, rows: Tensor) -> TokenView:
-        """Return the examples at `rows`, in this order; a row may be repeated."""
-        return self._at(rows, tuple(self.sentences[row] for row in rows.tolist()))
-
-    def span(self, start: int, stop: int) -> TokenView:
-        """Return the tokens from `start` to before `stop`; the view itself if those are all tokens."""
-        if (start, stop) == (0, self.ids.shape[1]):
-            return self
-        return self._at((slice(None), slice(start, stop)), self.sentences)
-
-    def _at(self, index: Tensor | tuple[slice, slice], sentences: tuple[Sentence | None, ...]) -> TokenView:
-        ids, attention_mask, content, words = self.ids, self.attention_mask, self.content, self.words
-        return TokenView(ids[index], attention_mask[index], content[index], words[index], sentences)
-
-    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make`, computed once per key: for what depends on the tokens but not on the layer."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
-
-    def dependencies(self) -> Iterator[tuple[int, int, int, str]]:
-        """Yield row, dependent, head and relation of each dependency between two words with tokens of their own."""
-        for row, (sentence, words) in enumerate(zip(self.sentences, self.words.tolist(), strict=True)):
-            for dependent, head, relation in dependencies(sentence, words):
-                yield row, dependent, head, relation
 
 
 def pieces(

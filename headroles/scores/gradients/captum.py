@@ -143,7 +143,7 @@ class _Target(nn.Module):
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
         """Return the targets, [example], for masks [example, masks] and rows [example]."""
-        if self.model.alone and len(rows) > 1:
+        if self.model.one_example_per_batch and len(rows) > 1:
             return torch.cat([self(mask, row) for mask, row in zip(masks.split(1), rows.split(1), strict=True)])
         batch = self.batch.take(rows)
         with self.model.mask(self.of_heads(masks), replacement=self.replacement):

@@ -144,7 +144,7 @@ class _Paired:
 
     def _lengths(self, place: int, row: int) -> tuple[int, ...]:
         batch = self.batches[place]
-        views = [batch.source, *([batch.target] if batch.target is not None and not batch.own else [])]
+        views = [batch.source, *([batch.target] if batch.target is not None and not batch.is_generated else [])]
         return tuple(int(view.attention_mask[row].sum()) for view in views)
 
 
