@@ -15,7 +15,7 @@ from setting import marian, random_corpus, tokenizer
 from timing import keep, ratio, times_of
 
 import headroles as hr
-from headroles.ablation.metrics import metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
 from headroles.models.loading import minilm
@@ -43,7 +43,7 @@ class Bench:
         name = "loss" if model.config.is_encoder_decoder else "agreement"
         self.target = objectives.objective(name, self.model).fit(self.model, [self.batch])
         options = {"variants_at_once": variants, "max_tokens": SENTENCES * (TOKENS + 2)}
-        self.sweep = Sweep(self.model, corpus, metric(name), **options)
+        self.sweep = Sweep(self.model, corpus, as_metric(name), **options)
         self.sweep.observe  # noqa: B018 - before anything is timed
 
     def forward(self) -> np.ndarray:

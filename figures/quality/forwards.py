@@ -24,7 +24,7 @@ from scipy import stats
 from torch.utils.flop_counter import FlopCounterMode
 
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
@@ -82,7 +82,7 @@ def costs(shared: Path, work: Path) -> tuple[float, np.ndarray]:
     """Work of the gradient, and of ablating each head, in forwards."""
     model, tokenizer, corpus = task("captions", shared, work)
     handle = HeadModel.of(model, tokenizer)
-    sweep = Sweep(handle, corpus.sample(16), metric("loss"), max_tokens=10**5)
+    sweep = Sweep(handle, corpus.sample(16), as_metric("loss"), max_tokens=10**5)
     variants, sites = [frozenset([head]) for head in handle.heads], dict[tuple[str, int], float]()
     assert len(sweep.batches) == 1
     forward = counted(lambda: sweep.run([]))

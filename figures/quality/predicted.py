@@ -49,7 +49,7 @@ from scipy import stats as statistics
 
 import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.prediction_powered import FIRST, Estimate, drawn, estimates, interim_sizes, precise, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.models.batching import Batch
@@ -218,7 +218,10 @@ def everything(name: str, measured: str, shared: Path, work: Path) -> ExampleSta
     """Statistics of all examples by every head, and their predictions."""
     model, tokenizer, corpus = task(name, shared, work)
     handle = HeadModel.of(model, tokenizer)
-    sweep, variants = Sweep(handle, corpus, metric(measured), folder=work), [frozenset([head]) for head in handle.heads]
+    sweep, variants = (
+        Sweep(handle, corpus, as_metric(measured), folder=work),
+        [frozenset([head]) for head in handle.heads],
+    )
     predicted, whole = sweep.predict(variants), sweep.run(variants)
     assert predicted.numbers == whole.numbers
     return replace(whole, predicted=predicted.predicted, sizes=sizes(predicted.predicted.values()))

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import headroles as hr
 from headroles.ablation.evaluation import interval
-from headroles.ablation.metrics import metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
 from headroles.pruning.cached_evaluation import values
@@ -50,7 +50,7 @@ def scratch(gates: Path, model: Path, data: Path, output: Path, heads: int = 6) 
     if numbers(pruned) != numbers(fresh):
         raise ValueError(f"other heads: got {numbers(fresh)} from scratch; expected {numbers(pruned)}, as pruned")
     for name in ("loss", "bleu"):
-        chosen = metric(name)
+        chosen = as_metric(name)
         runs = [Sweep(HeadModel.of(one, tokenizer), test, chosen).run([]) for one in models.values()]
         stats = [run.take(np.argsort(run.numbers)).intact for run in runs]
         draws = dict(zip(models, values(chosen, stats), strict=True))

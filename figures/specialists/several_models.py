@@ -16,7 +16,7 @@ from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
 from headroles.tables.io import load_table, save_table
-from headroles.tables.study import study_at
+from headroles.tables.study import as_study
 
 TESTED = (12, 6)  # numbers of heads left of the primary outcome
 CONTROL = "compare-pruning-seeds.parquet"  # the table of `compare_pruning` with every seed
@@ -106,7 +106,7 @@ def pool_models(
         runs = _controls(places)
         result = result._replace(controls=frame.signed(runs, text), differences=frame.signed(differences(runs), text))
     if study is not None:
-        kept = study_at(study)
+        kept = as_study(study)
         for name, table in result._asdict().items():
             if table is not None:
                 save_table(table, kept.path(f"pooled-{name}"))
@@ -131,7 +131,7 @@ def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
 
 def again(study: str | Path, *, tested: Sequence[int] = TESTED, one_encoder: bool = False) -> pd.DataFrame:
     """Make the table `pooled-survival` of a study again from its `pooled-heads`."""
-    kept = study_at(study)
+    kept = as_study(study)
     heads = kept.load("pooled-heads")
     models = {
         str(name): frame.signed(part.set_index(frame.LEVELS).drop(columns="model"), frame.provenance(heads, "model"))

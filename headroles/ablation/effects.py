@@ -14,8 +14,7 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.prediction_powered import run_until_precise
 from headroles.ablation.significance import best, effects, is_mean, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
@@ -30,13 +29,13 @@ from headroles.ablation.units import (
 )
 from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.tables import frame
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
@@ -113,8 +112,8 @@ def ablate(
         raise ValueError(f"number of resamples out of range: got n_resamples={n_resamples!r}; expected 0 or more")
     ablation = Ablation(
         HeadModel.of(model, tokenizer, allow_sharded=True),
-        corpus_of(corpus),
-        the_metric(metric),
+        as_corpus(corpus),
+        as_metric(metric),
         unit,
         None if sets is None else _named(sets),
         known_replacement(replacement),
@@ -125,7 +124,7 @@ def ablate(
     if study is None:
         table = ablation.table(ablation.measure(**options), n_resamples)
     else:
-        kept = study_at(study)
+        kept = as_study(study)
         table = _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
     warn_of_few(table)
     return table

@@ -11,17 +11,16 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import Array, bounds, exact_share
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.tables import frame
 from headroles.tables.arguments import several
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 
 def evaluate(
@@ -53,17 +52,17 @@ def evaluate(
     Raises:
         ValueError: If a metric is repeated or unknown, or the model or the corpus does not have it.
     """
-    chosen = [the_metric(given) for given in several(metrics)]
+    chosen = [as_metric(given) for given in several(metrics)]
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
     handle, rows = HeadModel.of(model, tokenizer, allow_sharded=True), {}
-    corpus = corpus_of(corpus)
+    corpus = as_corpus(corpus)
     if study is not None:
         code = ",".join(map(fingerprint, chosen))
         key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), code=code, resamples=n_resamples, seed=seed)
         compute = partial(evaluate, handle, tokenizer, corpus, chosen, max_tokens=max_tokens)
-        return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
+        return as_study(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
     for metric in chosen:
         stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, variants_at_once=1).run([])
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import p_values, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import AblationReplacement, code
@@ -24,7 +23,7 @@ from headroles.analysis.intervals import Array, bounds
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_rules import VERDICTS, names
 from headroles.data.corpus import Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.models.replacements import ByHead
@@ -32,7 +31,7 @@ from headroles.patterns.base import Pattern, Place, count_applications
 from headroles.patterns.controls import Absent, Shift, Shuffle
 from headroles.patterns.of_roles import pattern_of
 from headroles.tables import frame
-from headroles.tables.study import Study, kept, study_at
+from headroles.tables.study import Study, as_study, kept
 
 log = logging.getLogger(__name__)
 ALPHA = 0.05  # of each verdict, by Holm over the rows
@@ -112,7 +111,7 @@ def test_roles(
     Raises:
         ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
     """  # noqa: DOC502
-    handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), the_metric(metric)
+    handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     named = None if alone is None else handle.named_heads(alone)
     if isinstance(roles, pd.DataFrame):
         assigned = _assigned(roles, patterns or {}, named)
@@ -120,9 +119,9 @@ def test_roles(
         assigned = _assigned(dict(zip(handle.named_heads(roles), roles.values(), strict=True)), patterns or {}, named)
     for heads in assigned:
         handle.named_heads([head for head, _ in heads.members])
-    folder = None if study is None else study_at(study).work / ".sweeps"
+    folder = None if study is None else as_study(study).work / ".sweeps"
     options: Options = {"max_tokens": max_tokens, "folder": folder}
-    test = _Test(handle, corpus_of(corpus), chosen, assigned, n_resamples, seed, options)
+    test = _Test(handle, as_corpus(corpus), chosen, assigned, n_resamples, seed, options)
     test.check()
     test.warn_of_the_same_examples(roles)
     table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, test.table)

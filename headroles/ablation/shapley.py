@@ -12,13 +12,12 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import HeadSet, written
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import AblationReplacement, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.tables import frame
@@ -84,7 +83,7 @@ def shapley_values(
     number("n_permutations", n_permutations, least=1, whole=True)
     number("truncation", truncation, least=0, below=1)
     handle = HeadModel.of(model, tokenizer)
-    what = handle, corpus_of(corpus), the_metric(metric)
+    what = handle, as_corpus(corpus), as_metric(metric)
     sweep = Sweep(*what, replacement=replacement, max_tokens=max_tokens, seed=seed)
     game = Game(sweep, heads, n_resamples, seed)
     words = [sweep.metric.name, *([] if replacement == "zero" else [replacement_name(sweep.replacement)])]

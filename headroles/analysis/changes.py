@@ -15,7 +15,7 @@ from headroles.analysis.role_rules import ROLES, STABLE, Role
 from headroles.analysis.seeds import match_heads
 from headroles.tables import frame
 from headroles.tables.declared import signature_of
-from headroles.tables.places import Place, table_at
+from headroles.tables.places import Place, as_table
 
 Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
 Places = npt.NDArray[np.intp]
@@ -48,7 +48,7 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
     Raises:
         ValueError: For models of other shapes, and for tables without a common score.
     """
-    before, after = table_at(first), table_at(second)
+    before, after = as_table(first), as_table(second)
     frame.check_once(before, after)
     if set(before.index) != set(after.index):
         raise ValueError(

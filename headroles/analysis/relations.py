@@ -16,8 +16,8 @@ from headroles.analysis.resampling import PERMUTATIONS
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
-from headroles.tables.places import Place, table_at, tables_at
-from headroles.tables.study import Study, study_at
+from headroles.tables.places import Place, as_table, as_tables
+from headroles.tables.study import Study, as_study
 
 
 def relate(
@@ -80,8 +80,8 @@ def relate(
         FileNotFoundError: If a study has no such table.
         FileExistsError: If the study holds relations of another model, unless it may be overwritten.
     """  # noqa: DOC502
-    assigned = table_at(roles, "roles")
-    measured = outcomes if isinstance(outcomes, pd.DataFrame) else tables_at(_places(roles, outcomes))
+    assigned = as_table(roles, "roles")
+    measured = outcomes if isinstance(outcomes, pd.DataFrame) else as_tables(_places(roles, outcomes))
     table = associations(
         assigned,
         measured,
@@ -94,7 +94,7 @@ def relate(
     )
     if study is None:
         return table
-    kept = study_at(study)
+    kept = as_study(study)
     kept.save("relate", table)
     for old in kept.names():
         if stem_of(old) in ("survival-odds", "predictors", "role-changes"):

@@ -17,8 +17,8 @@ from headroles.tables import frame
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
-from headroles.tables.places import table_at
-from headroles.tables.study import Study, study_at
+from headroles.tables.places import as_table
+from headroles.tables.study import Study, as_study
 
 VERDICTS = (  # of role tests (`hr.test_roles`)
     "its role is what it does",
@@ -157,9 +157,9 @@ def roles(
         [False, True]
     """  # noqa: DOC502
     chosen = _with_thresholds(list(roles), thresholds or {})
-    assigned = _assigned(table_at(table, "heads"), chosen, test=test)
+    assigned = _assigned(as_table(table, "heads"), chosen, test=test)
     if not isinstance(table, pd.DataFrame) and (isinstance(table, Study) or not Path(table).is_file()):
-        study_at(table).save("roles", assigned)
+        as_study(table).save("roles", assigned)
     return assigned
 
 

@@ -14,7 +14,7 @@ from headroles.analysis.intervals import LEVEL, Array, least_p, t_test
 from headroles.analysis.multiple_testing import corrections
 from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import Head
 from headroles.models.sites import Site
@@ -86,7 +86,7 @@ def cache_budget(
         >>> table = hr.cache_budget(model, tokenizer, hr.hidden_facts(tokenizer, 16), keep=0.25)
         >>> model.generate(**inputs, cache=hr.BudgetedCache(model, table))  # past_key_values= before transformers 5.24
     """  # noqa: DOC502
-    handle, corpus = HeadModel.of(model, tokenizer, allow_sharded=True), corpus_of(corpus)
+    handle, corpus = HeadModel.of(model, tokenizer, allow_sharded=True), as_corpus(corpus)
     ranking = one_of("by", by, RANKINGS, ", or a column of a table") if isinstance(by, str) else None
     name = ranking or str(by.name)  # type: ignore[union-attr]
     number("points", points, least=2, whole=True)

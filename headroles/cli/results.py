@@ -218,7 +218,7 @@ def show_ablation(call: Call) -> None:
     given, study, table = call.given, call.arguments["study"], call.result
     metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
     name = table_name(metric, unit, given["replacement"], precision=given["precision"])
-    stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.metric(metric))
+    stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.as_metric(metric))
     intact = worth(stats, n_resamples=given["n_resamples"])
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
     say(f"the intact model: {metric} {intact['value']:.3f}{ends}")

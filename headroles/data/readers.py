@@ -154,7 +154,7 @@ def write(corpus: Corpus, path: str | Path) -> Path:
     return path
 
 
-def corpus_of(given: CorpusLike, name: str | None = None) -> Corpus:
+def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
     """Return the corpus of what a function was given as one: every function that takes a corpus calls this.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from headroles._distributed import track
 from headroles.data.conllu import spans
 from headroles.data.corpus import Corpus, CorpusLike, Sentence, Span
-from headroles.data.readers import corpus_of, read, write
+from headroles.data.readers import as_corpus, read, write
 
 Side = Literal["source", "target"]
 Download = Literal["missing", "never"]
@@ -41,7 +41,7 @@ def parse(
     both sides; their number is logged. Targets, labels and second texts are kept.
 
     Args:
-        source: A file of sentences without trees. Or whatever `corpus_of` takes. The trees of a file are stored
+        source: A file of sentences without trees. Or whatever `as_corpus` takes. The trees of a file are stored
             beside it as `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the
             next time.
         language: Language of the text, as Stanza names it.
@@ -65,7 +65,7 @@ def parse(
     for name, value, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
         if value not in known:
             raise ValueError(f"unknown {name} {value!r}; known: {', '.join(map(repr, known))}")
-    corpus = corpus_of(source)
+    corpus = as_corpus(source)
     texts = [_text(corpus, number, side) for number in range(len(corpus))]
     download = download or ("missing" if models is None else "never")
     folder = None if models is None else Path(models)

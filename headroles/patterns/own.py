@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.sites import Site
@@ -52,7 +52,7 @@ class Own(Pattern):
         sums = {site.key: torch.zeros(site.heads, 2 * span + 1, dtype=torch.float64) for site in handle.sites}
         counts = {site.key: torch.zeros(2 * span + 1, dtype=torch.float64) for site in handle.sites}
         with handle.evaluating(), handle.without_gradients():
-            for batch in handle.batches(handle.tokenised(corpus_of(corpus))):
+            for batch in handle.batches(handle.tokenised(as_corpus(corpus))):
 
                 def add(site: Site, weights: Tensor, first: int, _: object) -> None:
                     queries, keys = batch.queries(site.kind), batch.keys(site.kind)  # noqa: B023 - called in this forward

@@ -20,7 +20,7 @@ from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.declared import declared, metric_of, signature_of
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import check_ours, mark_of, replacing
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def plot(study: Study | str | Path) -> list[Path]:
         FileNotFoundError: If the study has no tables.
         FileExistsError: If a picture that headroles did not draw has the name of a figure.
     """  # noqa: DOC502
-    study = study_at(study)
+    study = as_study(study)
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []

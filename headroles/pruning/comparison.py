@@ -14,11 +14,10 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.evaluation import interval
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
@@ -29,7 +28,7 @@ from headroles.pruning.selection import Strategy, counted, prune, strategy_of
 from headroles.tables import frame
 from headroles.tables.arguments import several
 from headroles.tables.frame import Kind, signed
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
@@ -91,10 +90,10 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
-    corpus, held_out = corpus_of(corpus), corpus_of(held_out)
-    handle, kept = HeadModel(model, tokenizer), study_at(study)
+    corpus, held_out = as_corpus(corpus), as_corpus(held_out)
+    handle, kept = HeadModel(model, tokenizer), as_study(study)
     trials = Trials(
-        *(handle, corpus, held_out, the_metric(metric), kept),
+        *(handle, corpus, held_out, as_metric(metric), kept),
         kinds=kinds,
         tune=tune or {},
         scored=scored,

@@ -26,7 +26,7 @@ from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
 from headroles.tables.arguments import number
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 
 def efficiency(
@@ -79,7 +79,7 @@ def efficiency(
         number("a share", share, below=1)
     handle = HeadModel(model)
     if study is not None:
-        kept = study_at(study)
+        kept = as_study(study)
         kept.claim("efficiency", frame.sign(weights=handle.weights))
     if order is None:
         order = Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]

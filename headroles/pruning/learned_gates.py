@@ -31,7 +31,7 @@ from headroles.models.heads import gate_index
 from headroles.models.masking import Head, mask_heads
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import Reporter, Spread
 
@@ -373,7 +373,7 @@ def train_gates(
     gated = Changes(model, lambda changes: _add_gates(changes, model, gates))
     if study is None:
         return gated
-    kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
+    kept, name, handle = as_study(study), f"survival-{gates.name}", HeadModel(model)
     handle.check_named()
     provenance = handle.provenance(gates=gates.name, keep=gates.keep)
     kept.claim(name, provenance)

@@ -14,7 +14,7 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.effects import ablate
-from headroles.ablation.metrics import Metric, metric
+from headroles.ablation.metrics import Metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
@@ -121,7 +121,7 @@ class ByEffect(Ranking):
         """Rank heads by their ablation effects."""
         unit = setting.unit
         table = ablate(setting.model, setting.tokenizer, setting.corpus, metric=self.metric, unit=unit, n_resamples=0)
-        return _rising(-metric(self.metric).better * table.iloc[:, 0], setting)
+        return _rising(-as_metric(self.metric).better * table.iloc[:, 0], setting)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.identity import fingerprint
@@ -40,7 +40,7 @@ from headroles.tables.arguments import one_of
 from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 from headroles.training import trainer
 from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import TrainOptions
@@ -121,7 +121,7 @@ def prune(
     one_of("train", train, ("before", "after", "both", None))
     if train in ("after", "both") and not remove:
         raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
-    handle, corpus = HeadModel(model, tokenizer, allow_sharded=True), corpus_of(corpus)
+    handle, corpus = HeadModel(model, tokenizer, allow_sharded=True), as_corpus(corpus)
     if remove or train is not None or learns:
         handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
@@ -201,7 +201,7 @@ def _folder(
         with tempfile.TemporaryDirectory() as folder:
             yield None, Path(folder)
         return
-    kept = study_at(study)
+    kept = as_study(study)
     handle.check_named()
     kept.claim(name, provenance)
     yield kept, kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]

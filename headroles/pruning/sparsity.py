@@ -12,13 +12,12 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.evaluation import interval
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.analysis import role_rules
 from headroles.analysis.intervals import Array
 from headroles.analysis.summaries import functions
 from headroles.data.corpus import Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
@@ -32,7 +31,7 @@ from headroles.tables.arguments import several
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 from headroles.training.examples import check_examples
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
@@ -91,12 +90,12 @@ def sparsity_sweep(
         loading.check_no_study(Path(output))
         check_writable(Path(output), "folder")
     chosen = strategy_of(strategy)
-    corpus, held_out = corpus_of(corpus), corpus_of(held_out)
+    corpus, held_out = as_corpus(corpus), as_corpus(held_out)
     options: TrainOptions = {"seed": 0, **(tune or {})}
     scored = None if scored is None else _scored(scored)
     check_examples(HeadModel(model, tokenizer), corpus, length=options.get("length"))
     name = "-".join([chosen.name, *(kinds or ())])
-    handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
+    handle, measured, kept = HeadModel(model, tokenizer), as_metric(metric), as_study(study)
     size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
     trials = Trials(*what, kinds=kinds, tune=options, strategy=chosen)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
@@ -189,7 +188,7 @@ class _Pruned:
 def _scored(given: CorpusLike | Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `score` by which roles are assigned."""
     options = {**given} if isinstance(given, Mapping) and "corpus" in given else {"corpus": given}
-    corpora = {name: corpus_of(options[name]) for name in ("corpus", "reference") if options.get(name) is not None}
+    corpora = {name: as_corpus(options[name]) for name in ("corpus", "reference") if options.get(name) is not None}
     return {"n_resamples": 200, **options, **corpora}
 
 

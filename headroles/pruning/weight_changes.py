@@ -21,7 +21,7 @@ from headroles.models.sites import Site
 from headroles.pruning.removal import Layout, layouts
 from headroles.tables import frame
 from headroles.tables.columns import Column
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 PARTS = ("q", "k", "v", "o")
 CHANGES = ("distance", "moved", "cosine")
@@ -55,7 +55,7 @@ def weight_change(
     """  # noqa: DOC502
     first, last = HeadModel(before), HeadModel(after)
     if study is not None:
-        kept = study_at(study)
+        kept = as_study(study)
         kept.claim(f"weight-change-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:

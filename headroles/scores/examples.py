@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, CorpusLike, Sentence
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel, Model
@@ -20,7 +20,7 @@ from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.tables import frame
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
@@ -58,13 +58,13 @@ def attention_examples(
     """
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
-    handle, sentences = HeadModel.of(model, tokenizer), corpus_of(corpus)[:limit]
+    handle, sentences = HeadModel.of(model, tokenizer), as_corpus(corpus)[:limit]
     handle.check_writes(generate)
     if study is None:
         return _table(handle, sentences, generate)
     options = {} if generate is None else {"generate": generate}
     key = handle.cache_key(sentences, **options)
-    return study_at(study).keep("attention", key, lambda: _table(handle, sentences, generate))
+    return as_study(study).keep("attention", key, lambda: _table(handle, sentences, generate))
 
 
 def attention_matrix(

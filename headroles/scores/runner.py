@@ -16,7 +16,7 @@ from headroles._distributed import track
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
@@ -29,7 +29,7 @@ from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
 from headroles.scores.registry import DEFAULT, REPEATED, available, named
 from headroles.tables import frame, kv_groups
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 log = logging.getLogger(__name__)
 CHECKED = 100  # sentences of the conservation report
@@ -105,7 +105,7 @@ def score(
         >>> roles = hr.roles(table)
     """  # noqa: DOC502
     handle = HeadModel.of(model, tokenizer, allow_sharded=True)
-    corpus, reference = corpus_of(corpus), None if reference is None else corpus_of(reference)
+    corpus, reference = as_corpus(corpus), None if reference is None else as_corpus(reference)
     handle.check_writes(generate)
     name = partial(named, weights=weights, without_sink=without_sink)
     chosen = None if scores is None else name(scores)
@@ -114,7 +114,7 @@ def score(
     measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
     if study is None:
         return measure(corpus, chosen, reference=reference, generate=generate)
-    kept, twice = study_at(study), None
+    kept, twice = as_study(study), None
     if chosen is None and handle.kinds == {"dec-self"}:  # a decoder without an encoder
         twice = repeated(handle)
     variants = [*([weights] if weights != "attention" else []), *(["nosink"] if without_sink else [])]

@@ -30,7 +30,7 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import has_vocabulary
 from headroles.tables import frame
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 Circuit = Literal["QK", "OV"]
 OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
@@ -104,7 +104,7 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
     handle = HeadModel.of(model)
     if study is not None:
         key = handle.cache_key(circuits="copying")
-        return study_at(study).keep("circuits", key, lambda: copying(handle), joined=OPTIONS)
+        return as_study(study).keep("circuits", key, lambda: copying(handle), joined=OPTIONS)
     circuits, final = _to_logits(handle, "copying")
     words, logits = _embeddings(handle)
     if words.shape[1] != final.shape[1]:
@@ -157,7 +157,7 @@ def succession(
     if study is not None:
         key = handle.cache_key(circuits="succession", classes=" ".join(classes))
         compute = partial(succession, handle, tokenizer, classes=classes)
-        return study_at(study).keep("circuits", key, compute, joined=OPTIONS)
+        return as_study(study).keep("circuits", key, compute, joined=OPTIONS)
     runs = ordered_runs(tokenizer, classes)
     if handle.config.is_encoder_decoder:
         name = handle.name
@@ -279,7 +279,7 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
     options = {"distance": distance} if distance else {}
     if study is not None:
         key = handle.cache_key(circuits="pairs", **options)
-        return study_at(study).keep("composition", key, partial(composition, handle, distance=distance))
+        return as_study(study).keep("composition", key, partial(composition, handle, distance=distance))
     maps = read_circuits(handle, distance=distance).maps
     both = {place: (whole, Maps(*map(_triangle, whole))) for place, whole in maps.items()}
     rows: list[tuple[Kind | float, ...]] = []

@@ -17,7 +17,7 @@ Place = pd.DataFrame | Study | str | Path
 log = logging.getLogger(__name__)
 
 
-def table_at(place: Place, name: str = "") -> pd.DataFrame:
+def as_table(place: Place, name: str = "") -> pd.DataFrame:
     """Return a table, that of a file, or the table `name` of a study; without a name all its scores, joined."""
     if isinstance(place, pd.DataFrame):
         return place
@@ -27,13 +27,13 @@ def table_at(place: Place, name: str = "") -> pd.DataFrame:
     return study.load(name) if name else study.scores()
 
 
-def tables_at(places: Place | Sequence[Place]) -> pd.DataFrame:
+def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
     """Join the columns of several places, each once; columns of several seeds are averaged."""
     if isinstance(places, pd.DataFrame):
         return places
     tables: list[pd.DataFrame] = []
     for place in [places] if isinstance(places, Study | str | Path) else places:
-        table = table_at(place)
+        table = as_table(place)
         repeated = [name for earlier in tables for name in earlier if name in table]
         if repeated:
             log.info("%s: %d columns of an earlier study are left out", place, len(repeated))

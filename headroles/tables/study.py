@@ -280,10 +280,10 @@ def kept(
     Returns:
         The table.
     """
-    return compute() if study is None else study_at(study).keep(name, key(), compute, joined=joined)
+    return compute() if study is None else as_study(study).keep(name, key(), compute, joined=joined)
 
 
-def study_at(place: Study | str | Path | None) -> Study:
+def as_study(place: Study | str | Path | None) -> Study:
     """Return a study, that of a folder, or of a temporary folder that is removed with it."""
     if isinstance(place, Study):
         return place

@@ -21,7 +21,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from headroles import _distributed
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.loading import is_adapted
 from headroles.scores.base import Measure
@@ -313,7 +313,7 @@ class ScoreReport(Reporter):
         corpus: CorpusLike,
         scores: Iterable[str | Measure] = ("confidence", "position"),
     ) -> None:
-        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, corpus_of(corpus), list(scores)
+        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, as_corpus(corpus), list(scores)
 
     def scalars(self) -> dict[str, float]:
         """Return the mean and the largest value of each score over the heads of each kind, without missing ones."""

@@ -13,10 +13,9 @@ import pandas as pd
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from headroles.ablation.evaluation import evaluate
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models import loading, missing
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint
@@ -99,9 +98,9 @@ def train(
         number(name, value, least=1, whole=True)
     number("rate", rate, below=math.inf)
     number("mlm_probability", masked, above=0, most=1)
-    place, corpus = Path(folder), corpus_of(corpus)
-    held_out = None if held_out is None else corpus_of(held_out)
-    measured = [the_metric(metric) for metric in several(metrics)] if held_out is not None else []
+    place, corpus = Path(folder), as_corpus(corpus)
+    held_out = None if held_out is None else as_corpus(held_out)
+    measured = [as_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
     if loading.is_adapted(handle.model):  # a PeftModel: its adapter trains and is saved
@@ -174,7 +173,7 @@ def load_classifier(
     Returns:
         The model and its tokenizer.
     """
-    labels = class_names(corpus_of(corpus))
+    labels = class_names(as_corpus(corpus))
     usual = {
         "cls": "AutoModelForSequenceClassification",
         "id2label": dict(enumerate(labels)),

@@ -11,11 +11,11 @@ import pandas as pd
 
 from headroles.ablation.cumulative.compare_scores import agreement
 from headroles.ablation.cumulative.curves import ablation_curve, orders
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.metrics.base import Metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus, CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
@@ -23,7 +23,7 @@ from headroles.models.masking import Head
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 
 class Dynamics(NamedTuple):
@@ -66,9 +66,9 @@ def dynamics(
     Raises:
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
-    places, corpus, held_out, chosen = checkpoints(training), corpus_of(corpus), corpus_of(held_out), the_metric(metric)
+    places, corpus, held_out, chosen = checkpoints(training), as_corpus(corpus), as_corpus(held_out), as_metric(metric)
     last = identity.weights_digest(loading.load_model(places[-1][2]))
-    kept = study_at(study)
+    kept = as_study(study)
     kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
     for epoch, step, place in places:

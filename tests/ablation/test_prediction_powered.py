@@ -285,7 +285,7 @@ def test_predictions_are_derivatives_along_the_mask(replacement):
 )
 def test_metrics_are_predicted_by_their_stand_in(name, metric):
     heads = frozenset(list(map(tuple, head_index(given(name)[0])))[:3])
-    expected, found = differences(name, hr.ablation.metrics.metric(metric), heads, "zero")
+    expected, found = differences(name, hr.ablation.metrics.as_metric(metric), heads, "zero")
     assert np.abs(expected).max() > 1e-6
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
 

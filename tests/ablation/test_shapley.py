@@ -15,7 +15,7 @@ from helpers.letters import corpus, tokens_of
 
 import headroles as hr
 from headroles.ablation import shapley
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import as_metric
 from headroles.ablation.shapley import Game
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
@@ -45,7 +45,7 @@ def enumerated(heads=HEADS):
 
 def game(heads=HEADS, metric="loss", n_resamples=0, seed=0):
     model, tokenizer, text = given("gpt2")
-    return Game(Sweep(HeadModel(model, tokenizer), text, the_metric(metric)), heads, n_resamples, seed)
+    return Game(Sweep(HeadModel(model, tokenizer), text, as_metric(metric)), heads, n_resamples, seed)
 
 
 def hits(estimate, expected, runs=40):

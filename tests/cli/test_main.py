@@ -144,7 +144,7 @@ def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFra
 
 
 def _swept(metric: str = "loss", **options: Any) -> object:
-    chosen = hr.ablation.metrics.metric(metric)
+    chosen = hr.ablation.metrics.as_metric(metric)
     return Sweep(HeadModel(planted.model(), planted.tokenizer()), TINY, chosen, **options)
 
 

@@ -13,7 +13,7 @@ from helpers.messages import whole
 import headroles as hr
 from headroles.data import hf_datasets
 from headroles.data.corpus import Sentence, Tokens
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_corpus_becomes_a_dataset_and_is_read_again(kind, folder):
     assert hr.to_dataset(hr.Corpus("mine", CORPORA[kind])).to_parquet(place / "train.parquet") > 0
     assert hr.read(place).sentences == CORPORA[kind]
     frame = pd.read_parquet(place / "train.parquet")  # its cells are arrays
-    assert corpus_of(frame).sentences == CORPORA[kind]
+    assert as_corpus(frame).sentences == CORPORA[kind]
 
 
 @pytest.mark.parametrize(

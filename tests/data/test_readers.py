@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.data.readers import corpus_of, read, write
+from headroles.data.readers import as_corpus, read, write
 
 HI = "# text = Hi!\n1\tHi\t_\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\t!\t_\tPUNCT\t_\t_\t1\tpunct\t_\t_\n\n"
 
@@ -155,14 +155,14 @@ TEXTS = ["The dog sleeps.", "It dreams."]
 
 def test_a_corpus_is_itself_and_takes_another_name():
     corpus = Corpus("two", tuple(map(Sentence, TEXTS)))
-    assert corpus_of(corpus) is corpus
-    assert corpus_of(corpus, name="other") == Corpus("other", corpus.sentences)
-    assert corpus_of(TEXTS) == Corpus("texts", corpus.sentences)
-    assert corpus_of(corpus.sentences).hash == corpus.hash
+    assert as_corpus(corpus) is corpus
+    assert as_corpus(corpus, name="other") == Corpus("other", corpus.sentences)
+    assert as_corpus(TEXTS) == Corpus("texts", corpus.sentences)
+    assert as_corpus(corpus.sentences).hash == corpus.hash
 
 
 def test_pairs_are_texts_with_translations():
-    corpus = corpus_of([("a dog", "ein Hund"), ["a cat", "eine Katze"], "alone"])
+    corpus = as_corpus([("a dog", "ein Hund"), ["a cat", "eine Katze"], "alone"])
     assert corpus[0] == Sentence("a dog", target=Sentence("ein Hund"))
     assert corpus[1] == Sentence("a cat", target=Sentence("eine Katze"))
     assert corpus[2] == Sentence("alone")
@@ -172,34 +172,34 @@ def test_a_path_is_read_as_by_read(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(TEXTS) + "\n")
     for place in (path, str(path)):
-        assert corpus_of(place) == hr.read(path) == Corpus("mine", tuple(map(Sentence, TEXTS)))
-    assert corpus_of(path, name="other").name == "other"
+        assert as_corpus(place) == hr.read(path) == Corpus("mine", tuple(map(Sentence, TEXTS)))
+    assert as_corpus(path, name="other").name == "other"
 
 
 def test_rows_of_a_data_set_are_read_by_their_columns():
     rows = [{"sentence1": text, "sentence2": "Why?", "label": number} for number, text in enumerate(TEXTS)]
     expected = tuple(Sentence(text, second="Why?", label=str(number)) for number, text in enumerate(TEXTS))
     for data in (datasets.Dataset.from_list(rows), pd.DataFrame(rows), rows):
-        assert corpus_of(data).sentences == expected
-    assert corpus_of([{"text": "one"}, {"text": " "}]).sentences == (Sentence("one"),)  # as of a file
+        assert as_corpus(data).sentences == expected
+    assert as_corpus([{"text": "one"}, {"text": " "}]).sentences == (Sentence("one"),)  # as of a file
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
 def test_a_missing_cell_of_a_data_frame_is_blank(missing, caplog):
     frame = pd.DataFrame({"text": ["one", missing, "three"], "label": [1, 0, missing]})
-    assert corpus_of(frame).sentences == (Sentence("one", label="1"), Sentence("three"))
+    assert as_corpus(frame).sentences == (Sentence("one", label="1"), Sentence("three"))
     assert caplog.messages == ["texts: left out 1 of 3 entries, which have a blank text"]
     pairs = pd.DataFrame({"sentence1": ["a", "b"], "sentence2": ["c", missing]})
-    assert corpus_of(pairs).sentences == (Sentence("a", second="c"),)
+    assert as_corpus(pairs).sentences == (Sentence("a", second="c"),)
     minimal = pd.DataFrame({"sentence_good": ["a", "b"], "sentence_bad": ["c", missing]})
-    assert corpus_of(minimal).sentences == (Sentence("a", label="good"), Sentence("c", label="bad"))
+    assert as_corpus(minimal).sentences == (Sentence("a", label="good"), Sentence("c", label="bad"))
 
 
 def test_labels_are_integers_beside_a_missing_one_and_fractions_on_a_scale():
     frame = pd.DataFrame({"text": ["one", "two"], "label": [1, None]})
     assert frame["label"].dtype == float
-    assert [item.label for item in corpus_of(frame)] == ["1", None]
-    assert [item.label for item in corpus_of([{"text": "one", "label": 2.5}, {"text": "two", "label": True}])] == [
+    assert [item.label for item in as_corpus(frame)] == ["1", None]
+    assert [item.label for item in as_corpus([{"text": "one", "label": 2.5}, {"text": "two", "label": True}])] == [
         "2.5",
         "True",
     ]
@@ -207,10 +207,10 @@ def test_labels_are_integers_beside_a_missing_one_and_fractions_on_a_scale():
 
 def test_translations_of_rows_go_in_the_direction_of_the_first():
     rows = [{"translation": {"en": "yes", "de": "ja"}}, {"translation": {"de": "nein", "en": "no"}}]
-    assert [(pair.text, pair.target.text) for pair in corpus_of(rows)] == [("yes", "ja"), ("no", "nein")]
+    assert [(pair.text, pair.target.text) for pair in as_corpus(rows)] == [("yes", "ja"), ("no", "nein")]
     message = "texts, row 3 is in other languages: got fr, en; expected en, de, as in the first row"
     with pytest.raises(ValueError, match=whole(message)):
-        corpus_of([*rows, {"translation": {"fr": "non", "en": "no"}}])
+        as_corpus([*rows, {"translation": {"fr": "non", "en": "no"}}])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_translations_of_rows_go_in_the_direction_of_the_first():
 )
 def test_what_is_no_corpus_is_said(given, fault, message):
     with pytest.raises(fault, match=f"^{message}$"):
-        corpus_of(given)
+        as_corpus(given)
 
 
 ROLES = {("enc-self", 0, 0): hr.patterns.Offset(-1)}

@@ -14,7 +14,7 @@ from helpers import letters, zoo
 from helpers.reports import told
 
 import headroles as hr
-from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean, metric
+from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean, as_metric
 from headroles.analysis import role_rules
 from headroles.plots import gallery, styling
 from headroles.plots.labels import column_label, label_of
@@ -94,7 +94,7 @@ def test_the_metrics_of_the_package_are_declared_as_their_classes_say():
         name: quality.better for name, quality in declared.METRICS.items()
     }
     assert {declared.metric_of(f"metric:{known}") for known in METRICS.values()} == {*METRICS}
-    objectives = {declared.metric_of(f"metric:{metric(name)}") for name in declared.OBJECTIVES}
+    objectives = {declared.metric_of(f"metric:{as_metric(name)}") for name in declared.OBJECTIVES}
     assert objectives == {*declared.OBJECTIVES}
     assert {name: known.declaration() for name, known in METRICS.items()} == dict.fromkeys(METRICS, {})
     assert str(declared.quality(BLEU().name)) == "BLEU"

@@ -14,7 +14,7 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
-from headroles.tables.places import kept_heads, table_at, tables_at
+from headroles.tables.places import as_table, as_tables, kept_heads
 
 INDEX = frame.index({("enc-self", 0): 4})
 
@@ -33,29 +33,29 @@ def study(tmp_path):
 
 def test_a_table_is_found_at_each_place(study):
     heads = study.load("heads")
-    assert table_at(heads) is heads
+    assert as_table(heads) is heads
     for place in (study.path("heads"), str(study.path("heads"))):
-        pd.testing.assert_frame_equal(table_at(place, "roles"), heads)
+        pd.testing.assert_frame_equal(as_table(place, "roles"), heads)
     for place in (study, study.folder, str(study.folder)):
-        pd.testing.assert_frame_equal(table_at(place, "heads"), heads)
-        pd.testing.assert_frame_equal(table_at(place), study.scores())
+        pd.testing.assert_frame_equal(as_table(place, "heads"), heads)
+        pd.testing.assert_frame_equal(as_table(place), study.scores())
     with pytest.raises(FileNotFoundError, match="^no table 'roles' in "):
-        table_at(study, "roles")
+        as_table(study, "roles")
 
 
 def test_of_a_column_in_several_places_the_first_is_taken(study, tmp_path):
     other = save_table(table(confidence=[0, 0, 0, 0], entropy=[1, 1, 2, 2]), tmp_path / "other.parquet")
-    found = tables_at([study, other])
+    found = as_tables([study, other])
     assert set(found) == {"confidence", "ablation[loss]", "entropy"}
     assert found["confidence"].tolist() == [1, 2, 3, 4]
-    pd.testing.assert_frame_equal(tables_at(study.folder), study.scores())
+    pd.testing.assert_frame_equal(as_tables(study.folder), study.scores())
 
 
 def test_columns_of_seeds_are_averaged(tmp_path):
     place = save_table(
         table(**{"survival[x 2 seed 0]": [1, 1, 0, 0], "survival[x 2 seed 1]": [1, 0, 1, 0]}), tmp_path / "a.parquet"
     )
-    found = tables_at(place)
+    found = as_tables(place)
     assert found["survival[x 2]"].tolist() == [1, 0.5, 0.5, 0]
     assert frame.provenance(found, "survival[x 2]").endswith("|seeds:2")
 

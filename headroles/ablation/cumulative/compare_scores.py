@@ -15,12 +15,12 @@ from headroles.analysis import resampling
 from headroles.analysis.association import measured, values
 from headroles.analysis.intervals import Array, rank_correlation
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.columns import of_name
-from headroles.tables.places import tables_at
-from headroles.tables.study import Study, study_at
+from headroles.tables.places import as_tables
+from headroles.tables.study import Study, as_study
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,8 +75,8 @@ def compare(
     from headroles.models import identity
     from headroles.scores import score
 
-    corpus, held_out = corpus_of(corpus), corpus_of(held_out)
-    kept, scores = study_at(study), _scores(rules, HeadModel(model))
+    corpus, held_out = as_corpus(corpus), as_corpus(held_out)
+    kept, scores = as_study(study), _scores(rules, HeadModel(model))
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
     ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
     names = [name for name in map(str, table) if name in ranked]
@@ -116,7 +116,7 @@ def agreement(
     Raises:
         ValueError: If the table lacks a column.
     """
-    table = tables_at(table)
+    table = as_tables(table)
     if missing := [name for name in (*columns, other) if name not in table]:
         known = [str(name) for name in table if measured(str(name), table)]
         raise ValueError(
@@ -163,7 +163,7 @@ def score_correlations(
     Raises:
         ValueError: For an unknown column, or fewer than two that vary.
     """
-    table = tables_at(table)
+    table = as_tables(table)
     frame.check_once(table)
     known = {str(name): values(table, str(name)) for name in table if measured(str(name), table)}
     varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]

@@ -16,13 +16,12 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import AblationReplacement, code, known_replacement, replacement_name
 from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
@@ -33,7 +32,7 @@ from headroles.scores.objectives import Objective
 from headroles.tables import frame
 from headroles.tables.columns import ranked_by, without_ends
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, study_at
+from headroles.tables.study import Study, as_study
 
 
 def ablation_curve(
@@ -79,8 +78,8 @@ def ablation_curve(
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
-    handle, corpus = HeadModel.of(model, tokenizer, allow_sharded=True), corpus_of(corpus)
-    chosen, replacement = the_metric(metric), known_replacement(replacement)
+    handle, corpus = HeadModel.of(model, tokenizer, allow_sharded=True), as_corpus(corpus)
+    chosen, replacement = as_metric(metric), known_replacement(replacement)
     ordered = {name: handle.named_heads(order) for name, order in orders.items()}
     points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
     masked = [frozenset(ordered[name][:count]) for name, count in points]
@@ -96,7 +95,7 @@ def ablation_curve(
     if study is None:
         return curve(None)
     replaced, pattern = replacement_name(replacement), code(replacement)
-    kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else []), *([replaced] if pattern else [])])
+    kept, name = as_study(study), "-".join([chosen.name, *([kind] if kind else []), *([replaced] if pattern else [])])
     written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
     key = handle.cache_key(
         corpus,
@@ -162,11 +161,11 @@ def repeated_ranking(
     """
     if steps < 1:
         raise ValueError(f"too few steps: got {steps}; expected at least 1")
-    handle, corpus = HeadModel.of(model, tokenizer), corpus_of(corpus)
+    handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
     left = [head for head in handle.heads if kind in (None, head[0])]
     size, masked, rest = len(left), list[Head](), list[Head]()
     options = {"n_resamples": 0, **options}
-    better = the_metric(options.get("metric", "loss")).better
+    better = as_metric(options.get("metric", "loss")).better
     is_zero = known_replacement(options.get("replacement", "zero")) == "zero"  # others depend on all masked heads
     for step in range(1, steps + 1):
         if not (count := round(size * step / steps) - len(masked)):

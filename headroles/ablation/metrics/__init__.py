@@ -21,7 +21,7 @@ def list_metrics() -> dict[str, Metric]:
     return dict(METRICS)
 
 
-def metric(given: str | Metric | objectives.Objective) -> Metric:
+def as_metric(given: str | Metric | objectives.Objective) -> Metric:
     """Return the metric of a name (of a metric, or of an objective: its mean) or of an objective; a metric as it is.
 
     `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
@@ -64,5 +64,5 @@ __all__ = [
     "Perplexity",
     "Written",
     "list_metrics",
-    "metric",
+    "as_metric",
 ]

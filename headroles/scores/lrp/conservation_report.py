@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles.data.corpus import CorpusLike
-from headroles.data.readers import corpus_of
+from headroles.data.readers import as_corpus
 from headroles.models import batching, heads
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel, Model
@@ -82,7 +82,7 @@ def conservation(
         ValueError: if no step of the corpus has a target.
     """
     handle = HeadModel.of(model, tokenizer)
-    encoded = handle.tokenised(corpus_of(corpus))
+    encoded = handle.tokenised(as_corpus(corpus))
     with handle.evaluating():
         target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
         batches = track(

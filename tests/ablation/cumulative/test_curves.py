@@ -31,7 +31,7 @@ import headroles as hr
 from headroles import plots
 from headroles.ablation.cumulative.curves import ablation_curve, areas, orders, repeated_ranking
 from headroles.ablation.effects import ablate
-from headroles.ablation.metrics import metric
+from headroles.ablation.metrics import as_metric
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
 from headroles.models import batching, loading, masking
@@ -609,7 +609,7 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     expected = [by_hand[heads_] for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
     assert len(set(np.round(expected, 3))) > 2
-    said = metric(one)
+    said = as_metric(one)
     assert f"|metric:{said!r}|" in frame.provenance(table, "value")
 
 
@@ -618,7 +618,7 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
     table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=3, n_resamples=0)
     masked = [frozenset(closing(name)[row.order][: row.masked]) for row in table.itertuples()]
-    found = sweep(*inputs_of(name, one), [*dict.fromkeys(filter(None, masked))], metric(one))
+    found = sweep(*inputs_of(name, one), [*dict.fromkeys(filter(None, masked))], as_metric(one))
     each = found.masked | {frozenset(): found.intact}
     expected = [found.metric.compute(each[heads_].sum(0)) for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
@@ -785,7 +785,7 @@ UNKNOWN = (
 def test_an_unknown_metric_is_refused_with_the_known_ones_before_anything_runs(tmp_path):
     model, *rest = inputs_of("gpt2")
     for run_it in (
-        lambda: metric("nonsense"),
+        lambda: as_metric("nonsense"),
         lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense"),
         lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense", study=hr.Study(tmp_path)),
         lambda: ablate(model, *rest, metric="nonsense"),

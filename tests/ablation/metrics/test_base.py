@@ -34,7 +34,7 @@ from headroles.ablation.metrics import (
     PairAccuracy,
     PairDifference,
     Perplexity,
-    metric,
+    as_metric,
 )
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores.objectives import OBJECTIVES, ClassLogit
@@ -44,17 +44,17 @@ def test_objectives_are_metrics_by_name_and_as_they_are():
     names = ("top", "reference", "class", "similarity")
     assert set(OBJECTIVES) - set(METRICS) == set(names)
     for name in names:
-        assert metric(name) == Of(OBJECTIVES[name]())
-        assert metric(name).name == name
+        assert as_metric(name) == Of(OBJECTIVES[name]())
+        assert as_metric(name).name == name
     inputs_of = Of(ClassLogit(of="label"))
-    assert metric(ClassLogit(of="label")) == inputs_of
-    assert metric(inputs_of) is inputs_of
-    assert {metric("loss"), metric("agreement")} <= set(METRICS.values())
-    assert repr(metric("class")) != repr(inputs_of)  # by which files of a sweep are known
+    assert as_metric(ClassLogit(of="label")) == inputs_of
+    assert as_metric(inputs_of) is inputs_of
+    assert {as_metric("loss"), as_metric("agreement")} <= set(METRICS.values())
+    assert repr(as_metric("class")) != repr(inputs_of)  # by which files of a sweep are known
 
 
 def test_top_is_the_mean_of_the_largest_logits():
-    found = sweep(*inputs_of("gpt2"), [], metric("top"))
+    found = sweep(*inputs_of("gpt2"), [], as_metric("top"))
     largest = by_token(
         inputs_of("gpt2")[0], "gpt2", lambda logits, _: logits[:, [0, *range(2, zoo.VOCABULARY)]].amax(-1)
     )
@@ -156,10 +156,10 @@ def test_a_metric_is_known_by_its_name():
         "pair_accuracy": PairAccuracy, "pair_difference": PairDifference,
     }  # fmt: skip
     for name, one in METRICS.items():
-        assert metric(name) is one
+        assert as_metric(name) is one
         assert one.name == name
     given = BLEU(beams=4)
-    assert metric(given) is given
+    assert as_metric(given) is given
 
 
 def test_which_are_better_when_less_and_which_are_of_what_is_written():
@@ -178,4 +178,4 @@ def test_an_unknown_metric():
     message += "pair_accuracy, pair_difference, "
     message += "top, reference, class, similarity"
     with pytest.raises(ValueError, match=whole(message)):
-        metric("rouge")
+        as_metric("rouge")
