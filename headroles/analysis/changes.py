@@ -15,7 +15,7 @@ from headroles.analysis.role_rules import ROLES, STABLE, Role
 from headroles.analysis.seeds import match_heads
 from headroles.tables import frame
 from headroles.tables.declared import signature_of
-from headroles.tables.places import Place, as_table
+from headroles.tables.study import Place, as_table
 
 Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
 Places = npt.NDArray[np.intp]

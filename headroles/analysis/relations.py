@@ -16,8 +16,7 @@ from headroles.analysis.resampling import PERMUTATIONS
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
-from headroles.tables.places import Place, as_table, as_tables
-from headroles.tables.study import Study, as_study
+from headroles.tables.study import Place, Study, as_study, as_table, as_tables
 
 
 def relate(

@@ -17,8 +17,7 @@ from headroles.tables import frame
 from headroles.tables.arguments import unknown
 from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
-from headroles.tables.places import as_table
-from headroles.tables.study import Study, as_study
+from headroles.tables.study import Study, as_study, as_table
 
 VERDICTS = (  # of role tests (`hr.test_roles`)
     "its role is what it does",

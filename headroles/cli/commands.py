@@ -31,6 +31,9 @@ from headroles.tables.columns import PRINTED, Column, Printed
 if TYPE_CHECKING:
     import pandas as pd
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
 TOY_SENTENCES = 1000  # of the toy grammar in which facts are hidden by default
@@ -148,10 +151,42 @@ def _chosen(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
 
 
 def _named_heads(call: Call) -> None:
-    from headroles.tables.places import kept_heads
-
     kept = kept_heads(call.given["heads"])
     call.arguments["heads"] = call.given["heads"] if kept is None else kept
+
+
+def kept_heads(text: str) -> pd.Series[float] | None:
+    """Return the column FILE:COLUMN of a survival table; None for a text of heads such as enc-self:0:2,cross:1:0.
+
+    Args:
+        text: What names the heads; a file is a table with the suffix .parquet.
+
+    Returns:
+        1 for each head that is kept, 0 for each that is pruned.
+
+    Raises:
+        ValueError: If a head is not of that form, or the table has no such column, or several and none is named.
+    """
+    from headroles.tables.columns import Column
+    from headroles.tables.frame import parsed_head
+
+    file, mark, column = text.partition(".parquet")
+    if not mark:
+        for part in text.split(","):
+            parsed_head(part)
+        return None
+    table = hr.load_table(f"{file}{mark}")
+    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "order")]
+    columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
+    name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
+    if name in columns:
+        return table[name]
+    if not columns:
+        raise ValueError(
+            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
+        )
+    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
+    raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
 
 
 def _free_folder(call: Call) -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.effects import ablate
-from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel

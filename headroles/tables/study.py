@@ -6,14 +6,15 @@ import logging
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pandas as pd
 from filelock import FileLock
 
-from headroles.tables.columns import table_of, without_ends
-from headroles.tables.frame import fields, join, listed, only, shown
+from headroles.tables.columns import Column, table_of, without_ends
+from headroles.tables.frame import fields, join, listed, only, provenance, rows, shown
+from headroles.tables.frame import table as head_table
 from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
 
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
@@ -283,6 +284,9 @@ def kept(
     return compute() if study is None else as_study(study).keep(name, key(), compute, joined=joined)
 
 
+Place = pd.DataFrame | Study | str | Path
+
+
 def as_study(place: Study | str | Path | None) -> Study:
     """Return a study, that of a folder, or of a temporary folder that is removed with it."""
     if isinstance(place, Study):
@@ -293,6 +297,47 @@ def as_study(place: Study | str | Path | None) -> Study:
     study = Study(temporary.name)
     study.temporary = temporary
     return study
+
+
+def as_table(place: Place, name: str = "") -> pd.DataFrame:
+    """Return a table, that of a file, or the table `name` of a study; without a name all its scores, joined."""
+    if isinstance(place, pd.DataFrame):
+        return place
+    if not isinstance(place, Study) and Path(place).is_file():
+        return load_table(place)
+    study = place if isinstance(place, Study) else Study(place)
+    return study.load(name) if name else study.scores()
+
+
+def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
+    """Join the columns of several places, each once; columns of several seeds are averaged."""
+    if isinstance(places, pd.DataFrame):
+        return places
+    tables: list[pd.DataFrame] = []
+    for place in [places] if isinstance(places, Study | str | Path) else places:
+        table = as_table(place)
+        repeated = [name for earlier in tables for name in earlier if name in table]
+        if repeated:
+            log.info("%s: %d columns of an earlier study are left out", place, len(repeated))
+        table = only(table, [name for name in map(str, table) if name not in repeated])
+        if table.shape[1]:
+            tables.append(table)
+    return _over_seeds(join(*tables))
+
+
+def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Average columns that differ only by a seed, as in `survival[random 36 seed 0]`."""
+    seeds: dict[str, list[str]] = {}
+    unseeded = []
+    for name in map(str, table):
+        if (short := str(Column.parse(name).without_seed)) != name:
+            seeds.setdefault(short, []).append(name)
+        else:
+            unseeded.append(name)
+    rest = only(table, unseeded)
+    means = {name: table[columns].mean(axis=1) for name, columns in seeds.items()}
+    signed = {name: f"{provenance(table, columns[0])}|seeds:{len(columns)}" for name, columns in seeds.items()}
+    return join(*filter(len, [rest] if not means else [rest, head_table(means, rows(table), signed)]))
 
 
 def _recipes(table: pd.DataFrame) -> list[str]:

@@ -25,7 +25,7 @@ from headroles.models.head_model import HeadModel
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.tables.study import Study
+from headroles.tables.study import Study, as_table, as_tables
 
 matplotlib.use("Agg")
 
@@ -262,7 +262,7 @@ def writer(study, begun, key, *, scores=""):
 import sys, time
 from pathlib import Path
 from headroles.tables import frame
-from headroles.tables.study import Study
+from headroles.tables.study import Study, as_table, as_tables
 folder, begun, key, names = sys.argv[1:]
 def compute():
     Path(begun).touch()
@@ -598,3 +598,72 @@ def test_no_study_in_the_repository_would_be_refused():
         recipes = filled._made_from()
         filled._made_from = partial(dict, recipes)  # read once for all
         assert {name: filled.claim(name, recipe) for name, recipe in recipes.items()} == dict.fromkeys(recipes, {})
+
+
+# --- places of tables -------------------------------------------------------------------------------------------------
+
+
+def columns(**values):
+    return frame.table({name: pd.Series(row, INDEX, float) for name, row in values.items()}, INDEX, "weights:a")
+
+
+@pytest.fixture
+def scored_study(tmp_path):
+    made = Study(tmp_path / "study")
+    save_table(columns(confidence=[1, 2, 3, 4]), made.path("heads"))
+    save_table(columns(**{"ablation[loss]": [4, 3, 2, 1]}), made.path("ablation-loss-head-zero"))
+    return made
+
+
+def test_a_table_is_found_at_each_place(scored_study):
+    heads = scored_study.load("heads")
+    assert as_table(heads) is heads
+    for place in (scored_study.path("heads"), str(scored_study.path("heads"))):
+        pd.testing.assert_frame_equal(as_table(place, "roles"), heads)
+    for place in (scored_study, scored_study.folder, str(scored_study.folder)):
+        pd.testing.assert_frame_equal(as_table(place, "heads"), heads)
+        pd.testing.assert_frame_equal(as_table(place), scored_study.scores())
+    with pytest.raises(FileNotFoundError, match="^no table 'roles' in "):
+        as_table(scored_study, "roles")
+
+
+def test_of_a_column_in_several_places_the_first_is_taken(scored_study, tmp_path):
+    other = save_table(columns(confidence=[0, 0, 0, 0], entropy=[1, 1, 2, 2]), tmp_path / "other.parquet")
+    found = as_tables([scored_study, other])
+    assert set(found) == {"confidence", "ablation[loss]", "entropy"}
+    assert found["confidence"].tolist() == [1, 2, 3, 4]
+    pd.testing.assert_frame_equal(as_tables(scored_study.folder), scored_study.scores())
+
+
+def test_columns_of_seeds_are_averaged(tmp_path):
+    place = save_table(
+        columns(**{"survival[x 2 seed 0]": [1, 1, 0, 0], "survival[x 2 seed 1]": [1, 0, 1, 0]}), tmp_path / "a.parquet"
+    )
+    found = as_tables(place)
+    assert found["survival[x 2]"].tolist() == [1, 0.5, 0.5, 0]
+    assert frame.provenance(found, "survival[x 2]").endswith("|seeds:2")
+
+
+def test_functions_take_places_for_tables(scored_study):
+    scores = scored_study.scores()
+    for place in (
+        scored_study,
+        scored_study.folder,
+        [scored_study.path("heads"), scored_study.path("ablation-loss-head-zero")],
+    ):
+        found = hr.agreement(place, ["confidence"], "ablation[loss]")
+        pd.testing.assert_frame_equal(found, hr.agreement(scores, ["confidence"], "ablation[loss]"))
+        assert found.loc["confidence", "all"] == -1
+        chosen = ["confidence", "ablation[loss]"]
+        pd.testing.assert_frame_equal(hr.score_correlations(place, chosen), hr.score_correlations(scores, chosen))
+
+
+def test_roles_of_a_study_are_kept_and_of_a_table_or_a_file_are_not(scored_study):
+    save_table(columns(rarity=[0.2, 0.7, 0.9, 0.1]), scored_study.path("heads"))
+    assigned = hr.roles(scored_study.load("heads"))
+    assert (
+        hr.roles(scored_study.path("heads"))["rare"].tolist() == assigned["rare"].tolist() == [False, True, True, False]
+    )
+    assert not scored_study.has("roles")
+    pd.testing.assert_frame_equal(hr.roles(scored_study.folder), assigned)
+    pd.testing.assert_frame_equal(scored_study.load("roles"), assigned)

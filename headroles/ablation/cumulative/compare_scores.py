@@ -19,8 +19,7 @@ from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.columns import of_name
-from headroles.tables.places import as_tables
-from headroles.tables.study import Study, as_study
+from headroles.tables.study import Study, as_study, as_tables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
