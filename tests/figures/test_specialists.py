@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import loading
 from headroles.models.heads import attention_sites
 from headroles.tables.io import load_table
 
@@ -120,7 +119,7 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
     place, tables = trained
     first, _ = hr.load(place / "masked-0")
     untrained = beginnings.untrained(
-        loading.tokenizer_of(data.tokenizer), "learnt", width=16, heads=2, layers=(2, 1), seed=0
+        transformers.AutoTokenizer.from_pretrained(data.tokenizer), "learnt", width=16, heads=2, layers=(2, 1), seed=0
     )
     decoder = "model.decoder.layers.0.fc1.weight"
     assert torch.equal(first.state_dict()[decoder], untrained.state_dict()[decoder])

@@ -127,25 +127,6 @@ def test_check_model_command_for_a_folder_and_a_config(tmp_path):
     assert told.out.count(" yes ") == len(CHECKS)
 
 
-@pytest.mark.slow
-def test_submodel_of_a_folder_is_scored_and_ablated(tmp_path):
-    model = tiny_model("llava")
-    case = Case(model)
-    hr.save(model, case.tokenizer, tmp_path / "model")
-    (tmp_path / "text.txt").write_text("\n".join(sentence.text for sentence in case.corpus) + "\n")
-    text, _ = hr.load(tmp_path / "model", submodel="text")
-    assert type(text).__name__ == "LlamaModel"
-    options = ("--submodel", "text", "--study", tmp_path / "study", "--resamples", 10)
-    told = run("score", tmp_path / "model", tmp_path / "text.txt", "--scores", "confidence", *options)
-    assert told.code == 0, told.err
-    told = run("ablate", tmp_path / "model", tmp_path / "text.txt", "--metric", "agreement", *options)
-    assert told.code == 0, told.err
-    found = hr.Study(tmp_path / "study").scores()
-    assert list(found.index) == list(hr.models.head_index(text))
-    assert found["confidence"].between(0, 1).all()
-    assert "model:" in hr.provenance(found, "ablation[agreement]")
-
-
 def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
     for given in ([], ["one", "--config", tmp_path / "config.json"]):
         told = run("check-model", *given)
