@@ -153,7 +153,7 @@ def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
 def test_heads_that_cannot_be_set_to_zero_are_refused():
     with pytest.raises(ValueError, match=r"^no head \('enc-self', 9, 0\) in BertForMaskedLM"):
         hr.zero_heads(zoo.tiny("bert"), "L9H0")
-    with pytest.raises(ValueError, match="is one module for 2 layers: remove the same heads from all"):
+    with pytest.raises(ValueError, match="is one module for 2 layers"):
         hr.zero_heads(zoo.tiny("albert"), "L0H1")
 
 
