@@ -37,7 +37,7 @@ def first() -> bool:
 
 @dataclass(frozen=True)
 class Axis:
-    """The processes among which work is shared: their number, the rank of this one, and their group of torch."""
+    """The processes that share work: their number, the rank of this one, their group."""
 
     count: int
     rank: int
@@ -45,7 +45,7 @@ class Axis:
     ranks: Any = None  # group of the processes that do the same work as this one, with other parts of the weights
 
     def gathered(self, values: list[T]) -> list[T]:
-        """Concatenate the lists of all processes of the axis; each of them gets the result."""
+        """Concatenate the lists of all processes of the axis, in each of them."""
         if self.count == 1:
             return values
         from torch import distributed
@@ -56,7 +56,7 @@ class Axis:
         return [value for part in lists for value in part]
 
     def summed(self, values: Tensor) -> Tensor:
-        """Sum the tensors of all processes of the axis, which have one shape; each of them gets the sum."""
+        """Sum the tensors, of one shape, of all processes of the axis, in each of them."""
         if self.count == 1:
             return values
         from torch import distributed
@@ -67,7 +67,7 @@ class Axis:
         return total
 
     def agreed(self, values: list[T]) -> list[T]:
-        """Return the values of the first process that does the same work, so that all of them decide alike."""
+        """Return the values of the first process that does the same work."""
         if self.ranks is None:
             return values
         from torch import distributed
@@ -92,7 +92,7 @@ def _join() -> None:
 
 
 def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """Yield `items` and show a bar, on a terminal and in notebooks, in the first process."""
+    """Yield `items`; the first process shows a bar on a terminal and in notebooks."""
     from tqdm.auto import tqdm
 
     yield from tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal

@@ -57,7 +57,7 @@ _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by 
 
 
 def identity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
-    """Return 12 hexadecimal digits of everything that changes the numbers of a model, besides the corpus.
+    """Return the digest of everything but the corpus that changes a model's numbers.
 
     Every byte is read at every call: nothing is remembered that could be outdated.
     """
@@ -69,7 +69,7 @@ def identity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
 
 
 def weights_digest(model: PreTrainedModel) -> str:
-    """Return the first 12 hexadecimal digits of the SHA-256 of all weights, with names, shapes and active adapters."""
+    """Return 12 digits of the SHA-256 of all weights; active adapters are appended."""
     named = _state(model)
     fast = _state_hash(named.items())
     if fast not in _weights:
@@ -83,23 +83,23 @@ def weights_digest(model: PreTrainedModel) -> str:
 
 
 def model_name(model: PreTrainedModel) -> str:
-    """Return the name of a model in the provenance: the last two parts of its id or folder, or its class."""
+    """Return the last two parts of a model's id or folder, or its class."""
     return "/".join(Path(model.config.name_or_path or "").parts[-2:]) or type(model).__name__
 
 
 def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the class of a tokenizer and the first 12 hexadecimal digits of the SHA-256 of its vocabulary."""
+    """Return the class of a tokenizer and 12 digits of the SHA-256 of its vocabulary."""
     pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
     return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:LENGTH]}"
 
 
 def is_offloaded(model: PreTrainedModel) -> bool:
-    """Return whether a `device_map` keeps some of the weights on CPU or disk until a layer needs them."""
+    """Return whether a `device_map` keeps weights elsewhere until a layer needs them."""
     return any(value.is_meta for value in model.parameters())
 
 
 def unkeyed(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
-    """List hooks, open contexts and parts of a tokenizer that affect results but are not part of the cache key."""
+    """List hooks and open contexts that affect results but are not in the cache key."""
     modules = [(name or type(model).__name__, vars(module)) for name, module in model.named_modules()]
     modules.append(("every module", {key: getattr(nn.modules.module, f"_global{key}", {}) for key in HOOKS}))
     hooks = [(hook, name) for name, attributes in modules for kind in HOOKS for hook in attributes[kind].values()]
@@ -237,7 +237,7 @@ def _backends(tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
 
 
 def fingerprint(thing: Any) -> str:
-    """Return 12 hexadecimal digits of the code and values of a score, metric or pattern, or of any other value.
+    """Return the digest of the code and values of a score, metric or pattern.
 
     Code of headroles and of installed libraries is described by its name: the version of headroles is in cache keys.
     """

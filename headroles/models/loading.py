@@ -241,7 +241,7 @@ def rounding(model: PreTrainedModel) -> dict[str, str]:
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load MiniLM (6 layers x 12 heads, Apache-2.0), from the extra `[demo]` if installed, else from its hub."""
+    """Load MiniLM (6 layers x 12 heads), from the extra `[demo]` or else from the Hub."""
     try:
         return load(Bundled("minilm"))
     except OSError as error:
@@ -249,7 +249,7 @@ def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a small English-German translator (3 + 1 layers x 8 heads), trained on Tatoeba."""
+    """Load the English-German translator of the package (3 + 1 layers x 8 heads)."""
     return load(Bundled("translator"))
 
 
@@ -269,7 +269,7 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
-    """Move a model in place to `device`, by default to the GPU of this process if there is one."""
+    """Move a model in place to `device`, by default to a GPU if there is one."""
     device = device or (f"cuda:{_distributed.local_rank()}" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1).to(device).cpu()  # `meta` would take the weights and give nothing back
@@ -287,7 +287,7 @@ def _unloadable(name: str | Path, reason: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error message, after the class of the error unless it is OSError or ValueError."""
+    """Return the first line of an error; its class, too, unless OSError or ValueError."""
     first = (str(error).strip().splitlines() or [""])[0]
     return first if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {first}"
 
@@ -368,7 +368,7 @@ def is_adapted(model: PreTrainedModel) -> bool:
 
 
 def check_no_study(place: Path, *, besides: str = "") -> None:
-    """Raise FileExistsError for a folder of tables, besides one: a model is not saved among them."""
+    """Raise FileExistsError for a folder of tables other than `besides`."""
     if tables := sorted(file.name for file in place.glob("*.parquet") if file.name != besides):
         raise FileExistsError(
             f"{place} is a study: it holds {', '.join(tables[:3])}; name another folder for the model"

@@ -12,7 +12,7 @@ PIECE = 2**25 - 2**16  # bytes: the largest piece to which glibc adapts is 2^25,
 
 
 def sharing(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model with other parameters and buffers in the memory of the model's."""
+    """Return a copy of a model that shares the memory of its weights and buffers."""
     tensors: dict[int, Tensor] = {}
     for value in model.parameters():
         if type(value) is nn.Parameter:
@@ -23,7 +23,7 @@ def sharing(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def keep_memory() -> None:
-    """Let glibc keep the memory of a batch for the next one, up to 64 MiB, instead of returning it to the system.
+    """Let glibc keep the memory of a batch, up to 64 MiB, for the next one.
 
     It keeps twice the size of the largest piece that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`). Without one, a
     pass over attention weights gets the same pages from the system in every layer: a third more time of a tiny model.

@@ -25,7 +25,7 @@ SHOWN = 3
 
 
 def note(model: PreTrainedModel, names: Iterable[str]) -> None:
-    """Record on a model that was just loaded, and on its parts that are models, which weights its checkpoint lacks."""
+    """Record on a loaded model and its submodels which weights the checkpoint lacks."""
     values = _weights(model)
     drawn = {name: _sample(values[name]) for name in names if name in values}
     for path, part in model.named_modules():
@@ -42,7 +42,7 @@ def forget(model: PreTrainedModel) -> None:
 
 
 def none_matched(model: PreTrainedModel, names: Iterable[str]) -> bool:
-    """Return whether all weights that training would change, but for norms and biases, are among these names."""
+    """Return whether all trainable weights but norms and biases are among these names."""
     lacking = set(names)
     drawn = {id(value) for name, value in _weights(model).items() if name in lacking}
     maps = [value for value in model.parameters() if value.ndim > 1 and value.requires_grad]
@@ -50,7 +50,7 @@ def none_matched(model: PreTrainedModel, names: Iterable[str]) -> bool:
 
 
 def needed(model: PreTrainedModel, sites: Iterable[Site], what: What) -> list[str]:
-    """Return the names of random weights on which the attention of a model, or its output, depends."""
+    """Return the random weights on which the attention or output of a model depends."""
     values = _weights(model)
     kept: Mapping[str, Tensor] = vars(model).get(DRAWN, {})
     names = [name for name, sample in kept.items() if name in values and _is(values[name], sample)]

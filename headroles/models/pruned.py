@@ -42,7 +42,7 @@ def renumber(site: Site) -> None:
 
 
 def silence(site: Site) -> None:
-    """Set the outputs of silenced heads to zero from now on, so that training does not restore them."""
+    """Keep the outputs of silenced heads at zero, so that training does not restore them."""
     out = site.out
     assert out is not None
     for number in [key for key, hook in out._forward_pre_hooks.items() if isinstance(hook, _Silence)]:
@@ -68,7 +68,7 @@ class Empty(nn.Linear):
 
 
 def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    """Replace a parameter by a tensor of another shape, and update the sizes that the module holds."""
+    """Replace a parameter by one of another shape, and update the module's sizes."""
     before = module.get_parameter(name)
     setattr(module, name, nn.Parameter(value, requires_grad=before.requires_grad))
     if name == "weight" and isinstance(module, nn.Linear):
@@ -80,7 +80,7 @@ def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """Return a subclass that builds models with the shapes and heads that the config records, to load weights."""
+    """Return a subclass that builds models with the shapes that the config records."""
 
     class Resized(cls):  # type: ignore[misc, valid-type]
         def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: object) -> None:
@@ -119,7 +119,7 @@ _LEFT = "bias_of_heads"  # attribute of an attention module: (numbers of the hea
 
 
 def narrow(module: nn.Module, keep: Sequence[int], n_heads: int) -> None:
-    """Let an attention module read only the biases of the heads `keep`, out of those of all heads that callers pass."""
+    """Let an attention module read, of the biases of all heads, those of `keep`."""
     if not set(NAMES) & set(inspect.signature(module.forward).parameters):
         return
     if _LEFT not in module.__dict__:
@@ -167,13 +167,13 @@ class _Bias:
 
 
 def is_smaller(model: PreTrainedModel) -> bool:
-    """Return whether heads were removed from a model, so that its weights are smaller than its config alone implies."""
+    """Return whether heads were removed from the weights of a model."""
     notes = recorded(model.config)
     return notes is not None and any(len(row["heads"]) < row["of"] for row in notes["sites"])
 
 
 def known_config(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
-    """Return the argument by which AutoTokenizer does not read the config of a smaller model, of a type of our own."""
+    """Return the config of a smaller model, as an option of AutoTokenizer."""
     return {"config": model.config} if is_smaller(model) else {}
 
 
@@ -231,7 +231,7 @@ build all heads, which the weights do not fit. For a model that they can load, s
 
 
 def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
-    """Return the model card of a model with removed heads: Markdown with the metadata of the Hub."""
+    """Return the Hub's model card of a model with removed heads."""
     from huggingface_hub import ModelCard, ModelCardData
 
     notes = recorded(model.config)

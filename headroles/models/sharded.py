@@ -21,7 +21,7 @@ FSDP = {"FSDPModule", "FullyShardedDataParallel"}  # classes of torch
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that have a part of a site's heads each; without a group of torch all heads are in this one."""
+    """The processes that share the heads of a site; without a group all are in this one."""
 
     group: Any = None
 
@@ -96,13 +96,13 @@ def ranks_of(out: nn.Module | None, features: int | None, width: int) -> Ranks:
 
 
 def check_unsharded(model: PreTrainedModel, what: str = "", instead: str = "") -> None:
-    """Raise ValueError for sharded weights: `what` needs all of them in one process, `instead` does not."""
+    """Raise ValueError for sharded weights, which `what` cannot use; `instead` can."""
     if sign := _sign(model):
         raise _error(model, sign, f" for {what}" if what else "", f"{instead}, or " if instead else "")
 
 
 def check_supported(model: PreTrainedModel, *, pruned: bool) -> None:
-    """Raise ValueError for weights that are sharded otherwise than by tensor parallelism, or unevenly, or pruned."""
+    """Raise ValueError for weights sharded other than by even tensor parallelism."""
     if not (sign := _sign(model)):
         return
     mesh, config = tensor_mesh(model), model.config.get_text_config()
@@ -146,7 +146,7 @@ def _is_fsdp(module: nn.Module) -> bool:
 
 
 def tensor_mesh(model: PreTrainedModel) -> Any:
-    """Return the tensor axis of a model; None without one, or if its weights are also spread in another way."""
+    """Return the tensor axis of a model if its weights are spread along it alone."""
     config = getattr(model.config, "distributed_config", None)
     sizes = ("pp_size", "fsdp_size", "dp_replicate_size", "ep_size")
     if (model.tp_size or 1) == 1 or any((getattr(config, size, None) or 1) > 1 for size in sizes):
@@ -158,7 +158,7 @@ def tensor_mesh(model: PreTrainedModel) -> Any:
 
 
 def axis(model: PreTrainedModel) -> Axis:
-    """Return the processes that share work: of several ranks those that have the same part of the weights."""
+    """Return the processes that share work: those with the same part of the weights."""
     mesh = tensor_mesh(model)
     if mesh is None:
         return launched()

@@ -22,7 +22,7 @@ ROLES = ("user", "assistant")
 
 @dataclass(frozen=True)
 class TokenizedSentence:
-    """One sentence as the encoder or the decoder reads it: token ids and, for each, the index of its word."""
+    """Token ids of a sentence as the model reads it, and the index of each one's word."""
 
     ids: list[int]
     words: list[int]
@@ -51,7 +51,7 @@ class TokenizedSentence:
 
 
 def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:
-    """Yield dependent, head and relation of each dependency of `sentence` between two of `words`."""
+    """Yield dependent, head and relation of each dependency between two of `words`."""
     known = {*words} - {NO_WORD}
     if sentence is not None:
         for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
@@ -62,7 +62,7 @@ def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tu
 def pieces(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
 ) -> list[TokenizedSentence]:
-    """Return the tokens of sentences, special ones included, and the word of each, `NO_WORD` without `words`.
+    """Return the tokens of sentences, special ones included, and the word of each.
 
     Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are the bytes of the text,
     or they are searched for in it, where an unknown token stands for the text between its neighbours. Sentences with a
@@ -142,7 +142,7 @@ def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], cou
 
 
 class Rendered(NamedTuple):
-    """A chat as the model reads it: the whole text, and where the user's text and the answer stand in it."""
+    """A chat as the model reads it, and the places of its texts."""
 
     text: str
     places: list[Span]
@@ -159,7 +159,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None) -> dict[str, str]:
-    """Return the digest of what the template writes, for provenance and cache keys; nothing without chats.
+    """Return the field of provenance for what the template writes around chats.
 
     The template's text is a part of the identity of the tokenizer. What it writes may depend on the day.
     """
@@ -174,7 +174,7 @@ def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None
 # in place of the texts, so that every token outside the texts is known to be of the template. Without an answer the
 # result ends where the assistant would begin to write.
 def rendered(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat]) -> list[Rendered]:
-    """Return chats in the tokenizer's template; ValueError without one, or if it changes or repeats a text."""
+    """Return chats in the tokenizer's template; ValueError if it changes a text."""
     check_template(tokenizer)
     between = {count: _between(tokenizer, MARKS[:count]) for count in (1, 2)}
     chats = [[text for text in (sentence.text, sentence.answer) if text is not None] for sentence in sentences]
@@ -216,7 +216,7 @@ def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: S
 
 
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
-    """Return for each token the word that holds its first character that is not a space, NO_WORD for none.
+    """Return for each token the word of its first character that is not a space.
 
     A word in which no token starts shares the token that it is in with another word (`."` of byte-level BPE). Then all
     tokens of both are of no word, as are those of words that do not spell the text (French "du" = "de" + "le").

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def is_multilingual(tokenizer: PreTrainedTokenizerBase | None) -> TypeGuard[PreTrainedTokenizerBase]:
-    """Return whether the texts of a tokenizer carry the code of a language that can be chosen."""
+    """Return whether a tokenizer writes the code of a chosen language into texts."""
     return hasattr(tokenizer, "set_tgt_lang_special_tokens")
 
 
@@ -46,7 +46,7 @@ def assign(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str |
 
 
 def check(tokenizer: PreTrainedTokenizerBase, model: str, sources: Sequence[str]) -> None:
-    """Raise ValueError for a multilingual tokenizer without a target language, which a decoder needs.
+    """Raise ValueError for a multilingual tokenizer without a target language.
 
     Warn of a target language that is that of the source, and of sources without the code that Marian reads in them.
 
@@ -82,7 +82,7 @@ def is_unset(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def named(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, str]:
-    """Return the languages of a multilingual tokenizer for provenance; nothing of another one."""
+    """Return the languages of a multilingual tokenizer for provenance."""
     if not is_multilingual(tokenizer):
         return {}
     target = {} if is_unset(tokenizer) else {"target_lang": str(tokenizer.tgt_lang)}
@@ -90,12 +90,12 @@ def named(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, str]:
 
 
 def ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the ids of a tokenizer's language codes: not all tokenizers count them as special tokens."""
+    """Return the ids of language codes, which may not be among the special tokens."""
     return {*getattr(tokenizer, "lang_code_to_id", {}).values()} if is_multilingual(tokenizer) else set()
 
 
 def beginning(tokenizer: PreTrainedTokenizerBase, shift: Callable[[Tensor], Tensor]) -> dict[str, int]:
-    """Return the options of `generate` by which output begins as references do; `shift` makes decoder inputs of labels.
+    """Return the options of `generate` by which output begins as references do.
 
     The code of the language is the decoder's first token in mBART, and the one after its start token in the others.
     """
@@ -112,7 +112,7 @@ def beginning(tokenizer: PreTrainedTokenizerBase, shift: Callable[[Tensor], Tens
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, written: Tensor) -> list[str]:
-    """Return the texts of tokens that a model has written, [example, token], without codes of languages."""
+    """Return the texts of written tokens, [example, token], without language codes."""
     codes = torch.tensor(sorted(ids(tokenizer)), dtype=written.dtype, device=written.device)
     if len(codes):
         written = written.masked_fill(torch.isin(written, codes), int(tokenizer.eos_token_id))

@@ -29,7 +29,7 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 # tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
 # embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Raise ValueError if a tokenizer does not belong to a model; tokens may have been added to it.
+    """Raise ValueError if a tokenizer, also with added tokens, is not the model's.
 
     The vocabulary is compared with the one the model was loaded with, or with the one in the model's folder. Where
     neither is known, the tokenizer has to have about as many tokens as the model has embeddings, or the special tokens
@@ -61,7 +61,7 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
 
 
 def checkpoint_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer that a model was loaded with, or that of its folder; None without either."""
+    """Return the tokenizer that a model was loaded with, or that of its folder."""
     return _of_checkpoint(model)[1]
 
 
@@ -157,7 +157,7 @@ def _expected(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tup
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:
-    """Raise ValueError if the model has no embedding for `largest`, the largest token id of a corpus."""
+    """Raise ValueError if the model has no embedding for the largest token id."""
     size = vocabulary(model)
     if largest >= size:
         raise ValueError(
@@ -178,7 +178,7 @@ def vocabulary(model: PreTrainedModel) -> int:
 
 
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding, start and codes of languages.
+    """Return the ids of special tokens, padding, start and language codes included.
 
     A model may pad or start with the token of unknown words. That token counts as a word; the attention mask marks
     padding.
@@ -190,7 +190,7 @@ def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> froze
 
 
 def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, target: bool = False) -> int:
-    """Return the number of positions for a source, or a target; a very large number if nothing limits it."""
+    """Return the number of positions for a source or target, 10^9 without a limit."""
     reader = _reader(model, target)
     config, side = reader.config.get_text_config(), "decoder" if target else "encoder"
     names = ("max_position_embeddings", f"max_{side}_position_embeddings")
@@ -211,7 +211,7 @@ def _reader(model: PreTrainedModel, target: bool) -> PreTrainedModel:
 
 
 def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    """Return the id that pads a batch: the model's own, then the tokenizer's, then that of the end token.
+    """Return the id that pads a batch: of the model, else of the tokenizer, else EOS.
 
     A decoder's classifier reads the last token that has another id than that of its config, whatever the mask.
     """
@@ -220,14 +220,14 @@ def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
 
 
 def model_padding(model: PreTrainedModel) -> int | None:
-    """Return the id by which a model recognises padding; None without one, or if it has no embedding for it."""
+    """Return the id by which a model recognises padding; None without an embedding."""
     config = model.config if model.config.is_encoder_decoder else model.config.get_text_config()
     number = getattr(config, "pad_token_id", None)
     return number if number is not None and 0 <= number < vocabulary(model) else None
 
 
 def pools_blindly(model: PreTrainedModel) -> bool:
-    """Return whether a model with a head, but not of tokens, has no padding id: it may read the last token of each row.
+    """Return whether a classifier has no padding id and may read the last token.
 
     GPT-2's classifier, for one, refuses a batch of several examples then.
     """
