@@ -64,10 +64,10 @@ def pieces(
 ) -> list[TokenizedSentence]:
     """Return the tokens of sentences, special ones included, and the word of each.
 
-    Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are the bytes of the text,
-    or they are searched for in it, where an unknown token stands for the text between its neighbours. Sentences with a
-    `second` text are read as pairs; those of a `target` as the decoder's. Chats are read in the tokenizer's chat
-    template.
+    A token of no word has `NO_WORD`, without `words` all. Words come from the character offsets of a fast tokenizer.
+    The tokens of a slow tokenizer are the bytes of the text, or they are searched for in it, where an unknown token
+    stands for the text between its neighbours. Sentences with a `second` text are read as pairs; those of a `target` as
+    the decoder's. Chats are read in the tokenizer's chat template.
 
     Raises:
         ValueError: If only some of the sentences have a second text.
@@ -218,8 +218,9 @@ def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: S
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
     """Return for each token the word of its first character that is not a space.
 
-    A word in which no token starts shares the token that it is in with another word (`."` of byte-level BPE). Then all
-    tokens of both are of no word, as are those of words that do not spell the text (French "du" = "de" + "le").
+    A token of no word has `NO_WORD`. A word in which no token starts shares the token that it is in with another word
+    (`."` of byte-level BPE). Then all tokens of both are of no word, as are those of words that do not spell the text
+    (French "du" = "de" + "le").
     """
     owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}
     words = [_owner(sentence.text, span, owner) for span in offsets]

@@ -97,7 +97,8 @@ def ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 def beginning(tokenizer: PreTrainedTokenizerBase, shift: Callable[[Tensor], Tensor]) -> dict[str, int]:
     """Return the options of `generate` by which output begins as references do.
 
-    The code of the language is the decoder's first token in mBART, and the one after its start token in the others.
+    `shift` makes decoder inputs of labels. The code of the language is the decoder's first token in mBART, and the one
+    after its start token in the others.
     """
     if not is_multilingual(tokenizer):
         return {}
