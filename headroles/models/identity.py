@@ -7,6 +7,7 @@ and a result is not kept then. A score, metric or pattern of a user is named by 
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import re
 import sys
@@ -280,25 +281,27 @@ def _content(value: Any) -> list[Any]:
 
 
 def _used(function: FunctionType) -> list[Any]:
-    """The code of a function, its defaults, the variables around it, and the global names that it may read."""
-    names = {*_names(function.__code__)}
-    used = {name: value for name, value in function.__globals__.items() if name in names}
-    modules = [
-        vars(part) for part in used.values() if isinstance(part, ModuleType) and not _is_installed(part.__name__)
-    ]
-    used |= {f"{number} {name}": part[name] for number, part in enumerate(modules) for name in names & {*part}}
+    """The code of a function, its defaults, the variables around it, and the global names that it reads."""
+    codes = [*_codes(function.__code__)]
+    steps = (step for code in codes for step in dis.get_instructions(code))
+    names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    used = {name: function.__globals__[name] for name in sorted(names & {*function.__globals__})}
+    modules = [part for part in used.values() if isinstance(part, ModuleType) and not _is_installed(part.__name__)]
+    attributes = {name for code in codes for name in code.co_names}
+    parts = [{name: vars(part)[name] for name in sorted(attributes & {*vars(part)})} for part in modules]
     cells = []
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # of a name that has no value yet
             cells.append(cell.cell_contents)
-    return [function.__code__, function.__defaults__, function.__kwdefaults__, cells, used]
+    return [function.__code__, function.__defaults__, function.__kwdefaults__, cells, used, parts]
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code and those of the functions in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
 
 
 def _of_library(value: Any, seen: set[int]) -> str:

@@ -52,11 +52,7 @@ class Case:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        inputs: Mapping[str, Tensor] | None = None,
-        *,
-        copy: bool = True,
+        self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, copy: bool = True
     ) -> None:
         self.model: Any = (sharing(model) if copy else model).float().eval()
         missing.forget(self.model)  # checks hold for random weights, too

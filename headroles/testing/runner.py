@@ -53,10 +53,7 @@ CHECKS: dict[str, Check] = {
 
 
 def check_model(
-    model: PreTrainedModel,
-    inputs: Mapping[str, Tensor] | None = None,
-    *,
-    copy: bool = True,
+    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, copy: bool = True
 ) -> pd.DataFrame:
     """Check which features of this library a model supports.
 
@@ -67,8 +64,7 @@ def check_model(
     Args:
         model: A transformers model.
         inputs: Arguments of a forward with two examples; by default random ones.
-        copy: Whether the model stays as it is; otherwise it is converted, to float32 at the end, and its weights are in
-            memory once.
+        copy: Whether the model stays as it is; otherwise it is converted to float32, which needs less memory.
 
     Returns:
         A table with a row per check. `area` is its area: scores, ablation, relevance, pruning or removal. `holds` is

@@ -341,6 +341,11 @@ def test_fingerprint_follows_what_a_score_uses(used):
     assert fingerprint(own_score(used, 1)) == fingerprint(own_score(used, 1)) != fingerprint(own_score(used, 3))
 
 
+def test_fingerprint_ignores_global_names_that_a_function_does_not_read():
+    code = "def f(x): return x.model + 1"
+    assert fingerprint(run_again(code, model=1)["f"]) == fingerprint(run_again(code, model=2)["f"])
+
+
 @pytest.mark.parametrize("options", ["", ", slots=True"])
 def test_fingerprint_follows_the_fields_of_a_score(options):
     one, other = (own_score("its code", 1, factor=factor, options=options) for factor in (1, 2))
