@@ -19,11 +19,10 @@ import numpy as np
 import pandas as pd
 import typer
 
-from headroles.papers.artefact import bounded
 from headroles.papers.bench import Bench
 from headroles.papers.budhraja2020 import ALL
-from headroles.papers.claims import PAPERS, Make, artefacts
-from headroles.papers.needs import NEEDS, Missing
+from headroles.papers.reproduction import PAPERS, Make, artefacts
+from headroles.papers.verdicts import Missing, with_bounds
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS
 
@@ -139,7 +138,8 @@ class Untrained(Bench):
         try:
             return self.model._found(name)
         except Missing as error:
-            raise (Missing(UNREPEATED) if NEEDS[name].trains else error) from error
+            super()._found(name)  # which raises Missing for what the study lacks, too
+            raise Missing(UNREPEATED) from error
 
 
 class Shuffled(Bench):
@@ -227,7 +227,7 @@ def permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFr
 
 def swap_trainings(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
     """Swap the names of the pruned model and the one from scratch (deterministic)."""
-    pruned, scratch = bounded("finetuned"), bounded("scratch")
+    pruned, scratch = with_bounds("finetuned"), with_bounds("scratch")
     return table.rename(columns=dict(zip(pruned + scratch, scratch + pruned, strict=True)))
 
 
@@ -276,7 +276,7 @@ def permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFr
 def copy_speeds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
     """Replace all speeds by those of a copy without removed heads (deterministic)."""
     copies = table[(table["way"] == "cut") & (table["masked"] == 0)].set_index("batch")
-    for name in ("speed", "speed.sd", *bounded("speedup")):
+    for name in ("speed", "speed.sd", *with_bounds("speedup")):
         table[name] = table["batch"].map(copies[name])
     return table
 

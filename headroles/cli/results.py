@@ -376,12 +376,11 @@ def show_reproduced(call: Call) -> None:
 
 def _show_verdict(facts: dict[str, Any]) -> None:
     """Print the claim of an artefact, its verdict, and the commands of tables that are missing."""
-    from headroles.papers.bench import NO_VALUE
-    from headroles.papers.michel2019.effects import UNKNOWN
+    from headroles.papers.verdicts import NO_COST, NO_VALUE
 
     say(f"the claim: {facts['claim']}")
     say(f"does it hold here? {facts['answer']}: {facts['why']}")
-    if UNKNOWN in facts["why"]:
+    if NO_COST in facts["why"]:
         say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
     if NO_VALUE in facts["why"]:
         say(

@@ -1,20 +1,37 @@
-"""Reproduce the papers' artefacts from finished studies (without torch), or from a model."""
+"""Reproduce the papers' artefacts from finished studies (without torch), or from a model, and judge their claims."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 
-from headroles.papers import claims
 from headroles.papers.bench import Bench
+from headroles.papers.verdicts import Missing, Reproduced
+from headroles.plots import gallery
+from headroles.tables.arguments import one_of
+from headroles.tables.io import load_table, replacing, save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
     from headroles.training.hf_trainer import TrainOptions
+
+Paper = Literal["voita2019", "michel2019", "budhraja2020"]
+PAPERS: tuple[Paper, ...] = get_args(Paper)
+SECTIONS = {  # modules of a paper, in its order
+    "voita2019": ("voita2019_heads", "voita2019_pruning"),
+    "michel2019": ("michel2019_ablation", "michel2019_curves"),
+    "budhraja2020": ("budhraja2020",),
+}
+DOTS = 110  # an inch, of a picture: most stay below 100 kB
+Make = Callable[[Bench], Reproduced]
 
 
 def reproduce(
@@ -56,7 +73,7 @@ def reproduce(
     Raises:
         ValueError: If there is not exactly one source of tables, or the paper or the artefact is unknown.
     """
-    chosen, name = claims.paper_of(paper, artefact)
+    chosen, name = _paper_of(paper, artefact)
     if bool(folders) == (model is not None) or (model is None) != (data is None):
         given = {"--from": folders, "--model": model, "--data": data}
         got = " and ".join(option for option, value in given.items() if value) or "none"
@@ -73,7 +90,22 @@ def reproduce(
         workflow = _workflow(kept.folder, model, Path(data), limit, device, **options)
         bench, control = Bench([workflow.folder], workflow), workflow.untrained
         bench.untrained = Bench([control.folder], control)
-    return claims.reproduce(bench, kept.folder, chosen, name, command=command, overwrite=overwrite)
+    return written(bench, kept.folder, chosen, name, command=command, overwrite=overwrite)
+
+
+def _paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str | None]:
+    """Return a paper and an artefact, also for the name of an artefact in place of the paper."""
+    known = next((name for name in PAPERS if name == paper), None)
+    if known is not None and artefact is not None:
+        one_of("artefact", artefact, artefacts(known))
+    if known is not None or (paper is None and artefact is None):
+        return known, artefact
+    papers = [name for name in PAPERS if artefact is None and paper in artefacts(name)]
+    if len(papers) > 1:
+        raise ValueError(f"paper of {paper!r} must be one of {', '.join(papers)}, got none; try {papers[0]} {paper}")
+    if not papers:
+        one_of("paper", paper, PAPERS, ", or an artefact of one, such as voita2019 fig1a")
+    return papers[0], paper
 
 
 def _workflow(study: Path, model: str, data: Path, limit: int | None, device: str | None, **options: Any) -> Workflow:
@@ -86,3 +118,103 @@ def _workflow(study: Path, model: str, data: Path, limit: int | None, device: st
     labelled = corpora.train[0].label is not None
     loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
     return Workflow(study, place(loaded, device), tokenizer, corpora, **options)
+
+
+def artefacts(paper: Paper) -> dict[str, Make]:
+    """Return the functions that reproduce the artefacts of a paper, by name, in its order."""
+    modules = [vars(import_module(f"headroles.papers.{name}")) for name in SECTIONS[one_of("paper", paper, PAPERS)]]
+    return {name: make for module in modules for name, make in module.items() if f"{name}_claim" in module}
+
+
+def written(
+    bench: Bench,
+    folder: str | Path,
+    paper: Paper | None = None,
+    artefact: str | None = None,
+    *,
+    command: str = "",
+    overwrite: bool = False,
+) -> pd.DataFrame:
+    """Reproduce the artefacts of a paper, one of them, or those of all papers, into a folder.
+
+    Each is written into `folder`/papers/PAPER: its table as NAME.parquet; its picture, where the paper has one, as
+    NAME.png; and as NAME.json the claim, its rule, its verdict and reason, and the tables it is from with their
+    provenance. An artefact that cannot be made does not stop the others. An unknown paper or artefact raises
+    ValueError; artefacts of other studies in the folder raise FileExistsError, unless `overwrite`.
+
+    Returns:
+        One row per artefact: `paper`, `artefact`, `made`, `holds`, `answer`, `why`.
+    """
+    place, rows = Path(folder) / "papers", []
+    if not overwrite:
+        _check_same(bench, place)
+    for name in PAPERS if paper is None else (paper,):
+        for label, make in artefacts(name).items():
+            if artefact in (None, label):
+                rows.append({"paper": name, "artefact": label} | _made(bench, make, place / name / label, command))
+    return pd.DataFrame(rows)
+
+
+def _check_same(bench: Bench, place: Path) -> None:
+    """Raise FileExistsError if a folder has artefacts of none of the studies of the bench."""
+    studies = {folder.resolve().name for folder in bench.folders}
+    for file in sorted(place.glob("*/*.json")):
+        used = {name.partition("/")[0] for name in json.loads(file.read_text(encoding="utf-8"))["tables"]}
+        if used and not used & studies:
+            raise FileExistsError(
+                f"{place} holds artefacts of other studies: {file.stem} is of {', '.join(sorted(used))}, these are of "
+                f"{', '.join(sorted(studies))}; name another --study, or give --overwrite"
+            )
+
+
+def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, object]:
+    bench.used = []
+    try:
+        artefact = make(bench)
+    except (Missing, ValueError) as error:  # plots raise ValueError for tables that they cannot draw
+        for suffix in (".parquet", ".png", ".json"):
+            place.with_suffix(suffix).unlink(missing_ok=True)  # of an earlier run
+        return {"made": False, "holds": None, "answer": "not made", "why": str(error)}
+    verdict = artefact.verdict
+    row = {"holds": verdict.holds, "answer": verdict.answer, "why": verdict.why}
+    signatures = _signatures(bench.used)
+    source = str(artefact.table.attrs.get("source", ""))
+    _save_table(artefact.table, place, source, " AND ".join(signatures) or "computed from a formula")
+    if artefact.draw is not None:
+        gallery.save(artefact.draw(), place.with_suffix(".png"), dpi=DOTS)
+    facts = {
+        "paper": place.parent.name,
+        "artefact": place.name,
+        "what": inspect.getdoc(make),
+        "claim": artefact.claim.text,
+        **row,
+        "rule": artefact.claim.rule,
+        "numbers": source,
+        "tables": [_relative(path, bench.folders) for path in bench.used],
+        "signatures": signatures,
+        "command": command,
+        "headroles": version("headroles"),
+    }
+    with replacing(place.with_suffix(".json")) as draft:
+        draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {"made": True, **row}
+
+
+def _signatures(paths: Sequence[Path]) -> list[str]:
+    """Return the provenance of tables, each once; of a table without any its cache key."""
+    attrs = [load_table(path).attrs for path in paths]
+    first = [[*table.get("signatures", {}).values(), table.get("recipe", "")][0] for table in attrs]
+    return list(dict.fromkeys(filter(None, first)))
+
+
+def _save_table(rows: pd.DataFrame, place: Path, source: str, signature: str) -> None:
+    """Save a table; the paper's columns carry their source, ours our provenance."""
+    table = rows.rename(columns=str).rename_axis(columns=None)
+    table.attrs = {"signatures": {name: source if name.startswith("paper") else signature for name in map(str, table)}}
+    save_table(table, place.with_suffix(".parquet"))
+
+
+def _relative(path: Path, folders: Sequence[Path]) -> str:
+    """Return the path of a table with the name of its study."""
+    folder = next((folder for folder in folders if path.is_relative_to(folder)), path.parent)
+    return f"{folder.resolve().name}/{path.relative_to(folder).as_posix()}"

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, Self
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.cumulative.curves import ablation_curve
 from headroles.ablation.effects import ablate
 from headroles.ablation.units import Unit
 from headroles.data.corpus import Corpus
@@ -24,7 +23,7 @@ from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
-from headroles.scores import Measure, outputs, score
+from headroles.scores import outputs, score
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
@@ -46,22 +45,6 @@ class Material(NamedTuple):
     sentences: Corpus | None = None  # a few, for drawing attention; by default some with trees
 
 
-class Sampling(TypedDict):
-    """Number of bootstrap resamples, and the largest number of tokens in a batch."""
-
-    n_resamples: int
-    max_tokens: int
-
-
-class Timing(TypedDict, total=False):
-    """Options of `headroles.pruning.costs.efficiency`."""
-
-    shares: Sequence[float]
-    batches: Sequence[int]
-    length: int
-    repeats: int
-
-
 @dataclass(eq=False)
 class Workflow:
     """A model, its corpora and options; each method computes tables of a study, or finds them there."""
@@ -73,15 +56,12 @@ class Workflow:
     _: KW_ONLY
     metric: str = ""  # by default BLEU of a translation model, accuracy of a classifier, else the loss
     keep: Sequence[float] = (0.75, 0.5, 0.375, 0.25, 0.2, 0.1)  # shares of heads that gates keep
-    contested: Sequence[float] = (0.5, 0.25)  # shares of heads that compared pruning strategies keep
+    compared: Sequence[float] = (0.5, 0.25)  # shares of heads that compared pruning strategies keep
     seeds: int = 3  # number of seeds of compared strategies
-    seed: int = 0  # of pruning
-    gate_rate: float = GATES
     tune: TrainOptions = field(default_factory=TrainOptions)  # options of retraining
-    scratch: TrainOptions = field(default_factory=TrainOptions)  # options of training from scratch
+    scratch: TrainOptions = field(default_factory=TrainOptions)  # options of training from scratch, where they differ
     n_resamples: int = 1000
-    max_tokens: int = 4096  # in a batch of measuring
-    timed: Timing = field(default_factory=Timing)
+    timed: Mapping[str, Any] = field(default_factory=dict)  # options of `hr.efficiency`
     counted: Corpus | None = None  # for token counts; by default the training corpus
     overwrite: bool = False  # whether to remove tables of another model or corpus
 
@@ -90,9 +70,8 @@ class Workflow:
         classifies = outputs.chooses(HeadModel(self.model))
         self.metric = self.metric or ("bleu" if self.translation else "accuracy" if classifies else "loss")
         self._parts = self.model, self.tokenizer
-        self._sampling = Sampling(n_resamples=self.n_resamples, max_tokens=self.max_tokens)
         self.tune = {"epochs": 1, "save_strategy": "no", **self.tune}
-        self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
+        self.scratch = {**self.tune, "epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
 
     @property
     def untrained(self) -> Self:
@@ -116,60 +95,38 @@ class Workflow:
         return self.material.train if self.counted is None else self.counted
 
     def score(
-        self,
-        study: Study,
-        corpus: Corpus,
-        scores: Iterable[str | Measure] | None = None,
-        *,
-        reference: Corpus | None = None,
+        self, study: Study, corpus: Corpus, scores: Iterable[str] | None = None, reference: Corpus | None = None
     ) -> Path:
         """Compute scores, by default all that need no gradient; return their file."""
-        score(*self._parts, corpus, scores, reference=reference, study=study, **self._sampling)
+        score(*self._parts, corpus, scores, reference=reference, study=study, n_resamples=self.n_resamples)
         return study.path("heads")
 
-    def ablate(self, study: Study, corpus: Corpus, unit: Unit = "head", *, metric: str = "") -> None:
-        """Ablate every head alone, or all but one head of each layer."""
-        ablate(*self._parts, corpus, metric=metric or self.metric, unit=unit, study=study, **self._sampling)
+    def ablate(self, study: Study, corpus: Corpus, unit: Unit = "head") -> Path:
+        """Ablate every head alone, or all but one head of each layer; return the file."""
+        ablate(*self._parts, corpus, metric=self.metric, unit=unit, study=study, n_resamples=self.n_resamples)
+        return study.path(f"best-{self.metric}-zero" if unit == "all_but_one" else f"ablation-{self.metric}-head-zero")
 
-    def curves(self, orders: Mapping[str, Iterable[Head]], kind: Literal["each"] | None = None) -> Path:
-        """Ablate heads cumulatively in several orders; return the file of the curves."""
-        study = self.study("curves")
-        parts = *self._parts, self.material.test, orders
-        ablation_curve(*parts, metric=self.metric, kind=kind, study=study, **self._sampling)
-        return study.path("-".join(["curves", self.metric, *([kind] if kind else [])]))
-
-    def prune(
-        self, study: Study, kind: Kind | None, keep: Sequence[float] = (), *, reference: Corpus | None = None
-    ) -> None:
+    def prune(self, study: Study, kind: Kind | None) -> None:
         """Prune the encoder by learnt gates with the decoder frozen, or heads of all kinds (kind None)."""
         trees = self.material.trees
         sparsity_sweep(
             *self._parts,
             self.material.train,
             self.material.test,
-            L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing"),
-            keep=keep or self.keep,
+            L0(rate=GATES, freeze="decoder" if kind and self.translation else "nothing"),
+            keep=self.keep,
             kinds=[kind] if kind else None,
-            scored=None if trees is None else {"corpus": trees, "reference": reference},
-            tune={"seed": self.seed, **self.tune},
+            scored=None if trees is None else {"corpus": trees},
+            tune=self.tune,
             metric=self.metric,
             study=study,
         )
 
     def compare(self, name: str, strategies: Sequence[str | Strategy], keep: Sequence[float]) -> Path:
         """Compare pruning strategies before and after retraining; return the file of the comparison."""
-        study = self.study(name)
-        compare_pruning(
-            *self._parts,
-            self.material.train,
-            self.material.test,
-            strategies=strategies,
-            keep=keep,
-            seeds=self.seeds,
-            tune=self.tune,
-            metric=self.metric,
-            study=study,
-        )
+        corpora, study = (self.material.train, self.material.test), self.study(name)
+        options: dict[str, Any] = {"seeds": self.seeds, "tune": self.tune, "metric": self.metric, "study": study}
+        compare_pruning(*self._parts, *corpora, strategies=strategies, keep=keep, **options)
         return study.path("compare-pruning")
 
     def train(self, model: PreTrainedModel, *names: str, options: TrainOptions) -> Path:

@@ -19,8 +19,8 @@ from headroles.cli.options import REQUIRED, signature
 
 FORM = "not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind of heads"
 UNKNOWN = (
-    "unknown artefact of voita2019 'fig99'; did you mean 'fig9'; known: fig1a, fig1b, fig1c, fig2, fig3, fig4, "
-    "table1, fig5, rare, fig6, fig7, fig8, fig9, fig10, table2, gates"
+    "artefact must be one of fig1a, fig1b, fig1c, fig2, fig3, fig4, table1, fig5, rare, fig6, fig7, fig8, fig9, fig10, "
+    "table2, gates, got 'fig99'; try 'fig9'"
 )
 
 

@@ -54,11 +54,9 @@ def test_an_artefact_is_printed_with_its_claim_and_verdict_and_ten_rows(tmp_path
 
 def test_an_artefact_of_several_papers_and_one_of_none(study):
     end = run("reproduce", "fig3", "--from", study.folder)
-    assert end.err.startswith(
-        "headroles: artefact 'fig3' is in several papers: got no paper; expected one of voita2019, "
-    )
+    assert end.err.startswith("headroles: paper of 'fig3' must be one of voita2019, michel2019, got none; try ")
     end = run("reproduce", "fig99", "--from", study.folder)
-    assert end.err.startswith("headroles: no paper 'fig99': expected one of voita2019, michel2019, budhraja2020")
+    assert end.err.startswith("headroles: paper must be one of voita2019, michel2019, budhraja2020, or an artefact")
 
 
 # roles

@@ -12,9 +12,9 @@ import pytest
 from controls import EXEMPT, UNREPEATED, Control, Untrained, controls, controls_of_study
 from helpers.artefacts import WANTED, put
 
-from headroles.papers.bench import Bench, trained
-from headroles.papers.claims import artefacts
-from headroles.papers.needs import Missing
+from headroles.papers.bench import Bench, length_of_training
+from headroles.papers.reproduction import artefacts
+from headroles.papers.verdicts import Missing
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table, save_table
 
@@ -117,12 +117,12 @@ def test_controls_of_curves_without_random_rankings_are_not_asked(telling):
 def test_untrained_takes_no_tables_of_training(tmp_path):
     for path in (tmp_path, tmp_path / "untrained"):
         put(path / "ablation-loss-head-zero.parquet", {"ablation[loss]": [1.0]})
-    study = Bench([tmp_path])
-    bench = Untrained(study, [tmp_path / "untrained"])
+    bench = Untrained(Bench([tmp_path]), [tmp_path / "untrained"])
+    with pytest.raises(Missing, match="^no table of a translation model pruned to several sizes in "):
+        bench.table("sizes")
+    put(tmp_path / "sparsity-l0.parquet", {"cross": [48]})
     with pytest.raises(Missing, match="^pruning and training are not repeated for an untrained model$"):
         bench.table("sizes")
-    with pytest.raises(Missing, match="^no table of a translation model pruned to several sizes in "):
-        study.table("sizes")
     assert bench.table("single")["ablation[loss]"].tolist() == [1.0]
 
 
@@ -131,7 +131,7 @@ def test_untrained_has_the_length_of_training_of_the_study_beside_it(tmp_path):
     put(untrained / "compare-pruning.parquet", {"strategy": ["importance", "random"], "tuned": [True, True]})
     put(study / "pruning" / "trainings.parquet", {"what": ["retrained"], "steps": [1000], "epochs": [2.0]})
     bench = Untrained(Bench([study]), [untrained])
-    assert trained(bench, bench.table("compare-pruning"), "retrained")["epochs"] == 2
+    assert length_of_training(bench, bench.table("compare-pruning"), "retrained")["epochs"] == 2
 
 
 def test_control_passes_beyond_one_in_twenty():

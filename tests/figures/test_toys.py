@@ -15,11 +15,10 @@ from helpers.artefacts import WANTED, budhraja2020
 from toys import PAPERS as TOYS
 from toys import workflows
 
-from headroles.papers.artefact import Reproduced
+from headroles.papers import voita2019_heads
 from headroles.papers.bench import Bench
-from headroles.papers.claims import PAPERS, artefacts, reproduce
-from headroles.papers.needs import Missing
-from headroles.papers.voita2019 import relevance
+from headroles.papers.reproduction import PAPERS, artefacts, written
+from headroles.papers.verdicts import Missing, Reproduced
 from headroles.papers.workflow import Workflow
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table
@@ -58,7 +57,7 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relevance, "COUNT", 2)  # untrained models
+        patch.setattr(voita2019_heads, "COUNT", 2)  # untrained models
         toys = workflows(tmp_path_factory.mktemp("toys"))
     return {name: replace(toy, keep=(0.2,)) for name, toy in toys.items()}  # trainings of one size
 
@@ -68,7 +67,7 @@ def made(toys: dict[str, Workflow]) -> dict[tuple[str, str], Made]:
     """All artefacts of the toys, of tables computed by need: neither drawn nor asked of controls, as committed ones."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relevance, "COUNT", 2)
+        patch.setattr(voita2019_heads, "COUNT", 2)
         for toy, workflow in toys.items():
             for paper in TOYS[toy]:
                 for name, make in artefacts(paper).items():
@@ -145,7 +144,7 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
 @pytest.mark.slow
 def test_reproduced_writes_an_artefact_of_each_toy(toys, made):  # noqa: ARG001
     for workflow in toys.values():
-        reproduce(Bench([workflow.folder], workflow), workflow.folder, "michel2019", "fig1")
+        written(Bench([workflow.folder], workflow), workflow.folder, "michel2019", "fig1")
         place = workflow.folder / "papers" / "michel2019"
         assert {path.name for path in place.iterdir()} == {"fig1.json", "fig1.parquet", "fig1.png"}
         assert json.loads((place / "fig1.json").read_text())["signatures"]

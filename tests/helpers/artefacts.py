@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headroles.papers.artefact import Verdict
-from headroles.papers.claims import PAPERS, artefacts
+from headroles.papers.reproduction import PAPERS, artefacts
+from headroles.papers.verdicts import Verdict
 from headroles.tables.io import save_table
 
 WANTED = {  # what is listed in the papers
@@ -39,14 +39,14 @@ def frame(columns: str, *rows: tuple[object, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns.split())
 
 
-def worth(table: pd.DataFrame, low: float = 0.4, high: float = 0.6) -> pd.DataFrame:
-    """A table of a model whose heads together are worth so much of the score."""
+def with_cost_of_all(table: pd.DataFrame, low: float = 0.4, high: float = 0.6) -> pd.DataFrame:
+    """A table of a model in which removing all heads costs so much of the score."""
     return table.assign(**{"all": (low + high) / 2, "all.low": low, "all.high": high})
 
 
 def cases(module: ModuleType, rules: dict[str, tuple[pd.DataFrame | None, ...]]) -> list[Any]:
     """Every claim of a module with each of its three tables and the answer; a rule over counts always decides."""
-    made = artefacts(module.__name__.split(".")[2])
+    made = artefacts(module.__name__.split(".")[2].partition("_")[0])
     assert set(rules) == {name for name, make in made.items() if make.__module__ == module.__name__}
     return [
         pytest.param(getattr(module, f"{name}_claim"), table, answer, id=f"{name} {answer}")

@@ -1,26 +1,22 @@
-"""Tables of artefacts are found by what they are."""
+"""Tables of artefacts are found by what they are, or said to be missing, with what they say together."""
 
 from __future__ import annotations
 
-import shutil
+import re
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.artefacts import put
-from helpers.messages import whole
 
-from headroles.papers.bench import Bench, gains, metric_of, of_kind
-from headroles.papers.claims import artefacts
-from headroles.papers.needs import Missing
-from headroles.tables import frame as heads
-from headroles.tables.io import load_table
+import headroles as hr
+from headroles.papers.bench import Bench, cost_of_all_heads
+from headroles.papers.reproduction import PAPERS, written
+from headroles.papers.verdicts import Missing, metric_of
 
 matplotlib.use("agg")
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_path):
@@ -43,32 +39,50 @@ def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_pa
     assert untrained == [study / "untrained" / name for name in (".", "captions", "a")]
 
 
-@pytest.mark.parametrize(("corpus", "known"), [("pud", True), ("ewt", False), (None, False)])
-def test_scores_without_resamples_are_as_stable_as_the_roles_beside_them(tmp_path, corpus, known):
-    """The scores of this repository have no resamples; roles of another corpus say nothing about them."""
-    minilm = ROOT / "figures" / "minilm"
-    shutil.copy(minilm / "pud" / "heads.parquet", tmp_path)
-    if corpus:
-        shutil.copy(minilm / corpus / "roles.parquet", tmp_path)
-    found = artefacts("voita2019")["fig1c"](Bench([tmp_path]))
-    counts = found.table.set_index("function")
-    assert counts["heads"].tolist() == [2, 6, 0]
-    assert found.verdict.holds is (False if known else None)
-    sure, possible = counts.loc["syntactic", ["sure", "possible"]]
-    if known:
-        stable = load_table(tmp_path / "roles.parquet").filter(regex=r"^syntactic.*\.stability$").max(axis=1)
-        assert (sure, possible) == ((stable >= 0.95).sum(), (stable >= 0.05).sum()) == (5, 8)
-    else:
-        assert np.isnan([sure, possible]).all()
+@pytest.mark.parametrize("paper", PAPERS)
+def test_without_tables_every_artefact_says_what_is_missing(paper, tmp_path):
+    found = written(Bench([tmp_path]), tmp_path, paper)
+    lacking = found[(found["paper"] != "voita2019") | (found["artefact"] != "fig6")]  # which is a formula
+    assert not lacking["made"].any()
+    text = rf"no table of .* in {re.escape(str(tmp_path))}; make one with (headroles .+|hr\.(\w+)\(.+, study=\.\.\.\))"
+    said = [re.fullmatch(text, why) for why in lacking["why"]]
+    assert [why for why, match in zip(lacking["why"], said, strict=True) if not match] == []
+    assert [match[2] for match in said if match[2] and not callable(getattr(hr, match[2], None))] == []
 
 
-def test_less_of_a_loss_is_a_gain():
-    differences = np.array([[1, 0.5, 2]])
-    assert gains(differences, "loss").tolist() == [[-1, -2, -0.5]]
-    assert gains(differences, "bleu").tolist() == [[1, 0.5, 2]]
+def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
+    put(tmp_path / "a" / "compare-pruning.parquet", {"strategy": ["importance", "random"], "tuned": [True, True]})
+    columns = {"strategy": ["middle", "ends"], "tuned": [True, True], "value.low": [0.1, 0.2]}
+    put(tmp_path / "b" / "compare-pruning.parquet", columns)
+    put(tmp_path / "heads.parquet", {"confidence": [0.5]})
+    bench = Bench([tmp_path])
+    assert bench.table("compare-pruning").attrs["file"] == str(tmp_path / "a" / "compare-pruning.parquet")
+    assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "compare-pruning.parquet")
+    with pytest.raises(Missing, match="^no table of scores with confidence and relevance in "):
+        bench.table("relevance")
 
 
-def test_a_model_without_an_encoder():
-    table = heads.table({"a": [1.0]}, heads.index({("dec-self", 0): 1}), "s")
-    with pytest.raises(Missing, match=whole("the paper shows enc-self heads; the table has dec-self")):
-        of_kind(table)
+def test_what_all_heads_are_worth_is_measured_as_their_effects_are(tmp_path):
+    for metric, last in (("bleu", 10.0), ("loss", 5.0)):
+        columns = {"order": "importance", "masked": [0, 4], "share": [0, 1], "value": [20.0, last], "change": [0, -9]}
+        columns |= {"low": 0, "high": 0, "change.low": [0, -9], "change.high": [0, -9]}
+        put(tmp_path / f"curves-{metric}.parquet", columns)
+    tables = [pd.DataFrame() for _ in range(3)]
+    for table, metric in zip(tables, ("loss", "bleu", "chrf"), strict=True):
+        table.attrs["file"] = f"ablation-{metric}-head-zero.parquet"
+    assert [cost_of_all_heads(Bench([tmp_path]), table)["all"] for table in tables] == [-9, 0.45, 0.45]
+
+
+@pytest.mark.parametrize("weights", ["a", "b", "c"])
+def test_what_all_heads_are_worth_is_that_of_the_same_model(tmp_path, weights):
+    """Curves of another model say nothing of this one, and are not among its sources."""
+    for name, cost in (("a", -3), ("b", -9)):
+        columns = {"order": "importance", "masked": [0, 4], "share": [0, 1], "value": [20.0, 10], "change": [0, cost]}
+        columns |= {"low": 0, "high": 0, "change.low": [0, cost], "change.high": [0, cost]}
+        put(tmp_path / name / "curves-bleu.parquet", columns, f"model:m|weights:{name}|metric:BLEU(beams=1)")
+    table = pd.DataFrame()
+    table.attrs |= {"signatures": {"x": f"model:m|weights:{weights}|metric:BLEU(beams=1)"}}
+    bench = Bench([tmp_path])
+    expected = {"a": 0.15, "b": 0.45, "c": np.nan}[weights]
+    assert cost_of_all_heads(bench, table)["all"] == pytest.approx(expected, nan_ok=True)
+    assert [path.parent.name for path in bench.used] == [weights] * (weights != "c")

@@ -12,8 +12,8 @@ from helpers.prunings import learnt
 from helpers.trainings import films, tokenizer
 
 from headroles.papers import budhraja2020
-from headroles.papers.artefact import bounded
 from headroles.papers.bench import Bench
+from headroles.papers.verdicts import with_bounds
 from headroles.papers.workflow import Material, Workflow
 from headroles.pruning.weight_changes import alike
 from headroles.tables import frame as heads
@@ -36,7 +36,7 @@ def places(middle: tuple[float, float], consecutive: tuple[float, float]) -> pd.
 
 def moved(p: float, cv: float, more: tuple[float, float] = (0.01, 0.02)) -> pd.DataFrame:
     row = {"of": "moved[all] of heads", "cv": cv, "largest over mean": 1 + cv, "w": 0.5, "p": p}
-    return tuned(pd.DataFrame([row | dict(zip(bounded("more"), (sum(more) / 2, *more), strict=True))]))
+    return tuned(pd.DataFrame([row | dict(zip(with_bounds("more"), (sum(more) / 2, *more), strict=True))]))
 
 
 RULES = {  # tables with which a claim holds, does not hold, and cannot be decided
@@ -52,6 +52,12 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
 @pytest.mark.parametrize(("rule", "table", "answer"), cases(budhraja2020, RULES))
 def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     judged(rule, table, answer)
+
+
+def test_claim2_a_strategy_that_is_worse_than_chance_is_no_advantage():
+    loses = gained(0.001, -0.001, 0.003)
+    loses.loc[1, ["gain", "gain.low", "gain.high"]] = -0.2, -0.21, -0.19
+    assert budhraja2020.claim2_claim(loses).holds is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,7 @@ def test_what_was_not_trained_alike_is_not_compared(rule, table):
 
 def contest(*rows: tuple[object, ...]) -> dict[str, list[object]]:
     """A comparison by rows of strategy, heads, tuned, value, half width and gain."""
-    columns = ["strategy", "heads", "tuned", *bounded("value"), *bounded("gain")]
+    columns = ["strategy", "heads", "tuned", *with_bounds("value"), *with_bounds("gain")]
     full = [
         (*row[:3], value := row[3], value - row[4], value + row[4], gain := row[5], gain - row[4], gain + row[4])
         for row in rows
@@ -207,7 +213,7 @@ def test_a_workflow_trains_with_and_without_pruning(tmp_path):
     pruned, whole = (load_table(folder / f"weight-change-{name}1.parquet") for name in ("", "whole-"))
     assert (len(pruned), len(whole)) == (4, 8)
     assert (whole["moved[all]"] > 0).all()
-    assert made.table[bounded("more")].notna().all(axis=None)
+    assert made.table[with_bounds("more")].notna().all(axis=None)
     assert "more than without pruning" in made.verdict.why
 
 

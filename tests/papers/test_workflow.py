@@ -29,9 +29,6 @@ def test_its_tables_are_those_of_the_functions(flow):
     flow.ablate(flow.study("effects"), flow.material.test)
     found = flow.study("effects").load("ablation-loss-head-zero")
     pd.testing.assert_frame_equal(found, hr.ablate(*parts, metric="loss", n_resamples=5))
-    orders = {"all": flow.random_ranking()}
-    found = load_table(flow.curves(orders))
-    pd.testing.assert_frame_equal(found, hr.ablation_curve(*parts, orders, metric="loss", n_resamples=5))
 
 
 def test_the_steps_of_the_model_are_those_of_the_history_in_its_folder(flow, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from helpers.commands import run
 
 import headroles as hr
 from headroles.papers.bench import Bench
-from headroles.papers.claims import reproduce
+from headroles.papers.reproduction import written
 from headroles.tables import frame
 from headroles.tables.io import save_table
 
@@ -78,12 +78,12 @@ def test_figures_are_drawn_again_where_what_they_show_has_changed(study):
 @pytest.mark.slow
 def test_artefacts_of_other_studies_are_not_replaced(study, tmp_path):
     place = tmp_path / "made"
-    reproduce(Bench([study.folder], None), place, "voita2019", "fig6")  # of a formula
+    written(Bench([study.folder], None), place, "voita2019", "fig6")  # of a formula
     told = place / "papers/voita2019/fig6.json"
     told.write_text(json.dumps(json.loads(told.read_text()) | {"tables": ["other/heads.parquet"]}))
     before = told.read_bytes()
     with pytest.raises(FileExistsError, match="of other studies: fig6 is of other, these are of study; "):
-        reproduce(Bench([study.folder], None), place, "voita2019", "fig6")
+        written(Bench([study.folder], None), place, "voita2019", "fig6")
     assert told.read_bytes() == before
-    reproduce(Bench([study.folder], None), place, "voita2019", "fig6", overwrite=True)
+    written(Bench([study.folder], None), place, "voita2019", "fig6", overwrite=True)
     assert told.read_bytes() != before

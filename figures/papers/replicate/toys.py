@@ -14,10 +14,9 @@ from toy_translator import translator
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
-from headroles.papers import claims
 from headroles.papers.bench import Bench
-from headroles.papers.claims import Paper
-from headroles.papers.workflow import Material, Timing, Workflow
+from headroles.papers.reproduction import Paper, written
+from headroles.papers.workflow import Material, Workflow
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
@@ -31,15 +30,15 @@ _few = partial(
     keep=(0.5, 0.2),
     seeds=1,
     n_resamples=100,
-    contested=(0.5,),
-    timed=Timing(shares=(0.0, 0.5, 0.9), batches=(1, 4), length=8, repeats=2),
+    compared=(0.5,),
+    timed={"shares": (0.0, 0.5, 0.9), "batches": (1, 4), "length": 8, "repeats": 2},
 )
 
 
 def reproduced(study: Path) -> pd.DataFrame:
     """Reproduce every artefact on the toy that has it: a row each with its verdict."""
     made = [
-        claims.reproduce(Bench([workflow.folder], workflow), workflow.folder, paper).assign(toy=toy)
+        written(Bench([workflow.folder], workflow), workflow.folder, paper).assign(toy=toy)
         for toy, workflow in workflows(study).items()
         for paper in PAPERS[toy]
     ]

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from helpers.artefacts import cases, frame, judged, put
 
+from headroles.papers import michel2019_curves
 from headroles.papers.bench import Bench
-from headroles.papers.michel2019 import curves
 
 
 def curve(low: float, high: float) -> pd.DataFrame:
@@ -48,7 +48,7 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "table", "answer"), cases(curves, RULES))
+@pytest.mark.parametrize(("rule", "table", "answer"), cases(michel2019_curves, RULES))
 def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     judged(rule, table, answer)
 
@@ -64,7 +64,7 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     ],
 )
 def test_cross_attention_collapses_and_the_others_do_not(table, answer):
-    assert curves.fig4_claim(table).holds is answer
+    assert michel2019_curves.fig4_claim(table).holds is answer
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,15 @@ def test_a_curve_is_read_where_the_paper_reads_it_or_not_at_all(tmp_path, steps,
     values = np.where(shares < 1, 0.9, 0.1)
     ends = {"value": values, "low": values, "high": values}
     put(tmp_path / "curves-accuracy.parquet", {"order": "importance", "masked": 10 * shares, "share": shares, **ends})
-    assert why in curves.fig6(Bench([tmp_path])).verdict.why
+    assert why in michel2019_curves.fig6(Bench([tmp_path])).verdict.why
 
 
 def test_of_a_loss_no_share_is_kept():
-    verdict = curves.fig5_claim(epochs(0.5, 0.95).assign(metric="loss", score=3.0))
+    verdict = michel2019_curves.fig5_claim(epochs(0.5, 0.95).assign(metric="loss", score=3.0))
     assert verdict == (None, "the rule asks for 0.85 of a score; got a loss, 3.000 at the end", True)
 
 
 def test_of_a_score_of_zero_nothing_can_be_lost():
     table = curve(0, 0.02).assign(**{name: np.nan for name in ("cost", "cost.low", "cost.high")})
-    assert curves.fig3_claim(table) == (None, "the score of the whole model is 0, of which nothing can be lost", True)
+    text = "the score of the whole model is 0, of which nothing can be lost"
+    assert michel2019_curves.fig3_claim(table) == (None, text, True)

@@ -9,22 +9,25 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.artefacts import budhraja2020, gained
-from helpers.messages import whole
 
-from headroles.papers.artefact import (
+from headroles.papers.reproduction import PAPERS, artefacts
+from headroles.papers.verdicts import (
     Interval,
-    beside,
-    every,
-    of_wmt,
-    on_balance,
+    Missing,
+    all_hold,
+    any_holds,
+    combine_votes,
+    gains,
+    most_hold,
+    paper_numbers,
     prediction_bound,
-    printed,
-    provided,
+    rows_of_kind,
     share,
-    some,
+    unless_unsure,
+    with_paper,
+    wmt_numbers,
 )
-from headroles.papers.claims import PAPERS, artefacts
+from headroles.tables import frame as heads
 
 matplotlib.use("agg")
 
@@ -43,19 +46,23 @@ def test_interval_with_the_bound_inside_is_undecided():
 
 
 @pytest.mark.parametrize(
-    ("parts", "all_", "any_", "balance"),
+    ("parts", "every", "some", "votes", "most"),
     [
-        ([True, True], True, True, True),
-        ([True, None], None, True, True),
-        ([False, None], False, None, False),
-        ([True, False], False, True, None),
-        ([False, False], False, False, False),
-        ([None], None, None, None),
-        ([], None, None, None),
+        ([True, True], True, True, True, True),
+        ([True, None], None, True, True, None),
+        ([False, None], False, None, False, False),
+        ([True, False], False, True, None, False),
+        ([False, False], False, False, False, False),
+        ([True, True, False], False, True, None, True),
+        ([None], None, None, None, None),
     ],
 )
-def test_answers_are_joined(parts, all_, any_, balance):
-    assert (every(parts), some(parts), on_balance(parts)) == (all_, any_, balance)
+def test_answers_are_joined(parts, every, some, votes, most):
+    assert (all_hold(parts), any_holds(parts), combine_votes(parts), most_hold(parts)) == (every, some, votes, most)
+
+
+def test_without_parts_an_answer_is_undecided():
+    assert [all_hold([]), any_holds([]), combine_votes([])] == [None, None, None]
 
 
 def test_interval_minus_is_as_wide_as_both():
@@ -71,7 +78,7 @@ def test_interval_widened_grows_with_the_comparisons():
 
 def test_interval_of_a_row_scaled_and_of_a_share():
     row = {"a": 2, "a.low": 1, "a.high": 4}
-    assert Interval.of(row, "a").scaled(-10) == (-20, -40, -10)
+    assert Interval.from_row(row, "a").scaled(-10) == (-20, -40, -10)
     assert share(8, 10) == pytest.approx((0.8, 0.490, 0.943), abs=0.001)
     assert np.isnan(share(0, 0)).all()
 
@@ -90,7 +97,7 @@ def names() -> list[str]:
 
 @pytest.mark.parametrize("name", names())
 def test_numbers_say_where_they_are_from(name):
-    table = printed(name)
+    table = paper_numbers(name)
     paper, _, artefact = name.partition("-")
     assert len(table)
     if paper in PAPERS:
@@ -105,7 +112,7 @@ def test_there_are_no_numbers_of_budhraja():
 
 
 def test_the_layers_of_fig10_add_up_to_the_kinds_of_fig9():
-    thirds, kinds = printed("voita2019-fig10"), of_wmt("voita2019-fig9")
+    thirds, kinds = paper_numbers("voita2019-fig10"), wmt_numbers("voita2019-fig9")
     for kind in ("dec-self", "cross"):
         assert thirds.filter(like=kind).sum(axis=1).tolist() == kinds[kind].tolist()
     assert (thirds.drop(columns="of") <= 16).all(axis=None)
@@ -113,32 +120,32 @@ def test_the_layers_of_fig10_add_up_to_the_kinds_of_fig9():
 
 
 def test_the_functions_of_fig8_are_those_of_fig1c_and_add_up():
-    table = printed("voita2019-fig8").set_index("heads")
+    table = paper_numbers("voita2019-fig8").set_index("heads")
     assert table.filter(like="paper.").sum(axis=1).tolist() == table.index.tolist()
-    for row in printed("voita2019-fig1c").itertuples():
+    for row in paper_numbers("voita2019-fig1c").itertuples():
         assert table.loc[48, f"paper.{row.function}"] == row.paper
 
 
 def test_the_sizes_of_table2_are_points_of_fig9():
     kinds = ["corpus", "enc-self", "dec-self", "cross"]
-    rows = printed("voita2019-table2").query("scratch == scratch")
-    assert len(rows.merge(printed("voita2019-fig9")[kinds], on=kinds)) == len(rows) == 7
+    rows = paper_numbers("voita2019-table2").query("scratch == scratch")
+    assert len(rows.merge(paper_numbers("voita2019-fig9")[kinds], on=kinds)) == len(rows) == 7
 
 
 def test_michels_tables_have_the_significant_layers_the_text_counts():
-    assert printed("michel2019-table5")["paper.sure"].sum() == 9  # "half of 18 layers" are not
-    assert printed("michel2019-table1")["paper"].gt(0).sum() == 4  # of 8
-    assert not printed("michel2019-table3")["paper.sure"].any()
-    assert not printed("michel2019-table6")["paper.sure"].any()
+    assert paper_numbers("michel2019-table5")["paper.sure"].sum() == 9  # "half of 18 layers" are not
+    assert paper_numbers("michel2019-table1")["paper"].gt(0).sum() == 4  # of 8
+    assert not paper_numbers("michel2019-table3")["paper.sure"].any()
+    assert not paper_numbers("michel2019-table6")["paper.sure"].any()
 
 
 def test_numbers_there_are_none_of():
-    with pytest.raises(FileNotFoundError, match=whole(f"no numbers of 'fig'; known: {', '.join(names())}")):
-        printed("fig")
+    with pytest.raises(ValueError, match="michel2019-fig2, .*'fig'"):
+        paper_numbers("fig")
 
 
 def test_numbers_stand_beside_ours():
-    found = beside(pd.DataFrame({"layer": [0, 1], "share": [0.3, 0.2]}), "voita2019-fig1a", "layer")
+    found = with_paper(pd.DataFrame({"layer": [0, 1], "share": [0.3, 0.2]}), "voita2019-fig1a", "layer")
     assert found["paper"][1] == 0.20
     assert np.isnan(found["paper"][0])
     assert found.attrs["source"].startswith("Voita et al. 2019, Fig. 1a")
@@ -150,10 +157,7 @@ def test_numbers_stand_beside_ours():
 def test_a_difference_in_either_direction_is_one():
     ends = (-0.01, 0.01), (-0.2, -0.1), (-0.1, 0.01)
     assert [Interval(0, *pair).within(0.03) for pair in ends] == [True, False, None]
-    assert [provided(True, None), provided(True, True), provided(False, None)] == [None, True, False]
-    loses = gained(0.001, -0.001, 0.003)
-    loses.loc[1, ["gain", "gain.low", "gain.high"]] = -0.2, -0.21, -0.19
-    assert budhraja2020.claim2_claim(loses).holds is None  # no strategy is better than chance, but one is worse
+    assert [unless_unsure(True, None), unless_unsure(True, True), unless_unsure(False, None)] == [None, True, False]
 
 
 def test_prediction_bound_is_seldom_exceeded():
@@ -161,3 +165,15 @@ def test_prediction_bound_is_seldom_exceeded():
     over = [last > prediction_bound(row) for *row, last in draws]
     assert np.mean(over) == pytest.approx(0.01, abs=0.006)
     assert np.isnan(prediction_bound([1.0]))
+
+
+def test_less_of_a_loss_is_a_gain():
+    differences = np.array([[1, 0.5, 2]])
+    assert gains(differences, "loss").tolist() == [[-1, -2, -0.5]]
+    assert gains(differences, "bleu").tolist() == [[1, 0.5, 2]]
+
+
+def test_a_model_without_an_encoder():
+    table = heads.table({"a": [1.0]}, heads.index({("dec-self", 0): 1}), "s")
+    with pytest.raises(Missing, match="enc-self heads; the table has dec-self$"):
+        rows_of_kind(table)

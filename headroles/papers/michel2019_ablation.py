@@ -1,0 +1,343 @@
+"""Michel et al. 2019, section 3: ablating one head, all but one of a layer, and heads on other corpora (no torch)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from scipy import stats
+
+from headroles import plots
+from headroles.analysis.summaries import correlations
+from headroles.papers import verdicts as v
+from headroles.papers.bench import Bench, RequiredTable, cost_of_all_heads
+from headroles.papers.verdicts import CLEAR, LITTLE, METRIC, SURE, Claim, Holds, Interval, Missing, Reproduced, Verdict
+from headroles.plots.axes import new_axes
+from headroles.plots.effects import effect_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from headroles.papers.workflow import Workflow
+
+HALF = 0.2, 0.8  # shares that "half of them" may have with their intervals (our choice)
+
+
+# --- one head ---------------------------------------------------------------------------------------------------------
+
+
+def fig1(bench: Bench) -> Reproduced:
+    """Show the score with one head ablated: a histogram over heads, the whole model's score as a line."""
+    effects = _encoder_rows(bench.table("single"))
+    name, intact = effect_of(effects), _intact(effects)
+    metric, changes = v.metric_of(effects), effects[v.with_bounds(name)].set_axis(v.with_bounds("change"), axis=1)
+    relative = (changes / v.scale(metric, intact)).set_axis(v.with_bounds("relative"), axis=1)
+    table = changes.assign(score=intact + effects[name], metric=metric).join(relative)
+    table = table.assign(**cost_of_all_heads(bench, effects)).reset_index()
+    return v.judged(fig1_claim, table, lambda: _draw_histogram(effects, intact))
+
+
+@v.claim(
+    "Ablating a single head changes the score little for most heads.",
+    """Holds if more than half of the heads change it by less than 3 % (of a loss, 0.03 nats): the interval of each
+    such change lies inside that bound, and that of their share above a half; and ablating all heads costs more than
+    that. Fails if more than half change it by more, in the same way.""",
+)
+def fig1_claim(table: pd.DataFrame) -> Verdict:
+    little = [change.within(LITTLE) for change in v.intervals(table, "relative")]
+    worst = table.iloc[table["relative"].abs().argmax()]
+    change = v.cost_in_words(Interval(worst["relative"]), worst.get("metric", ""))
+    text = f"the largest change is {change} (layer {worst['layer']} head {worst['head']})"
+    return _most_change_little(little.count(True), little.count(False), len(table), text, table)
+
+
+def table1(bench: Bench) -> Reproduced:
+    """Show the change of the score when each head is ablated: layers by heads, how many are significant."""
+    table = bench.table("single")
+    effects, name, metric = _encoder_rows(table), effect_of(table), v.metric_of(table)
+    sure = effects[f"{name}.p"] < SURE
+    wide = effects[name].unstack("head").droplevel("kind").rename(columns=lambda head: f"head {head}")
+    relative = effects[v.with_bounds(name)] / v.scale(metric, _intact(effects))
+    little = pd.Series([Interval(*row).within(LITTLE) for row in relative.to_numpy()], effects.index, dtype=object)
+    flags = {"significant": sure, "better": sure & (effects[name] * v.sign_of(metric) > 0)}
+    flags |= {"near": little.eq(True), "far": little.eq(False)}
+    counts = wide.assign(**{flag: heads.groupby(level="layer").sum() for flag, heads in flags.items()})
+    counts["of"] = effects.groupby(level="layer").size()
+    printed = v.paper_numbers("michel2019-table1")
+    if len(wide) == 6 and _is_translation(table):  # as the paper's model
+        counts["paper"] = printed.groupby("layer").size().reindex(range(6), fill_value=0)
+    counts = counts.assign(metric=metric, **cost_of_all_heads(bench, table)).reset_index()
+    return v.judged(table1_claim, v.with_source(counts, table, printed))
+
+
+@v.claim(
+    "Most heads are redundant at test time: 8 of 96 change BLEU at p < 0.01, half of them for the better.",
+    """Holds if the rule of Fig. 1 does, and the share of the heads with p < 0.01 that are for the better lies from a
+    fifth to four fifths with its interval (the paper's 4 of 8 do); fails if that of Fig. 1 does, or if that share
+    is not a half (exact binomial test, p < 0.05).""",
+)
+def table1_claim(table: pd.DataFrame) -> Verdict:
+    names = ("near", "far", "of", "significant", "better")
+    near, far, total, significant, better = (int(table[name].sum()) for name in names)
+    part = v.share(better, significant)
+    text = f"{significant} have p < 0.01 (uncorrected), {better} of them for the better"
+    verdict = _most_change_little(near, far, total, f"{text}, a share of {part}" if significant else text, table)
+    half = True if part.low > HALF[0] and part.high < HALF[1] else None
+    if significant and stats.binomtest(better, significant).pvalue < CLEAR:
+        half = False
+    return verdict._replace(holds=v.all_hold([verdict.holds, half]))
+
+
+def _most_change_little(near: int, far: int, total: int, text: str, table: pd.DataFrame) -> Verdict:
+    """Judge whether most heads change the score by little."""
+    holds = True if v.share(near, total).above(0.5) else False if v.share(far, total).above(0.5) else None
+    little = "0.03 nats" if table.iloc[0].get("metric") == "loss" else "3 %"
+    text = f"{near} of {total} heads change it by less than {little} with their intervals, {far} by more; {text}"
+    return Verdict(v.unless_unsure(holds, v.removal_costs(table)), f"{text}; {v.cost_of_all_in_words(table)}")
+
+
+def _is_translation(table: pd.DataFrame) -> bool:
+    """Return whether the heads are those of a translation model."""
+    return "cross" in table.index.unique("kind")
+
+
+def _encoder_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Select the rows of the encoder, which the paper shows; of another model, those of its first kind."""
+    kinds = table.index.unique("kind")
+    return v.rows_of_kind(table, "enc-self" if "enc-self" in kinds else kinds[0])
+
+
+def _intact(table: pd.DataFrame) -> float:
+    """Return the score of the intact model, from the provenance of its effects."""
+    return float(v.signature_field(table, "intact", effect_of(table)))
+
+
+def _draw_histogram(effects: pd.DataFrame, intact: float) -> Axes:
+    """Draw the histogram of effects, its axis in units of the metric."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax = plots.histogram(effects)
+    low, high = ax.get_xlim()
+    ticks = [at for at in MaxNLocator(6).tick_values(intact + low, intact + high) if low < at - intact < high]
+    ax.set_xticks([at - intact for at in ticks], [f"{at:.5g}" for at in ticks])
+    ax.set_xlabel(f"{v.metric_label(effects)} with one head ablated (dashed: none, {intact:.4g})")
+    return ax
+
+
+# --- all but one head of a layer --------------------------------------------------------------------------------------
+
+
+@RequiredTable(
+    "best",
+    "effects of keeping one head per layer",
+    "headroles ablate MODEL CORPUS --unit all_but_one",
+    rf"best-{METRIC}-zero",
+)
+def _best(run: Workflow) -> list[Path]:
+    return [run.ablate(run.study("ablation"), run.material.test, "all_but_one")]
+
+
+@RequiredTable(
+    "halves",
+    "effects of keeping one head per layer, chosen on other examples",
+    "headroles ablate MODEL CORPUS --unit all_but_one",
+    rf"best-{METRIC}-zero-halves",
+)
+def _halves(run: Workflow) -> list[Path]:
+    return [path.with_name(f"{path.stem}-halves.parquet") for path in _best(run)]
+
+
+def table2(bench: Bench) -> Reproduced:
+    """Show the change with only the best head of a layer kept, for each layer of a translation model."""
+    return _one_kept(bench, "best", "table2", table2_claim)
+
+
+@v.claim(
+    "One head is enough in most layers of a translation model, though it was trained with many.",
+    """Holds if in more than half of the layers one head is enough: keeping only the best costs less than 3 % of the
+    score (of a loss, 0.03 nats) with the end of its interval, and is not worse at the paper's p < 0.01; and ablating
+    all heads costs more. Fails if in half of the layers it costs more, with its interval.""",
+)
+def table2_claim(table: pd.DataFrame) -> Verdict:
+    return _enough(table, v.most_hold(_enough_in_layers(table)))
+
+
+def table3(bench: Bench) -> Reproduced:
+    """Show the change with only the best head of a layer kept, for each layer of a classifier."""
+    return _one_kept(bench, "best", "table3", table3_claim)
+
+
+@v.claim(
+    "One head is enough in every layer of a classifier.",
+    """Holds if in every layer one head is enough, as in Table 2, and ablating all heads costs more; fails if in one
+    keeping only the best costs more than 3 % of the score (of a loss, 0.03 nats), with its interval.""",
+)
+def table3_claim(table: pd.DataFrame) -> Verdict:
+    return _enough(table, v.all_hold(_enough_in_layers(table)))
+
+
+def table5(bench: Bench) -> Reproduced:
+    """Show Table 2 with the head chosen on other examples (here: on the other half)."""
+    return _one_kept(bench, "halves", "table5", table5_claim)
+
+
+@v.claim(
+    "Also when the head is chosen on other examples, one is enough in half of the layers.",
+    """Holds if in at least half of the layers that head is enough, as in Table 2, and ablating all heads costs more;
+    fails if in more than half keeping only it costs more than 3 % of the score (of a loss, 0.03 nats), with its
+    interval.""",
+)
+def table5_claim(table: pd.DataFrame) -> Verdict:
+    layers = _enough_in_layers(table)
+    yes, no, half = layers.count(True), layers.count(False), len(layers) / 2
+    return _enough(table, True if yes >= half else False if no > half else None)
+
+
+def table6(bench: Bench) -> Reproduced:
+    """Show Table 3 with the head chosen on other examples (here: on the other half)."""
+    return _one_kept(bench, "halves", "table6", table6_claim)
+
+
+@v.claim(
+    "Also when the head is chosen on other examples, one is enough in every layer of a classifier.",
+    "The rule of Table 3.",
+)
+def table6_claim(table: pd.DataFrame) -> Verdict:
+    return _enough(table, v.all_hold(_enough_in_layers(table)))
+
+
+def _one_kept(bench: Bench, required: str, name: str, judge: Claim) -> Reproduced:
+    """Return the effects of keeping one head per layer, `cost` with larger values worse, and the paper's numbers."""
+    table = bench.table(required)
+    expected = "a translation model" if name in ("table2", "table5") else "a classifier"
+    if _is_translation(table) != (expected == "a translation model"):
+        got = "a translation model" if _is_translation(table) else "a classifier or language model"
+        raise Missing(f"the paper's {name} shows {expected}; got {got}")
+    metric = v.metric_of(table)
+    rows = table.rename(columns=lambda column: column.removeprefix("effect.")).reset_index()
+    effects = [Interval(*row).scaled(-v.sign_of(metric)) for row in rows[["effect", "low", "high"]].to_numpy()]
+    rows[v.with_bounds("cost")] = effects
+    intact = next((_intact(effects) for effects in bench.tables("single") if _alike(effects, table)), math.nan)
+    rows = rows.assign(metric=metric, little=LITTLE * v.scale(metric, intact), **cost_of_all_heads(bench, table))
+    return v.judged(judge, v.with_paper(rows, f"michel2019-{name}", ["kind", "layer"]))
+
+
+def _alike(effects: pd.DataFrame, table: pd.DataFrame) -> bool:
+    """Return whether effects of single heads are of the same model, text and metric as a table."""
+    return v.metric_of(effects) == v.metric_of(table) and all(
+        v.signature_field(effects, name, effect_of(effects)) == v.signature_field(table, name)
+        for name in ("weights", "text")
+    )
+
+
+def _enough_in_layers(table: pd.DataFrame) -> list[Holds]:
+    """Return for each layer whether one head is enough: it costs less than a little, and is not surely worse."""
+    return [v.unless_unsure(_is_little(row), not _is_worse(row)) for _, row in table.iterrows()]
+
+
+def _is_little(row: pd.Series[float]) -> Holds:
+    return Interval.from_row(row, "cost").below(row["little"])
+
+
+def _is_worse(row: pd.Series[float]) -> bool:
+    """Return whether keeping one head of a layer is worse by the paper's test."""
+    return bool(row["p"] < SURE and row["cost"] > 0)
+
+
+def _enough(table: pd.DataFrame, holds: Holds) -> Verdict:
+    """Return the verdict on layers with one head kept, with our numbers."""
+    worst, layers = table.iloc[table["cost"].argmax()], _enough_in_layers(table)
+    little = [_is_little(row) for _, row in table.iterrows()]
+    bad = sum(_is_worse(row) for _, row in table.iterrows())
+    text = f"one head is enough in {layers.count(True)} of {len(table)} layers: less than {worst['little']:.3f} "
+    text += f"is lost in {little.count(True)}, more in {little.count(False)}; worse at p < 0.01 (uncorrected) in {bad}"
+    text += f"; the most is lost in {worst['kind']} layer {worst['layer']}, {Interval.from_row(worst, 'cost'):.3f}"
+    text += f"; {v.cost_of_all_in_words(table)}"
+    return Verdict(v.unless_unsure(holds, v.removal_costs(table)), text)
+
+
+# --- other corpora ----------------------------------------------------------------------------------------------------
+
+
+def fig2(bench: Bench) -> Reproduced:
+    """Show the effects of the same heads on two corpora against each other: a panel for each other corpus."""
+    first, *others = _of_other_texts(bench.tables("single"))
+    names = [v.signature_field(table, "corpus", effect_of(first)).partition("+")[0] for table in (first, *others)]
+    rows = _correlated(first, others, names)
+    printed = v.paper_numbers("michel2019-fig2")
+    paper = printed.set_index("model")["paper"]["translation" if _is_translation(first) else "encoder"]
+    rows["untrained"] = _of_untrained(bench)
+    rows["paper"] = float(paper)
+    rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
+    rows = v.with_source(rows.assign(**cost_of_all_heads(bench, first)), rows, printed)
+    return v.judged(fig2_claim, rows, lambda: _draw_agreements(first, others, names))
+
+
+@v.claim(
+    "Heads that matter on one corpus matter on another: Pearson's correlation 0.56 and 0.68.",
+    """Holds if the rank correlation over the encoder's heads, which does not depend on a few large effects, is
+    above 0 with its interval on every other corpus, and above the largest of an untrained model of the same shape; and
+    ablating all heads costs more than 3 % of the score (of a loss, 0.03 nats).""",
+)
+def fig2_claim(table: pd.DataFrame) -> Verdict:
+    rows = table[table["heads of"] == "enc-self"]
+    ranks, chance = v.intervals(rows, "spearman"), table["untrained"].iloc[0]
+    holds = v.unless_unsure(v.all_hold(rank.above(0) for rank in ranks), v.all_hold(r.above(chance) for r in ranks))
+    text = ", ".join(
+        f"{row['corpus']} rank correlation {rank}, Pearson's {Interval(row['pearson'])}, "
+        f"{Interval(row['pearson.rest'])} without the two largest effects"
+        for rank, (_, row) in zip(ranks, rows.iterrows(), strict=True)
+    )
+    text += f"; {v.untrained_in_words(chance)}; {v.cost_of_all_in_words(table)}"
+    return Verdict(v.unless_unsure(holds, v.removal_costs(table)), text)
+
+
+def _correlated(first: pd.DataFrame, others: list[pd.DataFrame], names: list[str]) -> pd.DataFrame:
+    """Correlate the effects on the first corpus with those on each other: a row for all heads and for each kind."""
+    name, parts = effect_of(first), []
+    for other, corpus in zip(others, names[1:], strict=True):
+        part = correlations(first[name], other[name]).reset_index().assign(corpus=corpus)
+        part["pearson.rest"] = _without_largest(first[name], other[name])
+        parts.append(part if len(part) > 1 else part.replace({"heads of": {"all": "enc-self"}}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _of_untrained(bench: Bench) -> float:
+    """Return the largest rank correlation of the encoder's heads of an untrained model; NaN without its tables."""
+    try:
+        first, *others = _of_other_texts(bench.untrained.tables("single")) if bench.untrained else []
+    except (Missing, ValueError):
+        return math.nan
+    rows = _correlated(first, others, [""] * (1 + len(others)))
+    return float(rows.loc[rows["heads of"] == "enc-self", "spearman"].max())
+
+
+def _of_other_texts(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Select tables of different texts of a model, of the first metric that has two; raise Missing without any."""
+    model = v.signature_field(tables[0], "weights", effect_of(tables[0]))
+    for name in dict.fromkeys(map(effect_of, tables)):
+        texts: dict[str, pd.DataFrame] = {}
+        for table in tables:
+            if effect_of(table) == name and v.signature_field(table, "weights", name) == model:
+                texts.setdefault(v.signature_field(table, "text", name), table)
+        if len(texts) > 1:
+            return [*texts.values()]
+    raise Missing("Fig. 2 compares two corpora, got effects on one; try headroles ablate MODEL OTHER")
+
+
+def _without_largest(first: pd.Series[float], other: pd.Series[float]) -> list[float]:
+    """Return Pearson's correlation without the two largest effects: of all heads, and of each kind."""
+    pairs = pd.concat([first, other], axis=1, keys=["first", "other"]).dropna()
+    kinds = [part for _, part in pairs.groupby(level="kind", sort=False, observed=True)]
+    rest = [part.drop(part["first"].abs().nlargest(2).index) for part in (pairs, *(kinds if len(kinds) > 1 else []))]
+    return [float(part["first"].corr(part["other"])) for part in rest]
+
+
+def _draw_agreements(first: pd.DataFrame, others: list[pd.DataFrame], names: list[str]) -> Axes:
+    """Draw a panel for each other corpus: the effects of the same heads there against those of the first."""
+    axes = new_axes((10, 11), cell=0.42, panels=len(others))
+    for other, corpus, ax in zip(others, names[1:], axes, strict=True):
+        plots.agreement(_encoder_rows(first), _encoder_rows(other), names=(names[0], corpus), ax=ax)
+    return axes[0]

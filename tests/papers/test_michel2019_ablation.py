@@ -1,0 +1,146 @@
+"""Claims about ablation of one head, of all but one, and on other corpora can hold, not hold, and not be decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.artefacts import cases, frame, judged, with_cost_of_all
+from scipy import stats
+
+from headroles.papers import michel2019_ablation
+from headroles.papers.bench import Bench
+from headroles.papers.michel2019_ablation import fig1_claim, fig2_claim, table1_claim
+from headroles.tables import frame as heads
+from headroles.tables.io import save_table
+
+FIGURES = Path(__file__).resolve().parents[2] / "figures"
+
+
+def single(*relative: float) -> pd.DataFrame:
+    """Effects of heads, shares of the score, each with an interval of one percent to each side."""
+    middle = np.array(relative)
+    columns = {"kind": "enc-self", "layer": 0, "head": range(len(middle)), "relative": middle}
+    return with_cost_of_all(pd.DataFrame(columns | {"relative.low": middle - 0.01, "relative.high": middle + 0.01}))
+
+
+def redundant(near: int, far: int, significant: int = 8, better: int = 4) -> pd.DataFrame:
+    return with_cost_of_all(frame("significant near far of better", (significant, near, far, 96, better)))
+
+
+def kept(p: float, *costs: tuple[float, float, float]) -> pd.DataFrame:
+    rows = [("enc-self", layer, p if layer else 0.5, *cost, 0.027) for layer, cost in enumerate(costs)]
+    return with_cost_of_all(frame("kind layer p cost cost.low cost.high little", *rows))
+
+
+def correlated(low: float, high: float, untrained: float = 0.1) -> pd.DataFrame:
+    columns = "pearson pearson.rest spearman spearman.low spearman.high corpus"
+    table = frame(columns, (0.1, 0.1, 0.1, -1, 1, "a"), (0.9, 0.3, 0.5, low, high, "a"))
+    return with_cost_of_all(table.assign(**{"heads of": ["all", "enc-self"], "untrained": untrained}))
+
+
+NONE, MUCH, UNSURE = (0.0, -0.01, 0.01), (1, 0.5, 2), (0.02, 0, 0.1)  # costs of keeping one head
+EVERY = kept(0.5, *[NONE] * 3), kept(0.001, *[(0.1, 0.05, 0.2)] * 3), kept(0.5, *[(0.0, -0.1, 0.1)] * 3)
+RULES = {  # tables with which a claim holds, does not hold, and cannot be decided
+    "fig1": (single(*[0.001] * 20, 0.2), single(*[0.1] * 20), single(0.1, 0.001, 0.2, 0.002)),
+    "table1": (redundant(88, 2), redundant(2, 88), redundant(40, 40)),
+    "table2": (
+        kept(0.001, *[NONE] * 3, MUCH),
+        kept(0.001, *[NONE] * 2, *[MUCH] * 2),
+        kept(0.5, *[UNSURE] * 4),  # none is worse at p < 0.01, and none is sure to be as good
+    ),
+    "table5": (kept(0.001, *[NONE] * 2, *[MUCH] * 2), kept(0.001, NONE, *[MUCH] * 3), kept(0.5, *[UNSURE] * 4)),
+    "table3": EVERY,
+    "table6": EVERY,
+    "fig2": (correlated(0.2, 0.7), correlated(-0.7, -0.2), correlated(-0.1, 0.7)),
+}
+
+
+@pytest.mark.parametrize(("rule", "table", "answer"), cases(michel2019_ablation, RULES))
+def test_a_rule_says_yes_no_and_undecided(rule, table, answer):
+    judged(rule, table, answer)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("ends", [(-0.01, 0.01), (0.02, 0.1), (np.nan, np.nan)])
+def test_where_removing_all_heads_costs_little_nothing_is_shown_about_one(name, ends):
+    assert getattr(michel2019_ablation, f"{name}_claim")(with_cost_of_all(RULES[name][0], *ends)).holds is None
+
+
+def test_fig1_changes_of_a_loss_are_nats():
+    """The bound is 0.03 nats, whatever the loss is."""
+    table = with_cost_of_all(single(*[0.001] * 20, 0.018), 2, 4).assign(metric="loss", **{"all.metric": "loss"})
+    assert fig1_claim(table).why == (
+        "21 of 21 heads change it by less than 0.03 nats with their intervals, 0 by more; the largest change is 0.018 "
+        "nats (layer 0 head 20); all of them cost 3.000 [2.000, 4.000] nats"
+    )
+
+
+@pytest.mark.parametrize(
+    ("significant", "better", "answer"),
+    [
+        (8, 4, True),  # the paper's
+        *((0, 0, None), (1, 0, None)),  # of one head, or of none, it cannot be said
+        *((4, 0, None), (6, 0, False)),  # by the exact binomial test, p 0.125 and 0.031; Wilson's of 0 of 4 [0, 0.49]
+        *((13, 0, False), (26, 26, False)),
+    ],
+)
+def test_table1_half_of_the_significant_heads_must_be_for_the_better(significant, better, answer):
+    verdict = table1_claim(redundant(90, 0, significant, better))
+    assert verdict.holds is answer
+    assert "nan" not in verdict.why
+
+
+def best_of(folder: Path, **facts: str) -> Bench:
+    """A study of a classifier that keeps its best heads, and effects of single heads by another model or text."""
+    known = {"weights": "w", "text": "t"}
+    index = heads.index({("enc-self", 0): 2})
+    best = {"head": [0], "effect": [0.0], "low": [-0.01], "high": [0.01], "p": [0.5]}
+    effects = {f"ablation[accuracy]{end}": [-0.1, 0.0] for end in ("", ".low", ".high", ".p", ".holm")}
+    for name, columns, rows, signature in (
+        ("best-accuracy-zero", best, index[:1].droplevel("head"), known),
+        ("ablation-accuracy-head-zero", effects, index, known | facts),
+    ):
+        fields = signature | {"metric": "Accuracy()", "intact": "0.9"}
+        save_table(heads.table(columns, rows, heads.sign(**fields)), folder / f"{name}.parquet")
+    return Bench([folder])
+
+
+@pytest.mark.parametrize(("facts", "little"), [({}, 0.027), ({"text": "u"}, np.nan), ({"weights": "v"}, np.nan)])
+def test_table3_the_intact_score_is_that_of_the_same_model_and_text(tmp_path, facts, little):
+    table = michel2019_ablation.table3(best_of(tmp_path, **facts)).table
+    assert table["little"].tolist() == pytest.approx([little], nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "table5", "table6"])
+def test_one_head_is_not_enough_where_it_is_surely_worse(name):
+    """As in the Marian: little is lost in all layers, and in most of them it is lost at the paper's p."""
+    rule = getattr(michel2019_ablation, f"{name}_claim")
+    little = [(0.01, 0.005, 0.02)] * 18
+    assert rule(kept(0.5, *little)).holds is True
+    assert rule(kept(0.001, *little)).holds is None
+    gained = [(-0.01, -0.02, -0.005)] * 18  # sure, and for the better
+    assert rule(kept(0.001, *gained)).holds is True
+
+
+def test_fig2_an_agreement_that_untrained_models_have_shows_nothing():
+    verdicts = [fig2_claim(correlated(0.2, 0.7, untrained)) for untrained in (0.1, 0.5, 0.94, np.nan)]
+    assert [verdict.holds for verdict in verdicts] == [True, None, None, None]
+    assert "untrained models reach 0.94" in verdicts[2].why
+    assert fig2_claim(correlated(-0.7, -0.2, untrained=-0.9)).holds is False
+
+
+def test_fig2_the_agreement_of_an_untrained_marian_is_that_of_its_table():
+    """Spearman's correlation over its 48 encoder heads, by scipy."""
+    place = FIGURES / "multi30k-en-de"
+    bench = Bench([place])
+    bench.untrained = Bench([place / "untrained"])
+    effects = [
+        pd.read_parquet(place / "untrained" / study / "ablation-loss-head-zero.parquet")["ablation[loss]"]["enc-self"]
+        for study in ("ablation", "ablation-mscoco")
+    ]
+    rows = michel2019_ablation.fig2(bench).table
+    assert rows["untrained"].iloc[0] == pytest.approx(stats.spearmanr(*effects)[0])
+    assert rows["untrained"].iloc[0] > rows.loc[rows["heads of"] == "enc-self", "spearman"].max()
