@@ -21,9 +21,9 @@ from .ablation.role_tests import test_roles as test_roles
 from .ablation.shapley import shapley_values as shapley_values
 from .analysis.changes import compare_models as compare_models
 from .analysis.changes import role_changes as role_changes
-from .analysis.logistic import survival_odds as survival_odds
-from .analysis.prediction import predict_outcome as predict_outcome
+from .analysis.relations import predict_outcome as predict_outcome
 from .analysis.relations import relate as relate
+from .analysis.relations import survival_odds as survival_odds
 from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
 from .analysis.seeds import match_heads as match_heads

@@ -17,7 +17,7 @@ import typer
 from transformers import DynamicCache
 
 import headroles as hr
-from headroles.analysis.multiple_testing import holm
+from headroles.analysis.intervals import holm
 from headroles.analysis.role_rules import names
 from headroles.budgets.calibration import Calibration, Question
 from headroles.budgets.selection import group_values, summary

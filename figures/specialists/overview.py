@@ -15,8 +15,7 @@ from scipy import stats
 from several_models import CORRECTED
 
 import headroles as hr
-from headroles.analysis.intervals import exact_share
-from headroles.analysis.multiple_testing import holm
+from headroles.analysis.intervals import exact_share, holm
 
 PLACE = Path(__file__).parent
 SCRATCH, MINILM, CLASSIFIER = "translators trained from nothing", "MiniLM translates", "MiniLM classifies (SST-2)"

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, Array, needed, p_value
-from headroles.analysis.multiple_testing import corrections
+from headroles.analysis.intervals import LEVEL, Array, corrections, needed, p_value
 from headroles.analysis.resampling import Whole, centred_ranks, strata
 from headroles.tables import frame
 from headroles.tables.columns import of_name

@@ -11,7 +11,7 @@ import pandas as pd
 from pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
 
 from headroles.analysis.changes import role_changes
-from headroles.analysis.multiple_testing import holm
+from headroles.analysis.intervals import holm
 from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name

@@ -19,8 +19,7 @@ from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import p_values, warn_of_few
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import AblationReplacement, code
-from headroles.analysis.intervals import Array, bounds
-from headroles.analysis.multiple_testing import holm
+from headroles.analysis.intervals import Array, bounds, holm
 from headroles.analysis.role_rules import VERDICTS, names
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus

@@ -13,8 +13,7 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.analysis.intervals import Array, bounds, least_p, t_test
-from headroles.analysis.multiple_testing import corrections
+from headroles.analysis.intervals import Array, bounds, corrections, least_p, t_test
 from headroles.tables import frame
 
 ENOUGH = 100  # examples from which on p holds for skewed changes (figures/simulations)

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import intervals, role_rules
-from headroles.analysis.intervals import Array
-from headroles.analysis.multiple_testing import corrected
+from headroles.analysis.intervals import Array, corrected
 from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, binary, relation, spearman, strata
 from headroles.tables import frame
 from headroles.tables.columns import ENDS, Column

@@ -1,22 +1,45 @@
-"""Relate roles to outcomes: the relations, and in a study odds of survival, predictors and role changes (no torch)."""
+"""Relate roles to outcomes: the relations, odds of survival, predictors and role changes (no torch)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy import optimize, stats
+from scipy.special import expit
 
-from headroles.analysis.association import By, associations, outcomes_of, values
+from headroles.analysis import role_rules
+from headroles.analysis.association import By, associations, finite, measured, outcomes_of, values
 from headroles.analysis.changes import role_changes
-from headroles.analysis.logistic import survival_odds
-from headroles.analysis.prediction import predict_outcome, predicts
-from headroles.analysis.resampling import PERMUTATIONS
-from headroles.tables.arguments import unknown
+from headroles.analysis.intervals import NONE, Array, corrected, p_value, rank_correlation
+from headroles.analysis.resampling import (
+    PERMUTATIONS,
+    Whole,
+    auc,
+    binary,
+    centred_ranks,
+    permuted_roles,
+    permuted_values,
+    spearman,
+    strata,
+)
+from headroles.tables import frame
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
 from headroles.tables.study import Place, Study, as_study, as_table, as_tables
+
+LIMIT = stats.chi2.ppf(0.95, 1) / 2  # fall of the log likelihood at the ends of a 95 % profile interval
+NO_LAYER = "no layer has surviving and pruned heads: role and layer are confounded"
+NO_OTHERS = "the same for all heads of the layers with surviving and pruned heads"
+FOLLOWS = "collinear with the layers or other roles"
+FAR = 30.0  # log odds at which the search for an end of an interval stops
+PREDICTORS = ("confidence", "position", "rarity", "entropy", "distance", "importance", "relevance", "attribution")
 
 
 def relate(
@@ -125,7 +148,7 @@ def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | Non
     known = outcomes_of(table, None)
     names = {word: [name for name in known if _begins(Column.parse(name), word)] for word in words}
     if lacking := [word for word in words if not names[word]]:
-        raise ValueError(unknown("outcome", lacking[0], known))
+        one_of("outcome", lacking[0], known)
     return [name for name in known if any(name in chosen for chosen in names.values())]
 
 
@@ -144,3 +167,210 @@ def _remaining(places: Sequence[Place]) -> dict[str, dict[int, pd.DataFrame]]:
             if (parts := re.fullmatch(r"roles-(.+)-(\d+)", name)) is not None:
                 sizes.setdefault(parts[1], {})[int(parts[2])] = study.load(name)
     return {strategy: dict(sorted(tables.items(), reverse=True)) for strategy, tables in sizes.items()}
+
+
+def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Estimate by what factor each role multiplies the odds of survival.
+
+    Heads are compared within layers.
+
+    The model is log odds = roles (of `hr.roles`, variants joined) + a term for every layer of every kind, so that
+    layers may differ in any way. It is fitted by Firth's penalised likelihood (Firth 1993; Heinze and Schemper 2002),
+    which is finite also if all heads of a role survive. Layers in which all heads survive, or none, carry no
+    information about differences within layers and are left out.
+
+    Args:
+        roles: Table of `hr.roles`. A head to which a role does not apply counts as without it.
+        outcomes: Table of the same heads with outcomes of 0 and 1, such as `survival[...]`.
+        columns: Columns of `outcomes`; by default all outcomes.
+
+    Returns:
+        One row per outcome of 0 and 1 and role: `heads` with the role in the remaining layers; `odds`, the factor, with
+        a 95 % profile likelihood interval; `p` of the likelihood ratio; `note`, why a role is not in the model.
+
+    Raises:
+        ValueError: For tables of different heads, an infinite outcome, and if no outcome is 0 or 1.
+    """
+    frame.check_same_heads(roles, outcomes, "roles and outcomes")
+    table = outcomes.loc[roles.index]
+    known = outcomes_of(table, columns)
+    chosen = [name for name in known if set(values(table, name).dropna()) == {0.0, 1.0}]
+    if not chosen:
+        raise ValueError(f"no outcome of 0 and 1: got {', '.join(known)}; expected some such as survival[...]")
+    rows = []
+    for name in chosen:
+        y = values(table, name).dropna()
+        rows += [{"outcome": name} | row for row in _model(*_mixed(roles.loc[y.index], y))]
+    of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
+    text = f"{frame.sign(odds='Firth', terms='roles,layers')}|{frame.holding(**of)}"
+    return frame.signed(pd.DataFrame(rows), text)
+
+
+def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> tuple[Array, float]:
+    """Return coefficients and penalised log likelihood of a logistic model of y [rows] by x [rows, terms] (Firth 1993).
+
+    The log likelihood is penalised by half the log determinant of the information matrix (Jeffreys' prior). The
+    coefficient `fixed` is held at `at`.
+    """
+    free = np.arange(x.shape[1]) != fixed
+    beta = np.where(free, 0.0, at)
+    likelihood, information, score = _penalised(x, y, beta)
+    for _ in range(200):
+        step = np.zeros_like(beta)
+        step[free] = np.linalg.solve(information[np.ix_(free, free)], score[free])
+        step /= max(1.0, np.abs(step).max() / 2)  # long steps overshoot
+        while (tried := _penalised(x, y, beta + step))[0] < likelihood - 1e-12 and np.abs(step).max() > 1e-10:
+            step /= 2
+        beta, (likelihood, information, score) = beta + step, tried
+        if np.abs(step).max() < 1e-8:
+            break
+    return beta, likelihood
+
+
+def _mixed(roles: pd.DataFrame, y: pd.Series[float]) -> tuple[pd.DataFrame, Array, Array]:
+    """Indicators of roles and of layers, and outcome, for the layers in which some but not all heads survive."""
+    columns = {name: roles[members].any(axis=1).astype(float) for name, members in role_rules.families(roles).items()}
+    terms = pd.DataFrame(columns, index=roles.index)
+    rate = y.groupby(level=["kind", "layer"]).transform("mean")
+    mixed = ((rate > 0) & (rate < 1)).to_numpy()
+    layers = strata(terms.index)[mixed]
+    return terms[mixed], np.eye(layers.max(initial=-1) + 1)[:, np.unique(layers)][layers], y[mixed].to_numpy()
+
+
+def _model(terms: pd.DataFrame, x: Array, y: Array) -> list[dict[str, object]]:
+    """A row per term, given the layer columns; collinear terms are left out."""
+    notes: dict[str, str] = {}
+    n_layers = x.shape[1]
+    for name in terms:
+        wider = np.column_stack([x, terms[name]])
+        if len(y) and np.linalg.matrix_rank(wider) > x.shape[1]:
+            x, notes[str(name)] = wider, ""
+        else:
+            notes[str(name)] = FOLLOWS if len(y) and np.ptp(terms[name]) else NO_OTHERS if len(y) else NO_LAYER
+    beta, best = firth(x, y) if x.shape[1] > n_layers else (np.zeros(n_layers), 0.0)
+    rows: list[dict[str, object]] = []
+    place = n_layers - 1
+    for name, note in notes.items():
+        row: dict[str, object] = {"term": name, "heads": int(terms[name].sum())}
+        columns = ("odds", "odds.low", "odds.high", "p")
+        if note:
+            rows.append(row | dict.fromkeys(columns, np.nan) | {"note": note})
+            continue
+        place += 1
+        without = firth(x, y, fixed=place)[1]
+        p = float(stats.chi2.sf(max(2 * (best - without), 0.0), 1))
+        low, high = (_end(x, y, place, float(beta[place]), best, way) for way in (-1, 1))
+        rows.append(row | dict(zip(columns, (*np.exp([beta[place], low, high]), p), strict=True)) | {"note": ""})
+    return rows
+
+
+def _end(x: Array, y: Array, place: int, middle: float, best: float, way: int) -> float:
+    """End of the profile likelihood interval of a coefficient; infinite beyond FAR."""
+
+    def above(at: float) -> float:
+        return float(firth(x, y, fixed=place, at=at)[1] - (best - LIMIT))
+
+    reach = 0.5
+    while above(middle + way * reach) > 0:
+        reach *= 2
+        if reach > FAR:
+            return way * math.inf
+    end: float = optimize.brentq(above, middle, middle + way * reach, xtol=1e-6)
+    return end
+
+
+def _penalised(x: Array, y: Array, beta: Array) -> tuple[float, Array, Array]:
+    """Penalised log likelihood, information matrix and modified score at some coefficients."""
+    logits = x @ beta
+    chance = expit(logits)
+    weighed = x * np.sqrt(chance * (1 - chance))[:, None]
+    information = weighed.T @ weighed
+    sign, log_det = np.linalg.slogdet(information)
+    if sign <= 0:
+        return -np.inf, information, np.zeros_like(beta)
+    leverage = np.einsum("ij,ji->i", weighed, np.linalg.solve(information, weighed.T))
+    likelihood = float((y * logits - np.logaddexp(0, logits)).sum() + log_det / 2)
+    return likelihood, information, x.T @ (y - chance + leverage * (0.5 - chance))
+
+
+def predict_outcome(
+    scores: pd.DataFrame,
+    outcomes: pd.DataFrame,
+    *,
+    columns: Sequence[str] | None = None,
+    outcome_columns: Sequence[str] | None = None,
+    n_resamples: int = 1000,
+    n_permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Rank scores by how well they predict which heads survive, or another outcome.
+
+    Args:
+        scores: Table of `hr.score`.
+        outcomes: Table of the same heads with columns `survival[...]`, or other outcomes.
+        columns: Columns of `scores`; by default those that are measured without ablation (of position the best).
+        outcome_columns: Columns of `outcomes`; by default `survival[...]`.
+        n_resamples: Permutations over all heads, for the interval of `auc`.
+        n_permutations: Permutations within layers, for `p`.
+        seed: Seed of the permutations.
+
+    Returns:
+        One row per outcome and score, the largest |spearman| first. `spearman` is the rank correlation over all heads
+        that could be pruned. If an outcome is 0 or 1, `auc` is the chance that a head with 1 has the larger score. Both
+        have a 95 % interval (Bonett and Wright 2000; of `auc` as of `hr.relate`); NaN for few heads. `within` is the
+        correlation of ranks within layers of a kind, pooled, and `p` its permutation p; `holm` and `bh` correct it for
+        all rows. `note` gives the reason for a missing number.
+
+    Raises:
+        ValueError: For tables of different heads, an infinite number, and if there is no score or no outcome.
+    """
+    known = outcomes_of(outcomes, outcome_columns)
+    chosen = of_name(known, "survival") if outcome_columns is None else known
+    known = [str(name) for name in scores if measured(str(name), scores)]
+    predictors = [name for name in known if predicts(name)] if columns is None else list(columns)
+    if not chosen or not predictors or not set(predictors) <= set(known):
+        expected = ", ".join(predictors) or "some of " + ", ".join(PREDICTORS) if chosen else "survival[...]"
+        got = ", ".join(map(str, scores if chosen else outcomes))
+        raise ValueError(f"no {'score' if chosen else 'outcome'}: got columns {got}; expected {expected}")
+    frame.check_same_heads(scores, outcomes, "scores and outcomes")
+    scores = scores.sort_index()  # permutations do not depend on the order of the rows
+    layers, rows = strata(scores.index), []
+    for outcome, name in product(chosen, predictors):
+        x, y = finite(scores[name]).to_numpy(float), values(outcomes, outcome)[scores.index].to_numpy(float)
+        known_heads = np.isfinite(x) & np.isfinite(y)
+        row = _prediction(x[known_heads], y[known_heads], layers[known_heads], n_resamples, n_permutations, seed)
+        rows.append({"outcome": outcome, "score": name} | row)
+    table = corrected(pd.DataFrame(rows))
+    place = table["outcome"].map({name: place for place, name in enumerate(chosen)})
+    table = table.iloc[np.lexsort((-table["spearman"].abs().fillna(-1), place))].reset_index(drop=True)
+    of_tables = {"scores": frame.sources(scores, predictors), "outcomes": frame.sources(outcomes, chosen)}
+    text = frame.sign(predictors=",".join(chosen), resamples=n_resamples, permutations=n_permutations, seed=seed)
+    return frame.signed(table, text, frame.holding(**of_tables))
+
+
+def predicts(name: str) -> bool:
+    """Return whether a column is measured without ablation, and not at one of several offsets."""
+    family = Column.parse(name).name
+    return family in PREDICTORS and (family != "position" or name == "position[best]")
+
+
+def _prediction(
+    x: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
+) -> dict[str, object]:
+    """Numbers of one score and outcome; NaN where `note` gives the reason."""
+    names = ["spearman", "spearman.low", "spearman.high", "auc", "auc.low", "auc.high", "within", "p"]
+    if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
+        note = "fewer than three heads" if len(x) < 3 else f"the {'score' if np.ptp(y) else 'outcome'} is constant"
+        return {"heads": len(x), **dict.fromkeys(names, np.nan), "note": note}
+    rank = float(spearman(x[None], y[None])[0])
+    area, ends = np.nan, NONE
+    if binary(y):
+        area, ends = auc(y == 1, x, permuted_roles(y == 1, np.zeros_like(layers), n_resamples, seed))
+    numbers = (rank, *(rank_correlation(rank, len(x)) if n_resamples else NONE), area, *ends)
+    row: dict[str, object] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
+    a, b = (centred_ranks(values, layers) for values in (x, y))
+    if not a.any() or not b.any():
+        return row | {"within": np.nan, "p": np.nan, "note": "alike within each layer"}
+    row["within"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
+    permuted = permuted_values(b, layers, n_permutations, np.random.default_rng(seed)) @ a
+    return row | {"p": p_value(permuted, float(a @ b)), "note": ""}

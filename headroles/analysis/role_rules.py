@@ -14,7 +14,7 @@ import pandas as pd
 
 from headroles.analysis.intervals import COARSE, Array
 from headroles.tables import frame
-from headroles.tables.arguments import unknown
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
 from headroles.tables.study import Study, as_study, as_table
@@ -140,8 +140,8 @@ def roles(
         For each variant of a role a bool column, `.value` (the score), `.margin` (how far the score is above the
         threshold) and `.stability` (the share of bootstrap resamples in which the head has the role; NaN without
         resamples). With `test`, also `.p`, one-sided, that the score is not above the threshold in the population of
-        sentences (`headroles.analysis.role_tests`), and `.holm` and `.bh`, corrected for all heads and variants of the
-        role.
+        sentences (`headroles.analysis.threshold_tests`), and `.holm` and `.bh`, corrected for all heads and variants of
+        the role.
 
     Raises:
         ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns, or
@@ -182,7 +182,7 @@ def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.
             signatures |= dict.fromkeys(new, text)
             columns |= new
         if test and variants:
-            from headroles.analysis.role_tests import tested  # SciPy takes as long to import as all else here
+            from headroles.analysis.threshold_tests import tested  # SciPy takes as long to import as all else here
 
             p = tested(table, variants, role.threshold, role.over)
             signatures |= {name: f"{signatures[str(Column.parse(name).base)]}|test:one-sided" for name in p}
@@ -264,10 +264,8 @@ def names(roles: pd.DataFrame) -> list[str]:
 
 
 def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> list[Role]:
-    known = {role.name for role in chosen}
     for name in thresholds:
-        if name not in known:
-            raise ValueError(unknown("role", name, sorted(known)))
+        one_of("role", name, sorted({role.name for role in chosen}))
     return [replace(role, threshold=thresholds.get(role.name, role.threshold)) for role in chosen]
 
 

@@ -14,8 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
 from headroles.analysis.association import is_outcome, measured
-from headroles.analysis.intervals import LEVEL, Array, Z
-from headroles.analysis.multiple_testing import corrected
+from headroles.analysis.intervals import LEVEL, Array, Z, corrected
 from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, strata
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame

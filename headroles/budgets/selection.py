@@ -10,8 +10,7 @@ import pandas as pd
 from scipy import stats
 from transformers import PreTrainedTokenizerBase
 
-from headroles.analysis.intervals import LEVEL, Array, least_p, t_test
-from headroles.analysis.multiple_testing import corrections
+from headroles.analysis.intervals import LEVEL, Array, corrections, least_p, t_test
 from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus

@@ -11,10 +11,9 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Literal
 
-from headroles.data.conllu import columns, trees
+from headroles.data.conllu import check_file, columns, lines, trees
 from headroles.data.corpus import Linked, Sentence, Span
 from headroles.data.hf_datasets import FORMATS, LABELS, TEXTS
-from headroles.data.lines import check_file, lines
 from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]

@@ -24,8 +24,7 @@ from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import BLEU, METRICS, ChrF, Loss
 from headroles.ablation.significance import best
 from headroles.ablation.units import REPLACEMENTS, UNITS
-from headroles.analysis.intervals import bootstrap_counts
-from headroles.analysis.multiple_testing import holm
+from headroles.analysis.intervals import bootstrap_counts, holm
 from headroles.data.corpus import Corpus, Sentence, partners
 from headroles.models import heads as families
 from headroles.models import masking

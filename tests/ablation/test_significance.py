@@ -15,8 +15,7 @@ from helpers.skewness import p_of_mean
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import F1, Accuracy, Loss, Perplexity
 from headroles.ablation.significance import best, effects
-from headroles.analysis.intervals import bootstrap_counts
-from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
 from headroles.tables import frame
 
 

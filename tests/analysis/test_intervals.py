@@ -6,15 +6,17 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.stats
 from helpers.relations import effects, index, told
+from helpers.sweeps import ablated
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 import headroles as hr
 from headroles.analysis import intervals
-from headroles.analysis.intervals import bootstrap_counts
-from headroles.analysis.prediction import predict_outcome
+from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
+from headroles.analysis.relations import predict_outcome
 from headroles.tables import frame
 
 
@@ -98,3 +100,24 @@ def test_wilson_is_that_of_scipy(hits):
     ends = intervals.wilson(np.array([hits[0] / hits[1]]), hits[1])
     expected = stats.binomtest(*hits).proportion_ci(0.95, method="wilson")
     np.testing.assert_allclose([float(end[0]) for end in ends], [expected.low, expected.high], atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_corrections_are_those_of_textbooks(seed):
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(30) ** 3, 2)  # some are equal
+    many, order = len(p), np.argsort(p)
+    stepped_down, stepped_up = np.empty(many), np.empty(many)
+    for rank, place_ in enumerate(order):
+        stepped_down[place_] = min(1, max((many - i) * p[order[i]] for i in range(rank + 1)))
+        stepped_up[place_] = min(1, min(many / (i + 1) * p[order[i]] for i in range(rank, many)))
+    np.testing.assert_allclose(holm(p), stepped_down)
+    np.testing.assert_allclose(benjamini_hochberg(p), stepped_up)
+    np.testing.assert_allclose(benjamini_hochberg(p), scipy.stats.false_discovery_control(p))
+
+
+def test_what_was_tested_once_counts_once():
+    """The heads of a kind share a test: three tests are corrected for, not 24."""
+    table = ablated("marian", unit="kind")
+    p = table["ablation[loss kind].p"].groupby("kind", sort=False).first()
+    np.testing.assert_allclose(table["ablation[loss kind].holm"].groupby("kind", sort=False).first(), holm(p.array))

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 import headroles as hr
 from headroles.budgets.calibration import Calibration
 from headroles.cli import main as cli
-from headroles.cli.commands import TOY_SENTENCES
+from headroles.cli.commands import TOY_SENTENCES, kept_heads
 from headroles.data.readers import write
 from headroles.tables import frame
 from headroles.tables.columns import PRINTED
@@ -584,3 +584,28 @@ def test_options_of_hidden_facts_are_refused_for_other_texts(texts):
     done = run("cache-budget", "none", texts / "nothing.tsv", "--study", texts / "study")
     assert done == line(f"no file at {texts / 'nothing.tsv'}")
     assert not (texts / "study").exists()
+
+
+# --- the argument of heads
+
+FOUR = frame.index({("enc-self", 0): 4})
+
+
+def survival(tmp_path: Path, **columns: list[float]) -> Path:
+    table = frame.table({name: pd.Series(values, FOUR, float) for name, values in columns.items()}, FOUR, "weights:a")
+    return hr.save_table(table, tmp_path / f"{len(columns)} {next(iter(columns))[-2]}.parquet")
+
+
+def test_kept_heads_are_a_column_of_a_table_or_a_text(tmp_path: Path) -> None:
+    one = survival(tmp_path, **{"survival[a 2]": [1, 0, 1, 0], "survival[a 2].order": [3, 1, 4, 2]})
+    two = survival(
+        tmp_path, **{"survival[a]": [1, 0, 1, 0], "survival[b]": [0, 0, 1, 1], "survival[a].open": [0.5] * 4}
+    )
+    assert kept_heads("enc-self:0:1,L0H2") is None
+    assert kept_heads(str(one)).tolist() == [1, 0, 1, 0]
+    assert kept_heads(f"{two}:survival[b]").tolist() == [0, 0, 1, 1]
+    message = f"2 columns of pruned heads in {two}; name one of survival[a], survival[b], as {two}:survival[a]"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        kept_heads(str(two))
+    with pytest.raises(ValueError, match=r"^head 'L0' is not of the form kind:layer:head"):
+        kept_heads("L0H1,L0")

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, least_p, unskewed
-from headroles.analysis.multiple_testing import corrections
+from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, corrections, least_p, unskewed
 from headroles.tables import frame
 from headroles.tables.columns import with_suffix
 
