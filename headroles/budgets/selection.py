@@ -16,10 +16,10 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import Head
-from headroles.models.sites import Site
+from headroles.models.sites import Site, shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
-from headroles.tables import frame, kv_groups
+from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.frame import LEVELS
 from headroles.tables.study import Study, kept
@@ -99,7 +99,7 @@ def cache_budget(
     fields |= {"points": points} if ranking != "ablation" else {}
     fields |= {"steps": steps} if ranking == "l0" else {}
     fields |= {"seed": seed} if ranking in ("l0", "random") else {}
-    shared = kv_groups.description(handle.sites)
+    shared = shared_keys(handle.sites)
     layout = {"layers": len(handle.sites), **({"shared": shared} if shared else {})}
     provenance = handle.provenance(corpus, **fields, **layout)
 

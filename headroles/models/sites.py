@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -196,6 +196,18 @@ class Sites(list[Site]):
             for site in self
         ]
         return shown(f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", rows)
+
+
+def shared_keys(sites: Iterable[Site]) -> str:
+    """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
+    counts: dict[str, list[int]] = {}
+    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
+        counts.setdefault(site.kind, []).append(1 if site.heads != site.of else site.heads // site.kv_heads)
+    return ",".join(
+        f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
+        for kind, sizes in counts.items()
+        if max(sizes) > 1
+    )
 
 
 def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, object]) -> None:

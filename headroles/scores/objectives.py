@@ -16,7 +16,7 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.outputs import Output
-from headroles.tables.arguments import unknown
+from headroles.tables.arguments import one_of
 
 SIMILARITY = "the objective 'similarity' (objective=)"  # which every model without a head has
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
@@ -255,15 +255,13 @@ def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
 
     Raises:
         ValueError: The name is unknown, or the output depends on weights that the checkpoint lacks.
-    """
+    """  # noqa: DOC502
     model.check_weights("output")
     if isinstance(name, Objective):
         return name
     if name is None:
         return Top() if outputs.has_vocabulary(model) else ClassLogit() if outputs.has_classes(model) else Similarity()
-    if name not in OBJECTIVES:
-        raise ValueError(unknown("objective", name, OBJECTIVES))
-    return OBJECTIVES[name]()
+    return OBJECTIVES[one_of("objective", name, OBJECTIVES)]()
 
 
 def held(model: HeadModel, target: Targets, batch: Batch) -> Batch:

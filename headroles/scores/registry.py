@@ -16,7 +16,7 @@ from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
 from headroles.scores.attention_scores import Measured, Resting
 from headroles.scores.base import SELF, Measure, Score, Weights
-from headroles.tables.arguments import unknown
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
 
@@ -73,8 +73,8 @@ def named(
     known = list_scores()
     for given in [scores] if isinstance(scores, str | Measure | Pattern) else scores:
         item = Measured(given) if isinstance(given, Pattern) else given
-        if isinstance(item, str) and item not in known:
-            raise ValueError(unknown("score", item, known))
+        if isinstance(item, str):
+            one_of("score", item, known)
         if not isinstance(item, str | Measure):
             raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
         new = known[item]() if isinstance(item, str) else item

@@ -21,6 +21,7 @@ from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
+from headroles.models.sites import shared_keys
 from headroles.scores.accumulator import Accumulator, check_missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted, unreadable, unsettled
 from headroles.scores.base import Measure, Score, Weights
@@ -28,7 +29,7 @@ from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
 from headroles.scores.registry import DEFAULT, REPEATED, available, named
-from headroles.tables import frame, kv_groups
+from headroles.tables import frame
 from headroles.tables.study import Study, as_study
 
 log = logging.getLogger(__name__)
@@ -263,7 +264,7 @@ def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, ge
         fields["decoder"] = "greedy" if encoded.greedy else source
     if generate is not None:
         fields["generate"] = generate
-    if shared := kv_groups.description(model.sites):
+    if shared := shared_keys(model.sites):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
     return model.provenance(encoded.corpus, **fields)

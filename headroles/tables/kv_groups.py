@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
 from headroles.tables.frame import LEVELS, fields
-
-if TYPE_CHECKING:
-    from headroles.models.sites import Site
-
-
-def description(sites: Iterable[Site]) -> str:
-    """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
-    counts: dict[str, list[int]] = {}
-    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
-        counts.setdefault(site.kind, []).append(1 if site.heads != site.of else site.heads // site.kv_heads)
-    return ",".join(
-        f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
-        for kind, sizes in counts.items()
-        if max(sizes) > 1
-    )
 
 
 def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:

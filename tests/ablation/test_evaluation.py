@@ -127,7 +127,7 @@ REFUSED = [
      "some"),
     ("sentences", "accuracy", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
     ("sentences", "f1", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
-    ("sentences", "rouge", films(4), f"unknown metric 'rouge'; known: {KNOWN}"),
+    ("sentences", "rouge", films(4), f"metric must be one of {KNOWN}, got 'rouge'"),
 ]  # fmt: skip
 
 

@@ -333,7 +333,7 @@ def test_an_objective_is_known_by_its_name():
         assert cls.name == name
     given = ClassLogit(of="label")
     assert objective(given, HeadModel(classifier())) is given
-    message = "unknown objective 'magic'; known: top, reference, class, similarity, loss, agreement"
+    message = "objective must be one of top, reference, class, similarity, loss, agreement, got 'magic'"
     with pytest.raises(ValueError, match=whole(message)):
         objective("magic", HeadModel(zoo.tiny("bert")))
 

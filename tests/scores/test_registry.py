@@ -17,8 +17,8 @@ from headroles.scores.registry import DEFAULT, left_out, list_scores, named
 
 def test_unknown_and_repeated_scores_are_refused():
     for asked, message in [
-        ("position-1", f"unknown score 'position-1'; did you mean 'position'; known: {', '.join(list_scores())}"),
-        (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(list_scores())}"),
+        ("position-1", f"score must be one of {', '.join(list_scores())}, got 'position-1'; try 'position'"),
+        (["sink", "nonsense"], f"score must be one of {', '.join(list_scores())}, got 'nonsense'"),
         (["sink", list_scores()["sink"]()], "duplicate score 'sink'; expected each score once"),
         ([], f"no score given; known: {', '.join(list_scores())}"),
         ([3], "unknown score: got 3; expected a name or an instance such as Position()"),

@@ -305,7 +305,7 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
         ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
         ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
          "tokens, as many as the model reads; split them"),
-        ("bert", corpus(), "nonsense", "unknown score 'nonsense'; known: {known}"),
+        ("bert", corpus(), "nonsense", "score must be one of {known}, got 'nonsense'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_an_error(name, given, scores, message):

@@ -5,7 +5,7 @@ from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
 from headroles.scores import objectives
-from headroles.tables.arguments import unknown
+from headroles.tables.arguments import one_of
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -29,7 +29,7 @@ def as_metric(given: str | Metric | objectives.Objective) -> Metric:
     Raises:
         TypeError: It is none of these.
         ValueError: The name is that of no metric, objective or tokenisation.
-    """
+    """  # noqa: DOC502
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):
@@ -41,9 +41,8 @@ def as_metric(given: str | Metric | objectives.Objective) -> Metric:
         return METRICS[given]
     if given.startswith("bleu-"):
         return BLEU(tokenize=given.removeprefix("bleu-"))
-    if given in objectives.OBJECTIVES:
-        return Of(objectives.OBJECTIVES[given]())
-    raise ValueError(unknown("metric", given, dict.fromkeys([*METRICS, *objectives.OBJECTIVES])))
+    one_of("metric", given, dict.fromkeys([*METRICS, *objectives.OBJECTIVES]))
+    return Of(objectives.OBJECTIVES[given]())
 
 
 __all__ = [
