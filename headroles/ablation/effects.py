@@ -35,6 +35,7 @@ from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.patterns.base import Pattern
 from headroles.tables import frame
+from headroles.tables.arguments import number
 from headroles.tables.study import Study, as_study
 
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
@@ -108,8 +109,7 @@ def ablate(
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
     """  # noqa: DOC501
-    if not frame.is_whole(n_resamples):
-        raise ValueError(f"number of resamples out of range: got n_resamples={n_resamples!r}; expected 0 or more")
+    number("n_resamples", n_resamples, whole=True)
     ablation = Ablation(
         HeadModel.of(model, tokenizer, allow_sharded=True),
         as_corpus(corpus),

@@ -227,7 +227,7 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
     return holders
 
 
-def behind_sink(roles: pd.DataFrame) -> pd.DataFrame:
+def prefer_nosink_roles(roles: pd.DataFrame) -> pd.DataFrame:
     """Return roles as maps and lists show them: those assigned without the sink in place of those with it."""
     columns = {name: Column.parse(name) for name in map(str, roles)}
     renamed = {name: str(column.plain) for name, column in columns.items() if column.variant == "nosink"}

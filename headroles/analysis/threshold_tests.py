@@ -16,7 +16,7 @@ from headroles.tables.columns import with_suffix
 def tested(
     table: pd.DataFrame, variants: Sequence[tuple[str, str]], threshold: float, over: str | None
 ) -> dict[str, Array]:
-    """Return the columns of tests of which heads exceed the threshold of a role, each [heads].
+    """Return tests whether each head exceeds the threshold of a role: column -> [heads].
 
     Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention of a head to the tokens of a
     role, as a multiple of its mean attention, exceeds a threshold. Their code does so one-sided at 0.05, without a

@@ -136,9 +136,9 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
 
 def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
     """Print the roles, a row each, with their strongest heads; sinks, which most heads may be, are last."""
-    from headroles.analysis.role_rules import behind_sink, held
+    from headroles.analysis.role_rules import held, prefer_nosink_roles
 
-    shown = behind_sink(assigned)
+    shown = prefer_nosink_roles(assigned)
     holders = _holders(shown)
     title = "; ".join(
         [

@@ -99,7 +99,7 @@ def rows(path: Path) -> Iterator[list[str]]:
 
 
 def _is_quoted(cell: str) -> bool:
-    """Return whether a cell stands in quotation marks and has others, all of which are doubled."""
+    """Return whether a cell is quoted as pandas does it: in quotation marks, those inside doubled."""
     inside = cell[1:-1]
     return cell[0] == cell[-1] == '"' and '""' in inside and '"' not in inside.replace('""', "")
 

@@ -1,4 +1,4 @@
-"""Minimal pairs: two sentences that differ in one word, of which one is ungrammatical; made or read (no torch)."""
+"""Minimal pairs, made or read: a grammatical sentence and one that differs in one ungrammatical word (no torch)."""
 
 from __future__ import annotations
 

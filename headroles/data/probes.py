@@ -79,7 +79,7 @@ def needles(
         count: Number of sequences.
         length: Tokens of the haystack.
         size: Tokens of the needle.
-        haystack: Sentences of which haystacks are made; default: random tokens.
+        haystack: Sentences that make up the haystacks; default: random tokens.
         seed: Seed of the draw.
 
     Returns:
@@ -128,7 +128,7 @@ def hidden_facts(
         count: Number of texts.
         facts: Facts in each text, of different people.
         length: Tokens of the haystack, or several lengths, which take turns.
-        haystack: Sentences of which haystacks are made; default: random tokens.
+        haystack: Sentences that make up the haystacks; default: random tokens.
         seed: Seed of the draw.
 
     Returns:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import STABLE, behind_sink, held, names, role_style
+from headroles.analysis.role_rules import STABLE, held, names, prefer_nosink_roles, role_style
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
@@ -157,7 +157,7 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     Returns:
         The axes.
     """
-    given, table = table, behind_sink(table)
+    given, table = table, prefer_nosink_roles(table)
     part, kind = of_kind(table, kind)
     families = (Column.parse(name).name for name in names(table) if part[f"{name}.value"].notna().any())
     hues = colours(families, table)

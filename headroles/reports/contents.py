@@ -67,7 +67,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
 
     assigned: dict[str, Entry] = {}
     shown = [table for table in tables if table.kind.part == "roles"]
-    frames = [role_rules.behind_sink(table.frame) for table in shown]
+    frames = [role_rules.prefer_nosink_roles(table.frame) for table in shown]
     for table, roles_shown in zip(shown, frames, strict=True):
         frame = along(roles_shown, index)
         for name in role_rules.names(frame):

@@ -15,6 +15,7 @@ from headroles._distributed import Axis
 from headroles.analysis.intervals import Array, bounds, clusters, rounded, share, single
 from headroles.scores.base import Measure, Sums
 from headroles.tables import frame
+from headroles.tables.arguments import number
 from headroles.tables.columns import Column, without_ends
 from headroles.tables.declared import declaration
 from headroles.tables.frame import KINDS, Kind
@@ -28,11 +29,8 @@ class Accumulator:
     """Sums of some scores over the sentences read so far, for every (kind, layer)."""
 
     def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
-        if not frame.is_whole(n_resamples, seed) or seed >= 2**64:
-            raise ValueError(
-                f"bootstrap out of range: got n_resamples={n_resamples!r}, seed={seed!r}; expected n_resamples >= 0 "
-                f"and 0 <= seed < 2**64"
-            )
+        number("n_resamples", n_resamples, whole=True)
+        number("seed", seed, below=2**64, whole=True)
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.denominators: dict[Kind, dict[str, Totals]] = {}

@@ -64,7 +64,7 @@ class Column(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """Whether it is an end of an interval."""
+        """Whether it is a bound of an interval."""
         return self.suffix.rpartition(".")[2] in ("low", "high")
 
     @property
@@ -121,7 +121,7 @@ def of_variant(column: str, variant: str) -> str:
 
 
 def without_ends(names: Iterable[object]) -> list[str]:
-    """Return the names of columns that are no ends of intervals."""
+    """Return the columns that are not bounds of intervals."""
     return [name for name in map(str, names) if not Column.parse(name).is_end]
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
-from numbers import Integral
 from typing import Literal, get_args
 from urllib.parse import unquote
 
@@ -277,11 +276,6 @@ def bare(table: pd.DataFrame) -> pd.DataFrame:
 def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"
-
-
-def is_whole(*values: object, least: int = 0) -> bool:
-    """Return whether all options are whole numbers from `least` on."""
-    return all(isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least for value in values)
 
 
 def described(argument: object) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
+from fractions import Fraction
 from functools import cache
 from itertools import combinations
 
@@ -358,3 +360,45 @@ def test_which_way_an_outcome_matters():
     where = index(layers=1)
     table = hr.relate(told(where, rarity=[1, 0] * 4), effects(where, bleu=range(8)), n_resamples=0, n_permutations=9)
     assert table["matters"].tolist() == ["lower"]
+
+
+def _roles(index, held):
+    """A table of one role."""
+    margin = np.where(held, 0.1, -0.1)
+    columns = {"rare": held, "rare.value": margin, "rare.margin": margin, "rare.stability": np.ones(len(held))}
+    return frame.table(columns, index, "by:hand")
+
+
+def _exact_p(held, y, layers):
+    """Permutation p of a role within layers by all permutations in fractions, not studentised."""
+    y, layer_sums, observed = [Fraction(float(value)) for value in y], [], Fraction(0)
+    for layer in np.unique(layers):
+        places = np.flatnonzero(layers == layer).tolist()
+        count = int(held[places].sum())
+        if not 0 < count < len(places):
+            continue
+        total = sum(y[place] for place in places)
+
+        def distance(chosen, total=total, places=places):
+            inside = sum(y[place] for place in chosen)
+            return inside - len(chosen) * (total - inside) / (len(places) - len(chosen))
+
+        layer_sums.append([distance(chosen) for chosen in itertools.combinations(places, count)])
+        observed += distance([place for place in places if held[place]])
+    permuted = [abs(sum(sums)) for sums in itertools.product(*layer_sums)]
+    return float(np.mean([value >= abs(observed) for value in permuted]))
+
+
+@pytest.mark.parametrize(
+    ("seed", "heads", "offset", "dtype"),
+    [(1, 2, 100, float), (7, 2, 1e4, float), (4, 2, 1e4, float), (3, 5, 0.3, float), (4, 3, 100, np.float32)],
+)
+def test_p_of_a_role_of_one_head_is_that_of_all_permutations(seed, heads, offset, dtype):
+    random = np.random.default_rng(seed)
+    y = (offset + random.normal(size=3 * heads) * 1e-3).astype(dtype)
+    held = np.zeros(3 * heads, bool)
+    held[heads + seed % heads] = True
+    index = frame.index({("enc-self", layer): heads for layer in range(3)})
+    outcomes = frame.table({"importance": y}, index, "by:hand")
+    row = hr.relate(_roles(index, held), outcomes, n_resamples=0, n_permutations=4000).iloc[0]
+    assert row["p"] == pytest.approx(_exact_p(held, y, np.repeat(range(3), heads)), abs=0.03)

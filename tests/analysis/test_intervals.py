@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import headroles as hr
+from headroles.ablation.example_stats import ExampleStats
 from headroles.analysis import intervals
 from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
 from headroles.analysis.relations import predict_outcome
@@ -121,3 +122,30 @@ def test_what_was_tested_once_counts_once():
     table = ablated("marian", unit="kind")
     p = table["ablation[loss kind].p"].groupby("kind", sort=False).first()
     np.testing.assert_allclose(table["ablation[loss kind].holm"].groupby("kind", sort=False).first(), holm(p.array))
+
+
+def test_a_value_of_one_sentence_differs_from_one_of_two():
+    from headroles.analysis.intervals import single
+
+    counts = np.random.default_rng(0).poisson(1.0, (500, 3))
+    values = np.array([0.5, 0.2, 0.9])
+    with np.errstate(invalid="ignore"):
+        draws = np.stack([counts[:, :n] @ values[:n] / counts[:, :n].sum(1) for n in (1, 2, 3)])
+    assert single(draws).tolist() == [True, False, False]
+
+
+def test_a_share_of_all_examples_has_an_exact_interval():
+    from headroles.ablation.evaluation import worth
+    from headroles.ablation.metrics import Accuracy
+    from headroles.analysis.intervals import exact_share
+
+    for hits, of in ((10, 10), (0, 10), (3, 7), (59, 60)):
+        expected = scipy.stats.binomtest(hits, of).proportion_ci(0.95)
+        assert exact_share(hits / of, of) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert exact_share(1.0, 10)[0] == pytest.approx(0.6915, abs=1e-4)
+    right = np.ones((10, 2))
+    found = worth(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))
+    assert (found["value"], found["high"]) == (1, 1)
+    assert found["low"] == pytest.approx(0.6915, abs=1e-4)  # 1 by the resamples
+    right[0, 0] = 0
+    assert worth(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))["low"] < 0.9

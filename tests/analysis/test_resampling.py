@@ -115,3 +115,12 @@ def test_what_dealing_out_cannot_bound_is_said():
     row = hr.relate(told(where, rarity=held), effects(where, loss=3 * held - 0.5), n_permutations=199).iloc[0]
     assert row["note"] == ALIKE
     assert np.isnan(row[["difference.low", "within.low", "median.low"]].astype(float)).all()
+
+
+def test_a_role_of_one_head_has_no_standard_error():
+    from headroles.analysis.resampling import contrasts
+
+    random = np.random.default_rng(0)
+    y, members = random.normal(size=(40, 12)) + 0.1, np.ones((12, 1), bool)
+    for values in y:
+        assert np.isnan(contrasts(np.eye(12, dtype=bool), values, members)[1]).all()

@@ -85,14 +85,14 @@ def test_roles_without_the_sink_stand_in_for_those_with_it():
     }
     told = roles(table(values | {"rarity": [0.6, 0.1, 0.1]}))
     assert role_rules.names(told) == ["positional[-1]", "positional-nosink[-1]", "rare", "sink[first]"]
-    shown = role_rules.behind_sink(told)
+    shown = role_rules.prefer_nosink_roles(told)
     assert role_rules.names(shown) == ["positional[-1]", "rare", "sink[first]"]  # of rare there is no other
     assert shown["positional[-1]"].tolist() == [True, True, False]
     assert shown["positional[-1].value"].tolist() == [0.96, 0.92, 0.1]
     assert told["positional[-1]"].tolist() == [True, False, False]
     assert set(shown.attrs["signatures"]) == {*shown}
     usual = roles(table({"rarity": [0.6]}))
-    pd.testing.assert_frame_equal(role_rules.behind_sink(usual), usual)
+    pd.testing.assert_frame_equal(role_rules.prefer_nosink_roles(usual), usual)
 
 
 def test_only_columns_of_scores_make_roles():

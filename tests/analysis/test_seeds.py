@@ -236,3 +236,26 @@ def test_a_score_that_some_heads_lack_is_left_out_for_their_kind():
         value(without, "similarity", "cross:0")["value"],
         dtype=torch.float64,
     )
+
+
+@pytest.mark.parametrize("match", ["layer", "model", "same"])
+def test_heads_that_do_not_return_are_not_stable_because_layers_differ(match):
+    index, small = frame.index({("enc-self", layer): 4 for layer in range(4)}), 0
+    layer = np.repeat(np.arange(4.0), 4)
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        tables = [
+            frame.table({name: layer + random.normal(size=16) for name in ("entropy", "distance")}, index, "by:hand")
+            for _ in range(2)
+        ]
+        found = hr.stability(tables, match=match, n_permutations=59, seed=seed).set_index(["quantity", "of"])
+        small += found.loc[("similarity", "all heads"), "p"] < 0.05
+    assert small <= 4  # of 20; more with probability .003. All by heads that change their layer
+
+
+def test_what_no_permutation_changes_has_no_p():
+    index = frame.index({("enc-self", layer): 4 for layer in range(2)})
+    tables = [frame.table({"rarity": np.random.default_rng(seed).random(8)}, index, "by:hand") for seed in range(2)]
+    found = hr.stability(tables, match="same", n_permutations=59).set_index(["quantity", "of"])
+    assert found.loc[("layers", "rare"), ["chance", "chance.low", "p", "holm"]].isna().all()
+    assert found.loc[("similarity", "all heads"), "p"] > 0

@@ -158,3 +158,17 @@ def test_what_cannot_be_tested_is_refused():
         )
     with pytest.raises(ValueError, match="no tests in the table of roles: got rare, rare.value, .*; make it with"):
         hr.analysis.role_decisions(hr.roles(table({"rarity": [0.2, 0.7]}), RARE))
+
+
+@pytest.mark.parametrize(("sentences", "alike"), [(30, 0.3), (60, 0.6)])
+def test_a_mean_weight_at_the_threshold_seldom_exceeds_it(sentences, alike):
+    heads, n_resamples, random = 1500, 300, np.random.default_rng(1)
+    counts = random.poisson(1.0, (n_resamples, sentences))
+    means = random.beta(0.9 * (1 / alike - 1), 0.1 * (1 / alike - 1), (heads, sentences))
+    draws = means @ counts.T / counts.sum(1)
+    low, high = np.quantile(draws, [0.025, 0.975], axis=1)
+    columns = {"sink[first]": means.mean(1), "sink[first].low": low, "sink[first].high": high}
+    index = frame.index({("enc-self", 0): heads})
+    table = frame.table(columns, index, f"sentences:{sentences}", draws={"sink[first]": draws.astype(np.float32)})
+    found = hr.roles(table, thresholds={"sink": 0.9}, test=True)["sink[first].p"]
+    assert (found < 0.05).mean() < 0.075  # 0.13 to 0.17 by the interval's percentiles

@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from helpers import planted, zoo
 from helpers.errors import given_corpus
 from helpers.letters import bare, corpus, tokenizer, tokens_of, with_repeats
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, Tokens
@@ -96,3 +98,28 @@ def test_a_large_vocabulary_makes_small_batches(monkeypatch):
         assert all(shape.numel() <= 20 * size or shape[0] == 1 for shape in shapes), shapes
         np.testing.assert_allclose(found, expected, rtol=1e-4)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "said"), [(20, 32, "20 (targets: 32)"), (32, 20, "32 (targets: 20)"), (20, 20, "20")]
+)
+def test_texts_past_the_positions_of_either_part_of_a_model_are_left_out(encoder, decoder, said, caplog):
+    shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    parts = [
+        transformers.BertConfig(**shape, intermediate_size=48, max_position_embeddings=n) for n in (encoder, decoder)
+    ]
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*parts)
+    config.pad_token_id, config.decoder_start_token_id = 0, 1
+    torch.manual_seed(0)
+    model = transformers.EncoderDecoderModel(config=config).eval()
+    inner = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w3"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="w0")
+    text = " ".join(["w5"] * min(encoder, decoder))
+    fits, longer = Sentence(text, target=Sentence(text)), Sentence(f"{text} w5", target=Sentence(f"{text} w5"))
+    found = [
+        hr.score(model, tokenizer, Corpus("c", sentences), ["confidence"], n_resamples=0)["confidence"].tolist()
+        for sentences in ((fits,), (fits, longer))
+    ]
+    assert found[0] == found[1]
+    assert f"1 of 2 sentences left out: longer than {said} tokens" in caplog.text

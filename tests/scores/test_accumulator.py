@@ -13,6 +13,7 @@ from helpers.letters import tokens_of
 import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.scores.accumulator import Accumulator
+from headroles.tables import frame
 
 
 @pytest.mark.parametrize("texts", [("", ""), ("</s>", "")])
@@ -51,3 +52,40 @@ def test_totals_are_those_of_every_sum_of_every_batch():
         for name, totals in accumulator.sums["enc-self", layer]["distance"].items():
             np.testing.assert_allclose(totals, expected[layer, name], rtol=1e-12)
     np.testing.assert_array_equal(accumulator.denominators["enc-self"]["distance"]["queries"], expected["queries"])
+
+
+def test_a_corpus_of_one_sentence_has_values_and_no_intervals(caplog):
+    model = hr.tiny_model("bert")
+    from headroles.testing.case import Case
+
+    case = Case(model)
+    table = hr.score(model, case.tokenizer, case.corpus[:1], ["confidence", "entropy"], n_resamples=200)
+    ends = [name for name in table if name.endswith((".low", ".high"))]
+    assert table[["confidence", "entropy"]].notna().all(axis=None)
+    assert len(ends) == 4
+    assert table[ends].isna().all(axis=None)
+    assert "no interval of confidence, entropy: measured on a single sentence" in caplog.text
+    role = hr.roles(table, [hr.Role("sharp", "confidence", 0.1)], test=True)
+    assert role[["sharp.stability", "sharp.p", "sharp.holm"]].isna().all(axis=None)
+
+
+def test_rarity_has_no_interval_where_ties_decide_which_tokens_are_frequent(caplog):
+    from headroles.testing.case import Case
+
+    case = Case(hr.tiny_model("bert"))
+    counts: dict[str, int] = {}
+    for word in " ".join(sentence.text for sentence in case.corpus).split():
+        counts[word] = counts.get(word, 0) + 1
+    repeated = sum(count > 1 for count in counts.values())
+    assert 0 < repeated < len(counts)
+    for frequent, reference in ((repeated, None), (repeated + 1, None), (repeated + 1, case.corpus)):
+        caplog.clear()
+        rarity = hr.scores.list_scores()["rarity"](frequent=frequent)
+        table = hr.score(case.model, case.tokenizer, case.corpus, [rarity], n_resamples=50, reference=reference)
+        known = frequent == repeated or reference is not None
+        assert table["rarity"].notna().all()
+        assert (table["rarity.low"].notna() == known).all()
+        assert frame.resamples(table) is not None
+        assert np.isnan(frame.resamples(table).draws["rarity"]).all() != known
+        said = f"no interval of rarity: the {frequent} most frequent tokens are not known, since {repeated} occur more"
+        assert (said in caplog.text) != known

@@ -96,13 +96,12 @@ def test_resamples_keep_thirteen_bits():
     assert np.isnan(rounded(np.array([np.nan])))[0]
 
 
-@pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
-def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
-    message = (
-        f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
-        f"0 <= seed < 2**64"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+@pytest.mark.parametrize(
+    ("n_resamples", "seed", "message"),
+    [(-1, 0, "n_resamples .* got -1"), (0, -1, "seed .* got -1"), (5, 2**64, f"seed .* < {2**64}, got {2**64}")],
+)
+def test_what_resamples_cannot_be_drawn_by(n_resamples, seed, message):
+    with pytest.raises(ValueError, match=message):
         Accumulator([], n_resamples=n_resamples, seed=seed)
     Accumulator([], n_resamples=0, seed=2**64 - 1)
 
