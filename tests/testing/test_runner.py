@@ -183,16 +183,6 @@ def test_checks_of_a_folder_use_its_tokenizer(loaded):
     assert all(parameter.grad is None for parameter in loaded.parameters())
 
 
-def test_copies_for_checks_share_the_memory_of_the_weights():
-    model = hr.tiny_model("gpt2")  # with tied embeddings
-    case = Case(model)
-    for copy in (case.model, case.eager, case.sharing()):
-        pairs = [*zip(model.parameters(), copy.parameters(), strict=True)]
-        assert all(theirs is not ours and theirs.data_ptr() == ours.data_ptr() for theirs, ours in pairs)
-        copy.requires_grad_(False)
-    assert all(parameter.requires_grad for parameter in model.parameters())
-
-
 @pytest.mark.parametrize("copy", [True, False])
 def test_check_model_converts_a_copy_or_the_model(copy):
     model = hr.tiny_model("gpt2").half()
