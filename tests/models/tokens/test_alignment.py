@@ -71,6 +71,12 @@ def test_a_slow_tokenizer_gives_each_piece_the_word_that_sentencepiece_says(shar
 TEXTS = ["the old dog saw a cat near the house", "a cat sat on the old fish", "dogs and cats saw the house"] * 5
 
 
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    """A slow tokenizer of a few words."""
+    return _marian(tmp_path_factory.mktemp("marian"), TEXTS)[0]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -83,13 +89,12 @@ TEXTS = ["the old dog saw a cat near the house", "a cat sat on the old fish", "d
         ("the\u3000dog", ["the", "dog"]),
     ],
 )
-def test_unknown_and_rewritten_letters_belong_to_their_words(tmp_path, text, words):
-    tokenizer, _ = _marian(tmp_path, TEXTS)
+def test_unknown_and_rewritten_letters_belong_to_their_words(marian, text, words):
     ends, spans = 0, []
     for word in words:
         start = text.index(word, ends)
         spans.append((start, ends := start + len(word)))
-    (found,) = pieces(tokenizer, [Sentence(text, spans=tuple(spans))])
+    (found,) = pieces(marian, [Sentence(text, spans=tuple(spans))])
     owned = [word for word in found.words if word != NO_WORD]
     assert owned == sorted(owned)
     assert {*owned} == {*range(len(words))}
@@ -121,11 +126,10 @@ def test_a_slow_tokenizer_that_strips_accents(tmp_path, accent):
     assert tokens.words == [0, 1, 1, 2, NO_WORD]
 
 
-def test_a_slow_tokenizer_reads_sentence_pairs(tmp_path):
-    tokenizer, _ = _marian(tmp_path, TEXTS)
+def test_a_slow_tokenizer_reads_sentence_pairs(marian):
     sentence = Sentence("the dog", spans=((0, 3), (4, 7)), second="the cat")
-    (found,) = pieces(tokenizer, [sentence])
-    (first,) = pieces(tokenizer, [Sentence(sentence.text, sentence.spans)])
+    (found,) = pieces(marian, [sentence])
+    (first,) = pieces(marian, [Sentence(sentence.text, sentence.spans)])
     alone = first.words[:-1]
     assert found.words == alone + [NO_WORD] * (len(found.ids) - len(alone))
 
@@ -277,7 +281,7 @@ def test_a_template_that_changes_a_text_is_refused():
 
 
 def test_an_encoder_decoder_and_a_corpus_of_some_chats_are_refused():
-    with pytest.raises(ValueError, match="for models that read and write one text: got Marian"):
+    with pytest.raises(ValueError, match="a model that reads and writes one text, got Marian"):
         hr.score(zoo.tiny("marian"), in_chats(), Corpus.of(["a b"], chat=True), ["confidence"])
     with pytest.raises(ValueError, match="some texts are chats: got 1 of 2 sentences; expected all or none"):
         pieces(in_chats(), [Chat("a"), Sentence("b")])
