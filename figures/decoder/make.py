@@ -25,7 +25,7 @@ import typer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import headroles as hr
-from headroles.data import synthetic_lexicon as lexicon
+from headroles.data import synthetic as lexicon
 from headroles.data.corpus import Corpus, Tokens
 from headroles.data.probes import CLASSES, Choice
 from headroles.tables import frame

@@ -7,7 +7,7 @@ from itertools import chain
 from random import Random
 from typing import Literal, get_args
 
-from headroles.data import synthetic_lexicon as lexicon
+from headroles.data import synthetic as lexicon
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.synthetic import synthetic_corpus
 
@@ -113,7 +113,7 @@ def _agreement(rng: Random, between: Callable[[Random, bool], str] = lambda *_: 
     """A subject and its verb in the present tense, with a phrase `between` them."""
     plural, base = rng.random() < 0.5, _verb(rng)[0]
     subject, phrase, rest = _noun(rng, plural=plural), between(rng, not plural), f"the {_draw(rng, lexicon.THINGS)}."
-    verbs = [base, lexicon.plural(base)][:: 1 if plural else -1]
+    verbs = [base, lexicon.plural_of(base)][:: 1 if plural else -1]
     good, bad = (f"The {subject}{phrase} {verb} {rest}" for verb in verbs)
     return good, bad
 
@@ -129,7 +129,7 @@ def _relative(rng: Random) -> tuple[str, str]:
 def _determiner(rng: Random) -> tuple[str, str]:
     plural, lemma = rng.random() < 0.5, _draw(rng, lexicon.PEOPLE)
     rest = f"{_verb(rng)[1]} the {_draw(rng, lexicon.THINGS)}."
-    nouns = [lexicon.plural(lemma), lemma][:: 1 if plural else -1]
+    nouns = [lexicon.plural_of(lemma), lemma][:: 1 if plural else -1]
     good, bad = (f"{'These' if plural else 'This'} {noun} {rest}" for noun in nouns)
     return good, bad
 
@@ -137,7 +137,7 @@ def _determiner(rng: Random) -> tuple[str, str]:
 def _reflexive(rng: Random) -> tuple[str, str]:
     plural, lemma, verb = rng.random() < 0.5, _draw(rng, lexicon.PEOPLE), _verb(rng)[1]
     pronouns = ["themselves", "herself" if lemma in FEMININE else "himself"][:: 1 if plural else -1]
-    good, bad = (f"The {lexicon.plural(lemma) if plural else lemma} {verb} {pronoun}." for pronoun in pronouns)
+    good, bad = (f"The {lexicon.plural_of(lemma) if plural else lemma} {verb} {pronoun}." for pronoun in pronouns)
     return good, bad
 
 
@@ -148,11 +148,11 @@ def _licensing(rng: Random) -> tuple[str, str]:
 
 def _noun(rng: Random, *, plural: bool) -> str:
     lemma = _draw(rng, lexicon.PEOPLE)
-    return lexicon.plural(lemma) if plural else lemma
+    return lexicon.plural_of(lemma) if plural else lemma
 
 
 def _verb(rng: Random) -> tuple[str, str, str]:
-    return lexicon.forms(_draw(rng, lexicon.VERBS))
+    return lexicon.forms_of(_draw(rng, lexicon.VERBS))
 
 
 def _draw(rng: Random, words: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-from headroles.data import synthetic_lexicon
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Tokens
 from headroles.tables.arguments import number, one_of
 
@@ -137,7 +137,7 @@ def hidden_facts(
     Raises:
         ValueError: If a number is out of range.
     """  # noqa: DOC502
-    names, lengths = synthetic_lexicon.NAMES, [length] if isinstance(length, int) else [*length]
+    names, lengths = synthetic.NAMES, [length] if isinstance(length, int) else [*length]
     number("count", count, least=1, whole=True)
     number("facts", facts, least=1, most=len(names), whole=True)
     number("length", min(lengths, default=0), least=1, whole=True)
@@ -214,13 +214,13 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
     Raises:
         ValueError: If `count` is below 1 or fewer than two names are one token.
     """  # noqa: DOC502
-    names = _single(tokenizer, synthetic_lexicon.NAMES)
+    names = _single(tokenizer, synthetic.NAMES)
     number("count", count, least=1, whole=True)
     number("names that are one token", len(names), least=2, whole=True)
     rng, sentences = Random(seed), []
     for row in range(count):
         (subject, wrong), (other, right) = rng.sample(sorted(names.items()), 2)
-        place, thing = rng.choice(synthetic_lexicon.PLACES), rng.choice(synthetic_lexicon.THINGS)
+        place, thing = rng.choice(synthetic.PLACES), rng.choice(synthetic.THINGS)
         pair = f"{other} and {subject}" if row % 2 else f"{subject} and {other}"
         text = f"When {pair} walked to the {place}, {subject} gave the {thing} to"
         sentences.append(Choice(text, ids=_begun(tokenizer, text), right=right, wrong=(wrong,)))

@@ -16,26 +16,41 @@ Gender, class, particle and stem of a word follow from its English lemma alone.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate, chain
 from random import Random
 from typing import TYPE_CHECKING, Literal
+
+from headroles.data.corpus import Corpus, Sentence, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-from headroles.data import synthetic_lexicon
-from headroles.data.corpus import Corpus, Sentence, Tokens
-
+_LISTS = tomllib.loads((files("headroles") / "data" / "synthetic_lexicon.toml").read_text("utf-8"))
+IRREGULAR_PLURALS: dict[str, str] = _LISTS.pop("irregular_plurals")
+_WORDS: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _LISTS.items()}
+PEOPLE, THINGS, PLACES, NAMES = (_WORDS[name] for name in ("people", "things", "places", "names"))
+VERBS, THING_VERBS, INTRANSITIVE, SAYING = (_WORDS[name] for name in ("verbs", "thing_verbs", "intransitive", "saying"))
+ADJECTIVES, ADVERBS, DEGREES = (_WORDS[name] for name in ("adjectives", "adverbs", "degrees"))
+AUXILIARIES, MARKS, SINGULAR, PLURAL = (_WORDS[name] for name in ("auxiliaries", "marks", "singular", "plural"))
+ONSETS = _WORDS["onsets"]
+CODAS = ("", "", "", "l", "m", "n", "r", "s")
+PHRASES = {  # prepositions and their nouns, of a phrase inside a noun phrase and of one beside the verb
+    "nmod": ((("of", "from"), PLACES), (("with",), THINGS)),
+    "obl": ((("in", "near", "behind", "outside", "beside", "beyond"), PLACES), (("for", "without", "against"), PEOPLE)),
+}
 Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
 LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
 LENGTH = 25  # tokens of one half of a repeated sequence
 _FRAMES = (  # verbs, and the objects they take
-    (synthetic_lexicon.VERBS, synthetic_lexicon.PEOPLE),
-    (synthetic_lexicon.VERBS, synthetic_lexicon.THINGS),
-    (synthetic_lexicon.THING_VERBS, synthetic_lexicon.THINGS),
-    (synthetic_lexicon.INTRANSITIVE, ()),
+    (VERBS, PEOPLE),
+    (VERBS, THINGS),
+    (THING_VERBS, THINGS),
+    (INTRANSITIVE, ()),
 )
 _CASES = {"nsubj": "o", "obl": "ir", "nmod": "ir", "compound": "un"}
 _OBJECT, _ADVERB = ("am", "esh"), ("li", "vu")  # by the class of the verb, and of the word that the adverb modifies
@@ -115,7 +130,7 @@ def _whole(rng: Random) -> _Word:
     """A main clause, sometimes with a subordinate clause before or after it."""
     verb = _clause(rng, "root")
     if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
-        second = _clause(rng, "advcl", mark=_draw(rng, synthetic_lexicon.MARKS))
+        second = _clause(rng, "advcl", mark=_draw(rng, MARKS))
         if rng.random() < 0.5:
             second.after.append(_Word(",", "punct"))
             verb.before.insert(0, second)
@@ -128,9 +143,9 @@ def _whole(rng: Random) -> _Word:
 def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
     """A verb with all it governs; a clause with a mark before it contains no other clause."""
     saying = not mark and rng.random() < 0.1
-    verbs, objects = (synthetic_lexicon.SAYING, ()) if saying else rng.choice(_FRAMES)
+    verbs, objects = (SAYING, ()) if saying else rng.choice(_FRAMES)
     verb = _verb(rng, relation, verbs)
-    verb.before.insert(0, _noun(rng, "nsubj", synthetic_lexicon.PEOPLE, tail=0.0 if mark else 0.6))
+    verb.before.insert(0, _noun(rng, "nsubj", PEOPLE, tail=0.0 if mark else 0.6))
     if saying:
         verb.after.append(_clause(rng, "ccomp", mark="that"))
     if objects:
@@ -145,7 +160,7 @@ def _modify(rng: Random, verb: _Word, *, clause_follows: bool) -> None:
     """Add an adverb and a phrase of place or purpose, not at the end if a clause before it would absorb it."""
     place = rng.choices(("none", "first", "second", "near", "last"), (26, 22, 8, 14, 30))[0]
     if place != "none":
-        adverb = _modifier(rng, "advmod", "adverb", synthetic_lexicon.ADVERBS)
+        adverb = _modifier(rng, "advmod", "adverb", ADVERBS)
         if place == "last" and not clause_follows:
             verb.after.append(adverb)
         else:
@@ -156,20 +171,20 @@ def _modify(rng: Random, verb: _Word, *, clause_follows: bool) -> None:
 
 def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
     """A verb in the past tense, or with an auxiliary: no form shows the subject's number."""
-    base, past, participle = synthetic_lexicon.forms(_draw(rng, verbs))
+    base, past, participle = forms_of(_draw(rng, verbs))
     if rng.random() < 0.65:
         return _Word(past, relation, base, "verb")
-    auxiliary = rng.choice(synthetic_lexicon.AUXILIARIES)
-    form = participle if auxiliary == synthetic_lexicon.AUXILIARIES[0] else base
+    auxiliary = rng.choice(AUXILIARIES)
+    form = participle if auxiliary == AUXILIARIES[0] else base
     return _Word(form, relation, base, "verb", before=[_Word(auxiliary, "aux")])
 
 
 def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0) -> _Word:
     """A noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
-    if nouns is synthetic_lexicon.PEOPLE and rng.random() < 0.15:
-        return _Word(_draw(rng, synthetic_lexicon.NAMES), relation, part="name")
+    if nouns is PEOPLE and rng.random() < 0.15:
+        return _Word(_draw(rng, NAMES), relation, part="name")
     lemma, plural = _draw(rng, nouns), rng.random() < 0.35
-    noun = _Word(synthetic_lexicon.plural(lemma) if plural else lemma, relation, lemma, "noun", plural)
+    noun = _Word(plural_of(lemma) if plural else lemma, relation, lemma, "noun", plural)
     noun.before = _before_noun(rng, noun)
     if rng.random() < tail:
         noun.after.append(_phrase(rng, "nmod") if rng.random() < 0.4 else _relative(rng, noun, nouns))
@@ -179,12 +194,12 @@ def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0
 def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
     adjectives = rng.choices((0, 1, 2), (50, 36, 14))[0]
     compounds = rng.choices((0, 1, 2), (46, 37, 17) if adjectives else (90, 10, 0))[0]
-    words = [_modifier(rng, "amod", "adjective", synthetic_lexicon.ADJECTIVES) for _ in range(adjectives)]
-    words += [_Word(_draw(rng, synthetic_lexicon.PLACES), "compound", part="noun") for _ in range(compounds)]
+    words = [_modifier(rng, "amod", "adjective", ADJECTIVES) for _ in range(adjectives)]
+    words += [_Word(_draw(rng, PLACES), "compound", part="noun") for _ in range(compounds)]
     words = list({word.lemma: word for word in words if word.lemma != noun.lemma}.values())  # none twice
     if noun.plural and rng.random() < 0.3:
         return words
-    article = rng.choice(synthetic_lexicon.PLURAL if noun.plural else synthetic_lexicon.SINGULAR)
+    article = rng.choice(PLURAL if noun.plural else SINGULAR)
     following = next(iter([*words, noun][0])).form
     form = "an" if article == "a" and following[0] in "aeiou" else article
     return [_Word(form, "det", article), *words]
@@ -194,13 +209,13 @@ def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _
     """An adjective or adverb, sometimes with "very" before it."""
     word = _Word(_draw(rng, words), relation, part=part)
     if rng.random() < 0.07:
-        word.before.append(_Word(_draw(rng, synthetic_lexicon.DEGREES), "advmod", part="adverb"))
+        word.before.append(_Word(_draw(rng, DEGREES), "advmod", part="adverb"))
     return word
 
 
 def _phrase(rng: Random, relation: str) -> _Word:
     """A preposition and its noun."""
-    prepositions, nouns = rng.choice(synthetic_lexicon.PHRASES[relation])
+    prepositions, nouns = rng.choice(PHRASES[relation])
     noun, preposition = _noun(rng, relation, nouns), rng.choice(prepositions)
     noun.before.insert(0, _Word(preposition, "case"))
     return noun
@@ -209,7 +224,7 @@ def _phrase(rng: Random, relation: str) -> _Word:
 def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
     """A relative clause: "that saw the teacher" after people, "that the teacher saw" after anything."""
     that = _Word("that", "nsubj", noun.lemma, "pronoun", noun.plural)
-    if nouns is synthetic_lexicon.PEOPLE and rng.random() < 0.5:
+    if nouns is PEOPLE and rng.random() < 0.5:
         verbs, objects = rng.choice(_FRAMES)
         verb = _verb(rng, "acl:relcl", verbs)
         verb.after.append(_noun(rng, "obj", objects) if objects else _phrase(rng, "obl"))
@@ -217,15 +232,15 @@ def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
     else:
         that.relation = "obj"
         verb = _verb(rng, "acl:relcl", rng.choice([verbs for verbs, objects in _FRAMES if objects is nouns]))
-        verb.before[:0] = [that, _noun(rng, "nsubj", synthetic_lexicon.PEOPLE)]
+        verb.before[:0] = [that, _noun(rng, "nsubj", PEOPLE)]
     if rng.random() < 0.15:
-        verb.before.append(_modifier(rng, "advmod", "adverb", synthetic_lexicon.ADVERBS))
+        verb.before.append(_modifier(rng, "advmod", "adverb", ADVERBS))
     return verb
 
 
 def _draw(rng: Random, words: Sequence[str]) -> str:
     """Draw a word of a list, its probability falling with its rank after Zipf and Mandelbrot."""
-    return rng.choices(words, cum_weights=synthetic_lexicon.zipf(len(words)))[0]
+    return rng.choices(words, cum_weights=zipf(len(words)))[0]
 
 
 def _made_up(word: _Word, governor: _Word) -> _Word:
@@ -234,7 +249,7 @@ def _made_up(word: _Word, governor: _Word) -> _Word:
     after = [_made_up(child, word) for child in word.after]
     new = _Word(_inflected(word, governor), word.relation, word.lemma, word.part)
     if word.part == "verb":
-        particle = synthetic_lexicon.particle(word.lemma)
+        particle = particle_of(word.lemma)
         new.before = [child for child in before + after if child.relation not in ("aux", "punct")]
         new.before += [child for child in before if child.relation == "aux"]
         new.before += [_Word(particle, "compound:prt")] if particle else []
@@ -249,7 +264,7 @@ def _inflected(word: _Word, governor: _Word) -> str:
     """The made-up form of a word."""
     if word.part == "name" or word.relation == "punct":
         return word.form
-    stem = synthetic_lexicon.stem("that" if word.part == "pronoun" else word.lemma)
+    stem = stem_of("that" if word.part == "pronoun" else word.lemma)
     if word.part in ("noun", "pronoun"):
         return f"{stem}-{_case(word, governor)}"
     if word.part == "adjective":
@@ -257,15 +272,15 @@ def _inflected(word: _Word, governor: _Word) -> str:
     if word.part == "verb":
         subject = next(child for child in word.before if child.relation == "nsubj")
         return f"{stem}-{_agreement(subject, _VERB)}"
-    return f"{stem}-{_ADVERB[synthetic_lexicon.second_class(governor.lemma)]}" if word.part == "adverb" else stem
+    return f"{stem}-{_ADVERB[second_class(governor.lemma)]}" if word.part == "adverb" else stem
 
 
 def _case(noun: _Word, governor: _Word) -> str:
-    return _CASES.get(noun.relation) or _OBJECT[synthetic_lexicon.second_class(governor.lemma)]
+    return _CASES.get(noun.relation) or _OBJECT[second_class(governor.lemma)]
 
 
 def _agreement(noun: _Word, endings: tuple[tuple[str, str], tuple[str, str]]) -> str:
-    return endings[synthetic_lexicon.second_gender(noun.lemma)][noun.plural]
+    return endings[second_gender(noun.lemma)][noun.plural]
 
 
 def repeated_tokens(
@@ -297,3 +312,52 @@ def repeated_tokens(
     rng = Random(seed)
     rows = [start + 2 * rng.sample(plain, length) for _ in range(count)]
     return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(ids)), ids=tuple(ids)) for ids in rows))
+
+
+@cache
+def zipf(size: int) -> tuple[float, ...]:
+    """Compute cumulative weights of `size` words with frequencies by rank after Zipf and Mandelbrot."""
+    return tuple(accumulate(1 / (rank + 2.7) for rank in range(1, size + 1)))
+
+
+def plural_of(noun: str) -> str:
+    """Return the English plural of a noun."""
+    if noun in IRREGULAR_PLURALS:
+        return IRREGULAR_PLURALS[noun]
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def forms_of(verb: str) -> tuple[str, str, str]:
+    """Return base, past and participle of an entry: "see/saw/seen", or a regular "open"."""
+    base, *irregular = verb.split("/")
+    if irregular:
+        return base, irregular[0], irregular[1]
+    root = base[:-1] + "i" if base.endswith("y") and base[-2] not in "aeiou" else base.removesuffix("e")
+    return base, root + "ed", root + "ed"
+
+
+@cache
+def stem_of(lemma: str) -> str:
+    """Draw the made-up stem of an English lemma: two syllables."""
+    rng = Random(f"stem {lemma}")
+    return "".join(rng.choice(ONSETS) + rng.choice("aeiou") + rng.choice(CODAS) for _ in range(2))
+
+
+@cache
+def particle_of(verb: str) -> str:
+    """Draw the particle of a made-up verb, empty for three verbs of four."""
+    return Random(f"particle {verb}").choice(("",) * 9 + ("ul", "ye", "wa"))
+
+
+@cache
+def second_gender(noun: str) -> bool:
+    """Draw whether a made-up noun or name has the second gender."""
+    return Random(f"gender {noun}").random() < 0.5
+
+
+@cache
+def second_class(lemma: str) -> bool:
+    """Draw whether a made-up verb, adjective or adverb has the second class."""
+    return Random(f"class {lemma}").random() < 0.5

@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 
 import headroles as hr
-from headroles.data import synthetic_lexicon as lexicon
+from headroles.data import synthetic as lexicon
 from headroles.data.pairs import Phenomenon
 
-PLURALS = {lexicon.plural(noun) for noun in lexicon.PEOPLE}
+PLURALS = {lexicon.plural_of(noun) for noun in lexicon.PEOPLE}
 
 
 def words(sentence):
@@ -33,7 +33,7 @@ def test_the_sentences_of_a_pair_differ_in_one_word(phenomenon):
 def test_the_grammatical_verb_agrees_with_its_subject_and_not_with_the_noun_between(phenomenon):
     corpus = hr.minimal_pairs(80, phenomenon=phenomenon)
     place = {"agreement": 2, "attractor": 5, "relative": 6}[phenomenon]
-    bases = {lexicon.forms(verb)[0] for verb in lexicon.VERBS}
+    bases = {lexicon.forms_of(verb)[0] for verb in lexicon.VERBS}
     for good, bad in zip(corpus.sentences[::2], corpus.sentences[1::2], strict=True):
         plural = words(good)[1] in PLURALS
         assert (words(good)[place] in bases) == plural

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
-from headroles.data import synthetic_lexicon
+from headroles.data import synthetic
 from headroles.data.probes import CLASSES
 
 
@@ -18,7 +18,7 @@ from headroles.data.probes import CLASSES
 def words(*, digits: bool = True) -> PreTrainedTokenizerFast:
     """A tokenizer of whole words: those of the probes, digits only where asked for."""
     known = [word for name, members in CLASSES.items() for word in members if digits or name != "digits"]
-    known += [*synthetic_lexicon.NAMES[:20], *synthetic_lexicon.PLACES, *synthetic_lexicon.THINGS]
+    known += [*synthetic.NAMES[:20], *synthetic.PLACES, *synthetic.THINGS]
     known += ["When", "and", "walked", "to", "the", "gave", ","]
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *known]))}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -12,7 +12,7 @@ from helpers.letters import with_repeats
 from helpers.synthetic import children, words
 
 import headroles as hr
-from headroles.data import synthetic_lexicon
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.synthetic import LENGTHS, synthetic_corpus
 
@@ -205,9 +205,7 @@ def test_the_verb_decides_the_case_of_its_object():
 def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
     """The made-up ending of a verb follows from its English subject; its made-up subject does not show the number."""
     nouns = {
-        form: noun
-        for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS)
-        for form in (noun, synthetic_lexicon.plural(noun))
+        form: noun for noun in (*synthetic.PEOPLE, *synthetic.THINGS) for form in (noun, synthetic.plural_of(noun))
     }
     forms, checked = defaultdict(set), 0
     for sentence, target in BOTH:
@@ -216,7 +214,7 @@ def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
             continue
         subject, its = english[sentence.relations.index("nsubj")], made[target.relations.index("nsubj")]
         noun = nouns.get(subject, subject)
-        second, plural = synthetic_lexicon.second_gender(noun), subject != noun
+        second, plural = synthetic.second_gender(noun), subject != noun
         assert made[target.heads.index(-1)].split("-")[1] == (("el", "eln"), ("or", "orn"))[second][plural]
         forms[noun].add(its)
         checked += 1
@@ -226,8 +224,8 @@ def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
 
 def test_made_up_adjectives_agree_with_their_noun_in_gender():
     genders = {
-        synthetic_lexicon.stem(noun): synthetic_lexicon.second_gender(noun)
-        for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS, *synthetic_lexicon.PLACES)
+        synthetic.stem_of(noun): synthetic.second_gender(noun)
+        for noun in (*synthetic.PEOPLE, *synthetic.THINGS, *synthetic.PLACES)
     }
     for target in TARGETS:
         said = words(target)
@@ -265,3 +263,70 @@ def test_more_tokens_than_the_vocabulary_has():
     said = f"length is too large: got 10000; expected at most {plain}, the tokens that are not special"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         hr.repeated_tokens(tokenizer, length=10_000)
+
+
+@pytest.mark.slow
+def test_no_english_verb_shows_its_subjects_number():
+    """Each form of each verb and auxiliary stands with singular and plural subjects alike."""
+    plurals = {synthetic.plural_of(noun) for noun in (*synthetic.PEOPLE, *synthetic.THINGS)}
+    shares = defaultdict(Counter)
+    for sentence in synthetic_corpus(4000, seed=5):
+        said = words(sentence)
+        for i, name in enumerate(sentence.relations):
+            if name == "nsubj" and said[i] != "that":
+                verb = sentence.heads[i]
+                for word in [verb, *children(sentence, verb, "aux")]:
+                    shares[said[word]][said[i] in plurals] += 1
+    frequent = {form: counts for form, counts in shares.items() if counts.total() >= 50}
+    assert len(frequent) > 20
+    assert all(0.15 < counts[True] / counts.total() < 0.5 for counts in frequent.values())
+    assert not {"is", "are", "was", "were", "has", "have", "does", "do"} & set(shares)
+
+
+def test_an_english_form_belongs_to_one_word():
+    """So that every English sentence has one translation."""
+    verbs = (*synthetic.VERBS, *synthetic.THING_VERBS, *synthetic.INTRANSITIVE, *synthetic.SAYING)
+    nouns = (*synthetic.PEOPLE, *synthetic.THINGS, *synthetic.PLACES)
+    others = (*synthetic.NAMES, *synthetic.ADJECTIVES, *synthetic.ADVERBS, *synthetic.DEGREES, *synthetic.AUXILIARIES)
+    entries = [*others, *synthetic.MARKS, *{*synthetic.SINGULAR, *synthetic.PLURAL}, "that"]
+    entries += [form for verb in verbs for form in set(synthetic.forms_of(verb))]
+    entries += [form for noun in nouns for form in (noun, synthetic.plural_of(noun))]
+    entries += [word for kinds in synthetic.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
+    assert [form for form, count in Counter(entries).items() if count > 1] == []
+
+
+def test_made_up_stems_differ():
+    verbs = (*synthetic.VERBS, *synthetic.THING_VERBS, *synthetic.INTRANSITIVE, *synthetic.SAYING)
+    lemmas = [*synthetic.PEOPLE, *synthetic.THINGS, *synthetic.PLACES, *synthetic.ADJECTIVES, *synthetic.ADVERBS]
+    lemmas += [
+        *synthetic.DEGREES,
+        *synthetic.AUXILIARIES,
+        *synthetic.MARKS,
+        *{*synthetic.SINGULAR, *synthetic.PLURAL},
+        "that",
+    ]
+    lemmas += [synthetic.forms_of(verb)[0] for verb in verbs]
+    lemmas += [word for kinds in synthetic.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
+    stems = Counter(map(synthetic.stem_of, lemmas))
+    assert [stem for stem, count in stems.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("noun", "plural"), [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]
+)
+def test_plurals(noun: str, plural: str):
+    assert synthetic.plural_of(noun) == plural
+
+
+@pytest.mark.parametrize(
+    ("entry", "forms"),
+    [
+        ("see/saw/seen", ("see", "saw", "seen")),
+        ("open", ("open", "opened", "opened")),
+        ("close", ("close", "closed", "closed")),
+        ("carry", ("carry", "carried", "carried")),
+        ("destroy", ("destroy", "destroyed", "destroyed")),
+    ],
+)
+def test_verb_forms(entry: str, forms: tuple[str, str, str]):
+    assert synthetic.forms_of(entry) == forms
