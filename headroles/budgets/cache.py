@@ -76,7 +76,7 @@ TENSORS = ("keys", "values", "streamed_keys", "streamed_values")
 
 
 class _Layer(DynamicLayer):
-    """The cache of one layer: `keys` and `values` of the groups that keep all, and others of those that stream."""
+    """The cache of one layer: keys and values of the groups that keep all, and of the groups that stream."""
 
     is_croppable = False
     is_sliding = False
@@ -103,14 +103,14 @@ class _Layer(DynamicLayer):
             self.streamed_values = torch.cat([self.streamed_values, values], 2)
             self.places = torch.cat([self.places, new], 1)
         keys, values = super().update(key_states[:, self.unstreamed], value_states[:, self.unstreamed], *args, **kwargs)
-        keys = keys.view_as(keys)  # a view of its own carries the part
+        keys = keys.view_as(keys)  # another view carries the part
         setattr(keys, PART, self)
         return keys, values
 
     def attend(
         self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
-        """Attend in two calls: of groups that keep all, and of those that stream; then drop what is not kept."""
+        """Attend in two calls, for groups that keep all and groups that stream; then drop what no later query sees."""
         assert self.streamed_keys is not None and self.streamed_values is not None and self.places is not None  # noqa: PT018
         first = first_tokens(mask, len(query), query.device)
         groups = query.unflatten(

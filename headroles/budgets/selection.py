@@ -58,7 +58,7 @@ def cache_budget(
         by: Which of them. "integrated-gradients": those with the largest gradients along the path of all gates from 1
             to 0, one forward and one backward pass for each text and point. "ablation": the largest effect of streaming
             alone. "l0": gates learned by L0 with all weights frozen. "retrieval": the score of that name, of a group's
-            best head. "random". Or a column of a table of heads, of which a group has its largest value, or of groups.
+            best head. "random". Or a column of a table of groups, or of heads; a group has the largest of its heads.
         sink: Number of first tokens that a streaming group keeps.
         recent: Number of latest tokens that it keeps, the query's own among them.
         points: Points of the path (the middles of equal parts).
@@ -75,7 +75,7 @@ def cache_budget(
         - effect.low, effect.high, effect.p, effect.holm, effect.bh: 95 % interval by Student's t over texts, p of a
           t-test (the larger of that and of one corrected for skewness), and p corrected over groups.
         - ranking[...]: what the groups are ranked by, the largest first.
-        - retrieval, streaming: 1 for groups that keep their whole cache, and for those that stream.
+        - retrieval, streaming: 1 for groups that keep their whole cache, and 1 for groups that stream.
 
     Raises:
         ValueError: If the ranking is unknown, numbers are out of range, texts have no answers, or the model is no

@@ -174,7 +174,7 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     """Draw P(gate != 0) of every head over the steps of training.
 
     Args:
-        history: Table `gates.parquet` of `hr.prune`.
+        history: Table `gates-...` that `hr.prune` keeps in a study.
         kind: The kind of attention; by default all.
         ax: Axes to draw on; by default those of a new figure.
 

@@ -33,7 +33,7 @@ from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
-WHOLE = "all heads"
+ALL_HEADS = "all heads"
 
 
 def compare_pruning(
@@ -89,7 +89,7 @@ def compare_pruning(
     chosen = [strategy_of(strategy) for strategy in several(strategies)]
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
+        raise ValueError(f"strategies must have different names, got {repeated[0]!r} among {', '.join(names)}")
     corpus, held_out = as_corpus(corpus), as_corpus(held_out)
     handle, kept = HeadModel(model, tokenizer), as_study(study)
     trials = Trials(
@@ -145,7 +145,7 @@ class _Work:
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
         """Run one seed: the whole model, and every strategy at every number of heads, without and with retraining."""
-        choices = [(WHOLE, len(self.among), ())] + [
+        choices = [(ALL_HEADS, len(self.among), ())] + [
             (strategy.name, count, tuple(self.pruned(strategy, count, seed))) for strategy in chosen for count in counts
         ]
         measured = self.trials.masked((seed,), [pruned for _, _, pruned in choices])
@@ -196,8 +196,8 @@ class _Work:
         sample = random.Random(seed).sample(corpus.sentences, min(self.scored, len(corpus)))
         context = RankingContext(handle.model, handle.tokenizer, Corpus(corpus.name, tuple(sample)), self.among, seed)
         ranked = strategy.order(context)
-        turns = pd.Series(range(1, len(ranked) + 1), index=pd.MultiIndex.from_tuples(ranked), dtype=float)
-        return frame.table({"order": turns.reindex(handle.index).to_numpy()}, handle.index, self.trials.key)
+        order = pd.Series(range(1, len(ranked) + 1), index=pd.MultiIndex.from_tuples(ranked), dtype=float)
+        return frame.table({"order": order.reindex(handle.index).to_numpy()}, handle.index, self.trials.key)
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
@@ -206,7 +206,7 @@ def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
     columns = {
         f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.pruned) for head in index]
         for run in runs
-        if not run.tuned and run.strategy != WHOLE
+        if not run.tuned and run.strategy != ALL_HEADS
     }
     return frame.table(columns, index, work.trials.key)
 

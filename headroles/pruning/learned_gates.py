@@ -224,7 +224,7 @@ class GateStrategy(ABC):
         *,
         unit: Literal["head", "group"] = "head",
     ) -> Gates:
-        """Return new gates for heads of a model, of which `keep` stay (None with a strength), for `train_gates`.
+        """Return new gates for heads of a model, for `train_gates`; `keep` of them stay (None with a strength).
 
         With the unit "group" there is one gate for the heads that share a key-value head, and `keep` counts gates. An
         option that is out of range raises ValueError.
@@ -284,9 +284,9 @@ def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
     chosen, left = torch.zeros_like(weights), weights
     for _ in range(k):
         scaled = left / temperature
-        others = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
+        rest = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
         chosen = chosen + torch.softmax(scaled, -1)
-        left = left + others - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
+        left = left + rest - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
     return chosen
 
 

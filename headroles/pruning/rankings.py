@@ -199,7 +199,7 @@ class ByPosition(Ranking):
         """Rank heads layer by layer."""
         ranks: dict[tuple[str, int], int] = {}
         for kind in {head[0] for head in setting.among}:
-            layers = sorted({layer for other, layer, _ in setting.among if other == kind})
+            layers = sorted({head[1] for head in setting.among if head[0] == kind})
             ranked = sorted(layers, key=partial(_AT[self.where], (layers[0] + layers[-1]) / 2))
             if self.alternating:
                 ranked.sort(key=lambda layer, first=ranked[0]: (layer - first) % 2)  # type: ignore[misc]

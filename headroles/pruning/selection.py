@@ -74,9 +74,9 @@ def prune(
 
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
-            it in place. Of a model of PEFT the adapter alone is trained beside the gates, the weights stay; with an
-            adapter beside an output projection, heads can only be masked (`remove=False`). To save the pruned model,
-            save the one that `merge_and_unload()` returns.
+            it in place. In a model of PEFT the adapter and the gates are trained, and the weights stay. Where an output
+            projection has an adapter, heads can only be masked (`remove=False`). To save the pruned model, save the one
+            that `merge_and_unload()` returns.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
@@ -115,7 +115,7 @@ def prune(
         >>> hr.save(model, tokenizer, "smaller")
     """  # noqa: DOC502
     chosen, options = strategy_of(strategy), TrainOptions(seed=seed)
-    options.update(tune or {})  # a seed of its own is that of the training alone
+    options.update(tune or {})  # a seed in `tune` is that of the training only
     learns = not isinstance(chosen, Ranking)
     one_of("unit", unit, ("head", "group"))
     one_of("train", train, ("before", "after", "both", None))
@@ -210,8 +210,8 @@ def _folder(
 def _kept(study: Study | None, name: str, selection: _Selection, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return the columns of a selection in a study's table of survival; select heads if it lacks them.
 
-    The table holds a column for each number of heads, and `Study.keep` knows whole tables: what made a column is its
-    own provenance.
+    The table holds a column for each number of heads, and `Study.keep` knows tables only: the provenance of a column
+    says what made it.
     """
     if study is None:
         return select()
@@ -237,11 +237,11 @@ class _Selection:
         handle, groups = HeadModel(self.context.model, allow_sharded=True), self.context.groups
         ordered, index = handle.axis.agreed(chosen.order(self.context)), handle.index
         units = [*dict.fromkeys(groups[head] for head in reversed(ordered))][::-1]
-        turns = {head: float(turn) for turn, unit in enumerate(units, 1) for head in unit}
+        places = {head: float(place) for place, unit in enumerate(units, 1) for head in unit}
         pruned = {head for unit in units[: len(units) - (self.count or 0)] for head in unit}
         survival = [0.0 if head in pruned else 1.0 for head in index]
-        turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
-        return frame.table({self.label: survival, f"{self.label}.order": turn}, index, self.provenance)
+        order = pd.Series([places.get(head) for head in index], index=index, dtype=float)
+        return frame.table({self.label: survival, f"{self.label}.order": order}, index, self.provenance)
 
     def by_gates(self, chosen: GateStrategy, folder: Path, options: TrainOptions) -> pd.DataFrame:
         """Train the model and its gates, and save their history, P(gate != 0) of each head and step."""
@@ -287,5 +287,5 @@ def _warn(final: list[float], chances: list[float], count: int | None, steps: in
 
 
 def undecided(chance: pd.Series[float]) -> int:
-    """Count the gates of which P(gate != 0) is strictly between 0.1 and 0.9."""
+    """Count the gates with P(gate != 0) strictly between 0.1 and 0.9."""
     return int(((chance > 1 - DECIDED) & (chance < DECIDED)).sum())

@@ -128,7 +128,7 @@ class _Pruned:
     trials: Trials
     chosen: Strategy
     count: int
-    of: int
+    size: int
     options: TrainOptions
     trained: PreTrainedModel | None = None
 
@@ -142,7 +142,7 @@ class _Pruned:
         if self.trained is None:
             model, tokenizer, corpus = self.trials.copy()
             freeze = None if isinstance(self.chosen, Ranking) else self.chosen.freeze
-            if self.count < self.of:
+            if self.count < self.size:
                 prune(
                     *(model, tokenizer, corpus, self.chosen),
                     keep=self.count,
@@ -161,7 +161,7 @@ class _Pruned:
     @cached_property
     def survival(self) -> pd.DataFrame:
         """The survival table; the history of gates is saved in the study."""
-        if self.count == self.of:
+        if self.count == self.size:
             return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
         kept, survival = Study(self.place), "-".join(["survival", self.chosen.name, *(self.trials.kinds or ())])
         if not kept.has(survival):

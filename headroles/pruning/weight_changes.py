@@ -106,7 +106,7 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     columns = [name for name in map(str, tables[0]) if Column.parse(name).name in ("distance", "moved")]
     parts = [uniformity(tables, name) for name in columns]
     for name, part in zip(columns, parts, strict=True):
-        part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
+        part.index = pd.Index([f"{name} of {row}" for row in part.index], name="of")
     return frame.signed(pd.concat(parts), frame.provenance(tables[0], columns[0]))
 
 

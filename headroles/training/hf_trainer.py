@@ -35,7 +35,7 @@ _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the 
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Further options of `train`; all of `transformers.TrainingArguments` are taken, of which these are some."""
+    """Further options of `train`: four, and any of `transformers.TrainingArguments`; some are named here."""
 
     mlm_probability: float
     rates: Rates | None
@@ -194,7 +194,7 @@ class Trainer(transformers.Trainer):
                     f"kept, try a lower learning rate"
                 )
         registered = self.callback_handler.callbacks
-        registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # before those that report
+        registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # they report first
         super().log(logs, start_time)
 
     def total(self) -> float:

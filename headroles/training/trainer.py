@@ -49,12 +49,12 @@ def train(
     """Train a model and save it with its tokenizer.
 
     The model is trained in place. A classifier learns the labels of the corpus, an encoder-decoder the translations, a
-    causal language model the next token of each text, a masked one masked tokens, of which others are drawn in every
-    epoch. The folder keeps a checkpoint of each epoch, after the last of which interrupted training continues. If the
+    causal language model the next token of each text, a masked one masked tokens, which are drawn in every epoch. The
+    folder keeps a checkpoint of each epoch, and interrupted training continues after the last one. If the
     folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
 
     Of a model with an adapter of PEFT, such as LoRA, the adapter alone is trained and saved, in PEFT's format:
-    `peft.PeftModel.from_pretrained(base, folder)` loads it beside the weights of the model, which are not saved again.
+    `peft.PeftModel.from_pretrained(base, folder)` loads it. The weights of the model are not saved again.
 
     The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
     `train_sampling_strategy="group_by_length"`, transformers' own, the longest come first in every 50 steps: a small
@@ -87,7 +87,7 @@ def train(
     Raises:
         OSError: If the folder cannot be written.
         ValueError: If `rate` or the loss is not finite, the model is neither classifier, language model nor
-            encoder-decoder, it has several adapters, or weights that would train beside one, the corpus lacks labels or
+            encoder-decoder, it has several adapters, or weights that would train with one, the corpus lacks labels or
             translations, a metric cannot be measured, or the folder has other training.
 
     Example:
@@ -140,7 +140,7 @@ def train(
 def fixed_parameters(model: PreTrainedModel) -> dict[str, str]:
     """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do.
 
-    Nor beside an adapter of PEFT, which trains alone.
+    An adapter of PEFT trains alone, whatever is fixed: nothing for it, too.
     """
     if loading.is_adapted(model):
         return {}

@@ -71,7 +71,7 @@ def test_sweep_and_comparison_of_wrong_options_train_nothing(name, options, mess
 
 def test_comparison_of_two_strategies_of_one_name_is_refused(tmp_path):
     two = {"strategies": [L0(), L0(rate=0.5)], "study": tmp_path}
-    with pytest.raises(ValueError, match="duplicate strategy 'l0': got l0, l0"):
+    with pytest.raises(ValueError, match="different names, got .l0. among l0, l0"):
         hr.compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), **two)
 
 
