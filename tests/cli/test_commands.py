@@ -19,7 +19,6 @@ import torch
 import typer
 from helpers import planted, zoo
 from helpers.commands import ENVIRONMENT, Run, cells, ended, forked, run, started
-from helpers.messages import line
 from matplotlib.image import imread
 from safetensors.torch import save_file
 
@@ -376,24 +375,11 @@ def test_score_on_translations(tmp_path):
     sides = {"en": [one.text for one in corpus(12)], "de": [one.target.text for one in corpus(12) if one.target]}
     for language, lines in sides.items():
         (tmp_path / f"news.{language}").write_text("\n".join(lines))
-    scores_of_translations(tmp_path / "study", tmp_path / "model", *(tmp_path / f"news.{each}" for each in sides))
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_score_on_translations_by_a_real_translator(shared, tmp_path):
-    corpora = [shared / f"data/multi30k/test_2016_flickr.{language}.gz" for language in ("en", "de")]
-    scores_of_translations(tmp_path, shared / "models/multi30k-en-de", *corpora)
-
-
-def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
-    """A run of `score` on both sides of a parallel corpus."""
-    links = tmp_path.with_suffix(".links")
-    links.write_text("0-0\n" * 1000 if corpora[0].suffix == ".gz" else "0-0\n" * 12)
-    common = ["--limit", 30, "--resamples", 20, "--links", links, "--study", tmp_path]
-    done = run("score", model, *corpora, *common)
+    (tmp_path / "links").write_text("0-0\n" * 12)
+    common = ["--limit", 30, "--resamples", 20, "--links", tmp_path / "links", "--study", tmp_path / "study"]
+    done = run("score", tmp_path / "model", tmp_path / "news.en", tmp_path / "news.de", *common)
     assert (done.code, done.err) == (0, "")
-    table = load_table(tmp_path / "heads.parquet")
+    table = load_table(tmp_path / "study" / "heads.parquet")
     assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
     assert table["confidence"].notna().all()
     assert table.xs("cross")[["alignment[monotone]", "links"]].notna().all(axis=None)
@@ -485,8 +471,6 @@ def test_check_model_takes_a_class_and_random_weights(own):
     "command",
     [
         "score --scores confidence,importance,entropy --resamples 0",
-        "evaluate --resamples 0",
-        "ablate --resamples 0",
         "train --epochs 1 --output trained",
     ],
 )
@@ -575,15 +559,6 @@ def test_a_second_run_measures_nothing_and_exports(decoder, tmp_path, monkeypatc
     facts = hr.hidden_facts(tokenizer, 2, length=30, haystack=haystack)
     fields = dict(part.split(":", 1) for part in hr.provenance(table, "effect").split("|"))
     assert (fields["text"], fields["layers"], fields["shared"]) == (facts.hash, "2", "dec-self=2")
-
-
-def test_options_of_hidden_facts_are_refused_for_other_texts(texts):
-    given = run("cache-budget", "none", texts / "texts.tsv", "--length", 30, "--study", texts / "study")
-    assert given == line("--length requires CORPUS hidden-facts")
-    (texts / "plain.txt").write_text("One.\n")
-    done = run("cache-budget", "none", texts / "nothing.tsv", "--study", texts / "study")
-    assert done == line(f"no file at {texts / 'nothing.tsv'}")
-    assert not (texts / "study").exists()
 
 
 # --- the argument of heads
