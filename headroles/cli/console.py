@@ -147,7 +147,7 @@ def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> N
         part = [*parts[-1], name]
         fits = len(parts[-1]) == 1 or _width({key: columns[key] for key in part}, numeric) <= console.width
         parts[-1:] = [part] if fits else [parts[-1], [first, name]]
-    console.print(Text(visible(title), style="bold"))
+    the_console(soft_wrap=True).print(Text(visible(title), style="bold"))
     for part in parts:
         console.print(grid({name: columns[name] for name in part}, numeric))
     console.print()
