@@ -44,9 +44,9 @@ UNKNOWN = (
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --keep x --study new",
          "expected numbers separated by commas, such as 0.5,0.25, got 'x'"),
         ("sparsity-sweep model text.txt --held-out text.txt --study new",
-         "BertModel is neither a classifier nor a language model nor an encoder-decoder that generates text; try "
-         "headroles train, or headroles.load_classifier(name, corpus) in Python, which adds a classification head for "
-         "the labels of a corpus, or a class that predicts tokens, such as --cls AutoModelForMaskedLM"),
+         "the model must classify or predict tokens, got BertModel; try headroles train, or "
+         "headroles.load_classifier(name, corpus) in Python, which adds a classification head, or a class that "
+         "predicts tokens, such as --cls AutoModelForMaskedLM"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(place, command, message):
