@@ -24,7 +24,7 @@ PACKAGES = (  # below two
 )
 PLUG_INS = (  # the classes of a score, pattern, metric, objective or strategy of one's own, and what they are given
     *("headroles.scores.Observation", "headroles.scores.HeadGradients", "headroles.patterns.Pattern"),
-    *("headroles.ablation.metrics.Metric", "headroles.ablation.metrics.Observation"),
+    *("headroles.ablation.metrics.Metric", "headroles.ablation.metrics.Reading"),
     *("headroles.scores.objectives.Objective", "headroles.scores.objectives.Explained"),
     *("headroles.pruning.rankings.Ranking", "headroles.pruning.rankings.RankingContext"),
     *("headroles.pruning.learned_gates.GateStrategy", "headroles.pruning.learned_gates.Gates"),

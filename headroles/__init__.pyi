@@ -11,11 +11,11 @@ from . import scores as scores
 from . import tables as tables
 from . import testing as testing
 from . import training as training
-from .ablation.cumulative.compare_scores import agreement as agreement
-from .ablation.cumulative.compare_scores import score_correlations as score_correlations
-from .ablation.cumulative.curves import ablation_curve as ablation_curve
+from .ablation.curves import ablation_curve as ablation_curve
+from .ablation.curves import agreement as agreement
+from .ablation.curves import score_correlations as score_correlations
 from .ablation.effects import ablate as ablate
-from .ablation.evaluation import evaluate as evaluate
+from .ablation.effects import evaluate as evaluate
 from .ablation.metrics import list_metrics as list_metrics
 from .ablation.role_tests import test_roles as test_roles
 from .ablation.shapley import shapley_values as shapley_values

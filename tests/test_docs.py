@@ -103,7 +103,7 @@ def test_every_class_of_a_plug_in_has_a_page(site):
     pages = [path.stem for path in (site / "generated/api/names").glob("*.html")]
     for name in {*bases, "GradientScore", "Metric", "GateStrategy", "Role"}:
         assert any(page.split(".")[-1] == name for page in pages), name
-    given = {"ablation.metrics.Observation", "scores.Observation", "pruning.rankings.RankingContext"}
+    given = {"ablation.metrics.Reading", "scores.Observation", "pruning.rankings.RankingContext"}
     assert {f"headroles.{name}" for name in given} <= {*pages}
 
 

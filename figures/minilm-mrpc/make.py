@@ -12,7 +12,7 @@ import torch
 import typer
 
 import headroles as hr
-from headroles.ablation.cumulative import curves
+from headroles.ablation import curves
 from headroles.pruning.comparison import compare_pruning
 from headroles.tables.frame import signed
 

@@ -11,8 +11,8 @@ from replication import prepared
 from transformers import PreTrainedModel
 
 import headroles as hr
-from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import as_metric
+from headroles.ablation.significance import interval
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
 from headroles.pruning.cached_evaluation import values

@@ -178,7 +178,7 @@ def _test(
         corpus,
         patterns,
         metric=metric,
-        alone=_alone(patterns) if not (arm == "every head" or name.endswith("undecided")) else None,
+        heads=_alone(patterns) if not (arm == "every head" or name.endswith("undecided")) else None,
         study=folder / name,
     )
     suffix = "" if arm == "trained" else f"-{arm.replace(' ', '-')}"

@@ -1,9 +1,9 @@
 from . import metrics as metrics
-from .cumulative.compare_scores import compare as compare
-from .cumulative.curves import ablation_curve as ablation_curve
-from .cumulative.curves import areas as areas
-from .cumulative.curves import orders as orders
+from .curves import ablation_curve as ablation_curve
+from .curves import areas as areas
+from .curves import compare as compare
+from .curves import orders as orders
 from .effects import ablate as ablate
-from .evaluation import evaluate as evaluate
+from .effects import evaluate as evaluate
 from .role_tests import test_roles as test_roles
 from .shapley import shapley_values as shapley_values

@@ -1,14 +1,12 @@
-"""Ablation: mask every head or set of heads of a model and measure the change of a metric."""
+"""Effects: what masking heads or sets of heads of a model changes in a metric, and the metric of the intact model."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from numbers import Real
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, get_args
 
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
@@ -16,28 +14,21 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.prediction_powered import run_until_precise
-from headroles.ablation.significance import best, effects, is_mean, warn_of_few
-from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import (
-    AblationReplacement,
-    Unit,
-    code,
-    known_replacement,
-    masked_heads,
-    replacement_name,
-    table_name,
-)
+from headroles.ablation.significance import best, effects, is_mean, metric_with_interval, warn_of_few
+from headroles.ablation.sweep import ReplacementLike, Sweep, Word, known_replacement, replacement_name
 from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
-from headroles.patterns.base import Pattern
+from headroles.models.replacements import Replacement
 from headroles.tables import frame
-from headroles.tables.arguments import number
-from headroles.tables.study import Study, as_study
+from headroles.tables.arguments import number, one_of, several
+from headroles.tables.study import Study, as_study, kept
 
+Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
 
@@ -49,7 +40,7 @@ def ablate(
     metric: str | Metric = "loss",
     unit: Unit = "head",
     sets: Mapping[str, Iterable[Head | str] | str] | None = None,
-    replacement: AblationReplacement | Mapping[Head, Pattern] = "zero",
+    replacement: ReplacementLike = "zero",
     precision: float = 1.0,
     max_tokens: int = 4096,
     n_resamples: int = 1000,
@@ -72,19 +63,19 @@ def ablate(
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale"). Or a pattern of `headroles.patterns`, such as
             `Offset(-1)`, the same for all heads or {head: pattern}: its output if it attended exactly by that.
-        precision: How much wider than from the whole corpus intervals may be: 1 ablates every head on every example;
-            with 1.1, say, the gradient predicts the effect of every head on every example, and each head is ablated on
-            as many random examples as it takes to correct the prediction that precisely. The effects (`estimate`) are
-            unbiased whatever the gradient is worth. Metrics that are means and have a gradient: the loss, accuracy,
-            agreement, objectives.
+        precision: How much wider intervals may be than those of the whole corpus. 1 ablates every head on every
+            example. With 1.1, say, the gradient predicts the effect of every head on every example, and each head is
+            ablated on as many random examples as it takes to correct the prediction that precisely. The effects
+            (`estimate`) are unbiased whatever the gradient is worth. Metrics must be means with a gradient: the loss,
+            accuracy, agreement, objectives.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples, and of the examples that "resample" and `precision` draw.
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
             `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). The table of `sets` is
-            `sets-METRIC-REPLACEMENT`. Finished batches are kept in its folder
-            of unfinished work.
+            `sets-METRIC-REPLACEMENT`. Finished batches are kept in its folder of unfinished work: an interrupted run
+            continues after them.
 
     Returns:
         A table with a row per head, or per set. The column name c is `ablation[metric]`; unit, replacement and
@@ -102,59 +93,42 @@ def ablate(
           that the prediction explains (with `precision` above 1; intervals and p are then of t, with errors by the
           jackknife).
 
-        ValueError is raised if there is no set, if `n_resamples` is below 0 or `precision` below 1, or above 1 for a
-        metric that no gradient predicts, and if a model has no number for an example.
+    Raises:
+        ValueError: If there is no set, an argument is out of range, no gradient predicts the metric that `precision`
+            needs, or the model has no finite number for an example.
 
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
-    """  # noqa: DOC501
+    """  # noqa: DOC502
     number("n_resamples", n_resamples, whole=True)
-    ablation = Ablation(
-        HeadModel.of(model, tokenizer, allow_sharded=True),
-        as_corpus(corpus),
-        as_metric(metric),
-        unit,
-        None if sets is None else _named(sets),
-        known_replacement(replacement),
-        precision,
-        seed,
-    )
-    options: Options = {"max_tokens": max_tokens}
-    if study is None:
-        table = ablation.table(ablation.measure(**options), n_resamples)
-    else:
-        kept = as_study(study)
-        table = _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
+    handle = HeadModel.of(model, tokenizer, allow_sharded=True)
+    chosen = known_replacement(handle, replacement)
+    ablation = Ablation(handle, as_corpus(corpus), as_metric(metric), unit, sets, chosen, precision, seed)
+    place = None if study is None else as_study(study)
+
+    @cache  # three tables of a study need them
+    def statistics() -> ExampleStats:
+        if place is None:
+            return ablation.measure(max_tokens)
+        measure = partial(ablation.measure, max_tokens, place.work / ".sweeps")
+        table = place.keep(f"examples-{ablation.name}", ablation.key(), lambda: measure().table())
+        return ExampleStats.of(table, ablation.metric)
+
+    def key() -> str:
+        rows = {} if sets is None else {"rows": fingerprint([*sets])}
+        return f"{ablation.key()}|{frame.sign(**rows, resamples=n_resamples, seed=seed)}"
+
+    def keep(name: str, compute: Callable[[ExampleStats, int], pd.DataFrame]) -> pd.DataFrame:
+        return kept(place, name, key, lambda: compute(statistics(), n_resamples))
+
+    if place is not None and unit == "all_but_one" and precision == 1:
+        name = f"best-{ablation.metric.name}-{replacement_name(chosen)}"
+        keep(name, ablation.best)
+        if len(statistics().numbers) > 1:
+            keep(f"{name}-halves", partial(ablation.best, halves=True))
+    table = keep(ablation.name if sets is not None else f"ablation-{ablation.name}", ablation.table)
     warn_of_few(table)
-    return table
-
-
-def _named(sets: Mapping[str, Iterable[Head | str] | str]) -> dict[str, Iterable[Head | str] | str]:
-    if not isinstance(sets, Mapping):
-        raise TypeError(
-            f"sets without names: got {type(sets).__name__}; expected name -> heads, as {{'two': ['L0H1']}}"
-        )
-    return dict(sets)
-
-
-def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) -> pd.DataFrame:
-    """Return the table of an ablation from a study, which computes and keeps what it does not have."""
-    final = f"{'ablation-' if ablation.sets is None else ''}{ablation.name}"
-    tables: dict[str, Callable[[ExampleStats, int], pd.DataFrame]] = {final: ablation.table}
-    if ablation.unit == "all_but_one" and not ablation.is_sampled:
-        name = f"best-{ablation.metric.name}-{replacement_name(ablation.replacement)}"
-        tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True), **tables}
-    key = ablation.key()
-    rows = "" if ablation.sets is None else f"|rows:{hashlib.sha256(repr([*ablation.sets]).encode()).hexdigest()[:12]}"
-    keys = {name: f"{key}{rows}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
-    if all(study.holds(name, keys[name]) for name in tables):
-        return study.load(final)
-    statistics = study.keep(f"examples-{ablation.name}", key, lambda: ablation.measure(**options).table())
-    stats = ExampleStats.of(statistics, ablation.metric)
-    for name, compute in tables.items():
-        if len(stats.numbers) > 1 or not name.endswith("-halves"):
-            table = study.keep(name, keys[name], partial(compute, stats, n_resamples))
     return table
 
 
@@ -167,74 +141,72 @@ class Ablation:
     metric: Metric
     unit: Unit
     sets: Mapping[str, Iterable[Head | str] | str] | None  # in place of the heads of the model
-    replacement: AblationReplacement
+    replacement: Word | Replacement
     precision: float
     seed: int
 
     def __post_init__(self) -> None:
+        one_of("unit", self.unit, UNITS)
+        number("precision", self.precision, least=1)
         if self.sets is not None and (not self.sets or self.unit != "head"):
-            got = f"{len(self.sets)} sets and unit={self.unit!r}"
-            raise ValueError(f"nothing to ablate: got {got}; expected at least one set, and no unit beside sets")
-        if not (isinstance(self.precision, Real) and self.precision >= 1):
-            raise ValueError(
-                f"wrong precision: got {self.precision!r}; expected 1 for the whole corpus, or more, such as 1.1 for "
-                f"intervals a tenth wider"
-            )
+            raise ValueError(f"sets must be one or more, and without a unit, got {len(self.sets)} and {self.unit!r}")
         if self.is_sampled and not (is_mean(self.metric) and self.metric.has_gradient(self.model)):
             raise ValueError(
-                f"no gradient predicts the effects on {self.metric.name} of {self.model.name}: got "
-                f"precision={self.precision:g}; expected a metric that is a mean, such as 'loss'; try precision=1"
+                f"precision must be 1 for {self.metric.name} of {self.model.name}, got {self.precision:g}: no gradient "
+                f"predicts the effects; try a metric that is a mean, such as 'loss'"
             )
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether heads are ablated on a part of the examples, which correct predictions of all."""
+        return self.precision > 1
+
+    @property
+    def name(self) -> str:
+        """Name of the tables in a study, after `ablation-` or `examples-`."""
+        name = table_name(self.metric.name, self.unit, self.replacement, self.precision)
+        return name if self.sets is None else f"sets-{name}"
 
     @cached_property
     def masked(self) -> list[HeadSet]:
         """Heads masked for each row of the table."""
         if self.sets is not None:
             return [frozenset(self.model.named_heads(heads)) for heads in self.sets.values()]
-        return [masked_heads(head, self.model, self.unit) for head in self.model.heads]
+        return [self._masked(head) for head in self.model.heads]
 
-    @property
-    def is_sampled(self) -> bool:
-        """Whether heads are ablated on a part of the examples."""
-        return self.precision > 1
-
-    @property
-    def name(self) -> str:
-        """Name of the tables in a study, after `ablation-` or `examples-`."""
-        name = table_name(self.metric.name, self.unit, self.replacement, precision=self.precision)
-        return name if self.sets is None else f"sets-{name}"
+    def _masked(self, head: Head) -> HeadSet:
+        """Return the heads that are masked to measure `head`."""
+        if self.unit == "head":
+            return frozenset([head])
+        if self.unit == "group":
+            return self.model.groups[head]
+        length = 1 if self.unit == "kind" else 2  # of the part of (kind, layer, head) that they share
+        same = (other for other in self.model.heads if other[:length] == head[:length])
+        return frozenset(other for other in same if self.unit != "all_but_one" or other != head)
 
     def key(self) -> str:
         """Return the cache key of the example statistics."""
         fields: dict[str, object] = {"predicted": True} if self.is_sampled else {}
         if self.sets is not None:
-            fields["sets"] = hashlib.sha256(repr([sorted(heads) for heads in self.masked]).encode()).hexdigest()[:12]
-        return self.model.cache_key(
-            self.corpus,
-            metric=self.metric,
-            code=fingerprint(self.metric),
-            **code(self.replacement),
-            seed=self.seed if self.is_sampled or self.replacement == "resample" else None,
-            **fields,
-        )
+            fields["sets"] = fingerprint([sorted(heads) for heads in self.masked])
+        if isinstance(self.replacement, Replacement):
+            fields["pattern"] = fingerprint(self.replacement)
+        seed = self.seed if self.is_sampled or self.replacement == "resample" else None
+        return self.model.cache_key(self.corpus, metric=self.metric, code=fingerprint(self.metric), seed=seed, **fields)
 
-    def measure(self, **options: Unpack[Options]) -> ExampleStats:
-        """Measure the example statistics of the intact model and of all variants; options are those of `Sweep`."""
-        variants = list(dict.fromkeys(self.masked))
-        sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, seed=self.seed, **options)
+    def measure(self, max_tokens: int, folder: Path | None = None) -> ExampleStats:
+        """Measure the example statistics of the intact model and of all variants."""
+        variants, what = list(dict.fromkeys(self.masked)), (self.model, self.corpus, self.metric)
+        options = {"replacement": self.replacement, "max_tokens": max_tokens, "folder": folder, "seed": self.seed}
+        sweep = Sweep(*what, **options)
         return run_until_precise(sweep, variants, self.precision) if self.is_sampled else sweep.run(variants)
 
     def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
-        unit, replacement = self.unit, replacement_name(self.replacement)
-        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero" or self.sets is not None))
-        words = [
-            self.metric.name,
-            *(word for word, is_usual in usual if not is_usual),
-            *([f"precision={self.precision:g}"] if self.is_sampled else ()),
-        ]
-        name = f"ablation[{' '.join(words)}]"
-        effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
+        words = [self.metric.name, *([self.unit] if self.unit != "head" else [])]
+        words += [replacement_name(self.replacement)] if self.replacement != "zero" and self.sets is None else []
+        words += [f"precision={self.precision:g}"] if self.is_sampled else []
+        name, effect = f"ablation[{' '.join(words)}]", effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.masked)
         rows = [measured.index(variant) for variant in self.masked]
         columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
@@ -252,3 +224,60 @@ class Ablation:
     def best(self, stats: ExampleStats, n_resamples: int, *, halves: bool = False) -> pd.DataFrame:
         """Compute the table of the best heads of each layer to keep alone (`best`)."""
         return best(stats, self.model.index, halves=halves, n_resamples=n_resamples, seed=self.seed)
+
+
+def table_name(
+    metric: str, unit: Unit = "head", replacement: Word | Replacement = "zero", precision: float = 1.0
+) -> str:
+    """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""
+    words = [metric, unit, replacement_name(replacement), *([f"precision={precision:g}"] if precision > 1 else [])]
+    return "-".join(words)
+
+
+def evaluate(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    metrics: Sequence[str | Metric] = ("loss",),
+    *,
+    max_tokens: int = 4096,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    study: Study | str | Path | None = None,
+) -> pd.DataFrame:
+    """Measure metrics of a model on a corpus.
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metrics are measured.
+        metrics: Name of a metric or objective, or several. Or metrics (`list_metrics`).
+        max_tokens: Tokens in one forward pass.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples.
+        study: Study or folder that keeps the table as `evaluation`; if it has it, nothing is computed.
+
+    Returns:
+        A table with a row per metric: `value`, and `low` and `high`, its 95 % interval over the resamples.
+
+    Raises:
+        ValueError: If a metric is repeated or unknown, or the model or the corpus does not have it.
+    """
+    chosen = [as_metric(given) for given in several(metrics)]
+    names = [metric.name for metric in chosen]
+    if len(set(names)) < len(names):
+        raise ValueError(f"metrics must differ, got {', '.join(names)}")
+    handle, text = HeadModel.of(model, tokenizer, allow_sharded=True), as_corpus(corpus)
+    drawn: dict[str, int] = {"resamples": n_resamples, "seed": seed}
+
+    def key() -> str:
+        code = ",".join(map(fingerprint, chosen))
+        return handle.cache_key(text, metrics=",".join(map(str, chosen)), code=code, **drawn)
+
+    def compute() -> pd.DataFrame:
+        runs = [Sweep(handle, text, metric, max_tokens=max_tokens, variants_at_once=1).run([]) for metric in chosen]
+        rows = [metric_with_interval(stats, n_resamples=n_resamples, seed=seed) for stats in runs]
+        table = pd.DataFrame(rows, index=pd.Index(names, name="metric"))
+        return frame.signed(table, handle.provenance(text, **drawn))
+
+    return kept(study, "evaluation", key, compute)

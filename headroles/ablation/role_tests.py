@@ -1,12 +1,13 @@
-"""Role tests: what a head costs under the pattern of its role alone, beside its removal and other patterns."""
+"""Role tests: what a head costs under the pattern of its role alone, next to its removal and other patterns."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +18,13 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import p_values, warn_of_few
-from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import AblationReplacement, code
+from headroles.ablation.sweep import ReplacementLike, Sweep
 from headroles.analysis.intervals import Array, bounds, holm
 from headroles.analysis.role_rules import VERDICTS, names
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.models.replacements import ByHead
 from headroles.patterns.base import Pattern, Place, count_applications
@@ -34,16 +35,16 @@ from headroles.tables.study import Study, as_study, kept
 
 log = logging.getLogger(__name__)
 ALPHA = 0.05  # of each verdict, by Holm over the rows
-RIVALS = {  # column -> test of own against it
+RIVALS = {  # column -> name of the test of the role's pattern against it
     "removed": "role_pattern",
     "mean": "mean",
     "uniform": "uniform",
     "wrong": "wrong",
     "removed_local": "removed_local",
 }
-LEAST = 10  # texts with a token to which the pattern applies; an interval of fewer is of chance
+LEAST = 10  # texts with a token to which the pattern applies; with fewer, intervals are unreliable
 NEGLIGIBLE = 1e-4  # of the metric: with many tokens, less is significant even in a model with random weights
-WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, for the whole of a role
+WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, to explain all of a role
 
 
 def test_roles(
@@ -53,14 +54,14 @@ def test_roles(
     roles: pd.DataFrame | Mapping[Head | str, Pattern | Sequence[Pattern]],
     *,
     metric: str | Metric = "loss",  # noqa: PT028
-    alone: Iterable[Head | str] | str | None = None,  # noqa: PT028
+    heads: Iterable[Head | str] | str | None = None,  # noqa: PT028
     patterns: Mapping[str, Pattern] | None = None,  # noqa: PT028
     n_resamples: int = 1000,  # noqa: PT028
     seed: int = 0,  # noqa: PT028
     max_tokens: int = 4096,  # noqa: PT028
     study: Study | str | Path | None = None,  # noqa: PT028
 ) -> pd.DataFrame:
-    """Test roles by imposing their patterns on heads, beside removal and controls.
+    """Test roles by imposing their patterns on heads, with removal and controls.
 
     Each head attends by the pattern of its role, with the model's own values, and as by itself where the pattern does
     not apply. What that costs is compared with removing the head and with three patterns that are as sharp elsewhere:
@@ -75,9 +76,9 @@ def test_roles(
             are left out.
         metric: Name of a metric or objective; "agreement" for an encoder without a task:
             the cosine of its states with those of the intact model.
-        alone: Heads that are tested one by one; by default all that have a role. (kind, layer, head) each, or in
-            writing as in `head_mask`. Sets have all heads whatever is tested alone: a language model has hundreds of
-            sinks, of which a few one by one and all together are a quick test.
+        heads: Heads that are tested one by one; by default all that have a role. (kind, layer, head) each, or in
+            writing as in `head_mask`. Sets have all heads in any case: a language model has hundreds of sinks, and a
+            few one by one and all together are a quick test.
         patterns: Role name -> pattern, of roles of your own.
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
         seed: Seed of the resamples and of the random places.
@@ -90,37 +91,36 @@ def test_roles(
         `.high`, its 95 % interval.
 
         - removed, mean, uniform: cost of zero, of the mean over the corpus, of uniform attention.
-        - own: cost of the pattern of the role; wrong: mean cost of the three controls.
-        - there: cost of zero at the tokens to which the pattern applies, and of nothing elsewhere.
-        - explained: 1 - own / removed; NaN where removing costs nothing, or less than a ten-thousandth of the metric.
-        - p.removed, p.own, p.mean, p.uniform, p.wrong, p.there: two-sided p of removed = 0, and of own = removed, mean,
-          uniform, wrong and there; `.holm`, over all rows.
+        - role_pattern: cost of the pattern of the role; wrong: mean cost of the three controls.
+        - removed_local: cost of zero at the tokens to which the pattern applies, and of nothing elsewhere.
+        - explained: 1 - role_pattern / removed; NaN where removing costs nothing, or less than a ten-thousandth of the
+          metric.
+        - p.removed, p.role_pattern, p.mean, p.uniform, p.wrong, p.removed_local: two-sided p of removed = 0, and of
+          role_pattern = removed, mean, uniform, wrong and removed_local; `.holm`, over all rows.
         - applies: share of the content tokens to which the pattern applies; elsewhere the head attends as by itself.
           Mean over the heads of a set; NaN for a pattern made of the heads' own weights.
         - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
         - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
-          removal (also there alone), the mean, uniform attention and the controls, explains at least half, and applies
-          to at least half of the tokens; a part if one of the last two is less, or not sure. A head does something else
-          if less than half is explained for sure, or one of the others costs less: heads of an untrained model, for
-          which uniform attention changes next to nothing. What no test shows is undecided. Of fewer than 10 texts
-          there is no verdict but "too few places", whatever the tests show. A head has no measurable effect
+          removal (also at these tokens only), the mean, uniform attention and the controls, explains at least half, and
+          applies to at least half of the tokens; a part if one of the last two is less, or not sure. The pattern does
+          not explain the head if less than half is explained for sure, or one of the others costs less: heads of an
+          untrained model, for which uniform attention changes next to nothing. What no test shows is undecided. With
+          fewer than 10 texts the verdict is "too few places", whatever the tests show. A head has no measurable effect
           if its removal shows no cost, also before Holm's correction, or one below a ten-thousandth of the metric's
           value, however sure that is. With "agreement" any removal surely costs something, since it can only fall.
 
     Raises:
-        ValueError: If no role has a pattern, a head of `alone` has no such role, or a pattern does not fit its head.
+        ValueError: If no role has a pattern, one of `heads` has no such role, or a pattern does not fit its head.
     """  # noqa: DOC502
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
-    named = None if alone is None else handle.named_heads(alone)
     if isinstance(roles, pd.DataFrame):
-        assigned = _assigned(roles, patterns or {}, named)
+        pairs = _of_table(roles, patterns or {})
+        handle.named_heads([head for _, head, _ in pairs])  # raises for heads that the model lacks
     else:
-        assigned = _assigned(dict(zip(handle.named_heads(roles), roles.values(), strict=True)), patterns or {}, named)
-    for heads in assigned:
-        handle.named_heads([head for head, _ in heads.members])
+        pairs = _of_mapping(dict(zip(handle.named_heads(roles), roles.values(), strict=True)))
+    rows = _rows(pairs, None if heads is None else handle.named_heads(heads))
     folder = None if study is None else as_study(study).work / ".sweeps"
-    options: Options = {"max_tokens": max_tokens, "folder": folder}
-    test = _Test(handle, as_corpus(corpus), chosen, assigned, n_resamples, seed, options)
+    test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens, folder)
     test.check()
     test.warn_of_the_same_examples(roles)
     table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, test.table)
@@ -129,6 +129,9 @@ def test_roles(
 
 
 test_roles.__test__ = False  # type: ignore[attr-defined]  # it is no test of pytest's
+
+
+Assigned = tuple[str, Head, Pattern]  # name of a role, a head that has it, and its pattern
 
 
 @dataclass(frozen=True)
@@ -144,46 +147,37 @@ class Row:
         return frozenset(head for head, _ in self.members)
 
 
-def _assigned(
-    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]],
-    patterns: Mapping[str, Pattern],
-    alone: Collection[Head] | None,
-) -> list[Row]:
-    """Return a row for each head of `alone` and pattern, for all heads of each role, and for all heads with a role."""
-    pairs = _pairs(roles, patterns)
-    first = {head: (head, pattern) for _, head, pattern in reversed(pairs)}
-    if not pairs:
-        raise ValueError("no role to test: got no head that has a role with a pattern; try other roles or thresholds")
-    if missing := [head for head in alone or () if head not in first]:
+def _of_table(roles: pd.DataFrame, patterns: Mapping[str, Pattern]) -> list[Assigned]:
+    """Return every role of a table that has a pattern, with its heads."""
+    by_role = {role: patterns.get(role) or pattern_of(role) for role in names(roles)}
+    return [
+        (role, (*head,), pattern)
+        for role, pattern in by_role.items()
+        if pattern is not None
+        for head in roles.index[roles[role].to_numpy(bool)]
+    ]
+
+
+def _of_mapping(roles: Mapping[Head, Pattern | Sequence[Pattern]]) -> list[Assigned]:
+    """Return the patterns of heads, each with its label as role."""
+    listed = {head: [given] if isinstance(given, Pattern) else given for head, given in roles.items()}
+    return [(pattern.label, (*head,), pattern) for head, given in listed.items() for pattern in given]
+
+
+def _rows(assigned: Sequence[Assigned], heads: Collection[Head] | None) -> list[Row]:
+    """Return a row for each of `heads` and its patterns, for all heads of each role, and for all heads with a role."""
+    first = {head: (head, pattern) for _, head, pattern in reversed(assigned)}
+    lacking = frozenset(head for head in heads or () if head not in first)
+    if lacking or not assigned:
         raise ValueError(
-            f"no role to test of heads alone: got {written(frozenset(missing))} without a role that has a pattern; "
-            f"expected heads of the roles, such as {written(frozenset([pairs[0][1]]))}"
+            f"heads must have a role with a pattern, got {written(lacking)}; try other roles or thresholds"
         )
-    rows = [Row(role, ((head, pattern),)) for role, head, pattern in pairs if alone is None or head in alone]
-    for role in dict.fromkeys(role for role, _, _ in pairs):
-        members = tuple((head, pattern) for name, head, pattern in pairs if name == role)
+    rows = [Row(role, ((head, pattern),)) for role, head, pattern in assigned if heads is None or head in heads]
+    for role in dict.fromkeys(role for role, _, _ in assigned):
+        members = tuple((head, pattern) for name, head, pattern in assigned if name == role)
         rows += [Row(role, members)] if len(members) > 1 else []
     everything = Row("all", tuple(first.values()))
     return rows if any(row.heads == everything.heads for row in rows) else [*rows, everything]
-
-
-def _pairs(
-    roles: pd.DataFrame | Mapping[Head, Pattern | Sequence[Pattern]], patterns: Mapping[str, Pattern]
-) -> list[tuple[str, Head, Pattern]]:
-    """Return every role that has a pattern, with its heads."""
-    if isinstance(roles, pd.DataFrame):
-        by_role = {role: patterns.get(role) or pattern_of(role) for role in names(roles)}
-        return [
-            (role, (*head,), pattern)
-            for role, pattern in by_role.items()
-            if pattern is not None
-            for head in roles.index[roles[role].to_numpy(bool)]
-        ]
-    return [
-        (pattern.label, (*head,), pattern)
-        for head, given in roles.items()
-        for pattern in ([given] if isinstance(given, Pattern) else given)
-    ]
 
 
 @dataclass(frozen=True)
@@ -196,13 +190,14 @@ class _Test:
     rows: Sequence[Row]
     n_resamples: int
     seed: int
-    options: Options
+    max_tokens: int
+    folder: Path | None
 
     @property
     def key(self) -> str:
         """Cache key."""
-        listed = [(row.role, code(ByHead(dict(row.members)))) for row in self.rows]
-        return self._sweep("zero").cache_key(rows=repr(listed), resamples=self.n_resamples, seed=self.seed)
+        rows = fingerprint([(row.role, dict(row.members)) for row in self.rows])
+        return self._sweep("zero").cache_key(rows=rows, resamples=self.n_resamples, seed=self.seed)
 
     def check(self) -> None:
         """Raise ValueError, before anything is measured, if a pattern does not fit its head or the corpus."""
@@ -210,8 +205,8 @@ class _Test:
         for row in self.rows:
             for head, pattern in row.members:
                 heads.setdefault(pattern, set()).add(head)
-        for pattern, those in heads.items():
-            self._sweep(pattern).check([frozenset(those)])
+        for pattern, members in heads.items():
+            self._sweep(pattern).check([frozenset(members)])
 
     def warn_of_the_same_examples(self, roles: object) -> None:
         """Warn of roles that were assigned on the examples on which they are tested."""
@@ -224,32 +219,33 @@ class _Test:
                 self.corpus.name,
             )
 
-    def _sweep(self, replacement: AblationReplacement) -> Sweep:
-        return Sweep(self.model, self.corpus, self.metric, replacement=replacement, seed=self.seed, **self.options)
+    def _sweep(self, replacement: ReplacementLike) -> Sweep:
+        options: Any = {"max_tokens": self.max_tokens, "folder": self.folder, "seed": self.seed}
+        return Sweep(self.model, self.corpus, self.metric, replacement=replacement, **options)
 
-    def _variants(self, replacement: AblationReplacement) -> dict[HeadSet, Array]:
-        """Return the statistics of every row under one replacement of all heads."""
-        return self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
+    def _run(self, replacement: ReplacementLike) -> list[Array]:
+        """Return the statistics of every row under one replacement of all heads: [row][example, statistic]."""
+        masked = self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
+        return [masked[row.heads] for row in self.rows]
 
-    def _imposed(self, patterns: Sequence[Mapping[Head, Pattern]]) -> list[Array]:
-        """Return the statistics of every row under patterns of its own: [row][example, statistic].
-
-        Rows of heads with the same patterns run together; a head with two roles needs two sweeps.
-        """
-        statistics: list[Array | None] = [None] * len(patterns)
-        while left := [place for place, row in enumerate(statistics) if row is None]:
+    # A sweep has one pattern a head, and each sweep runs the intact model once more. So as many rows as possible share
+    # a sweep: rows join it in order as long as none gives a head another pattern than a row before. The rest waits for
+    # the next sweep. One sweep is enough unless a head has several roles.
+    def _imposed(self, control: Callable[[Pattern], Pattern] = lambda pattern: pattern) -> list[Array]:
+        """Return the statistics of every row under its patterns, or controls of them: [row][example, statistic]."""
+        patterns = [{head: control(pattern) for head, pattern in row.members} for row in self.rows]
+        statistics: dict[int, Array] = {}
+        while remaining := [place for place in range(len(patterns)) if place not in statistics]:
             merged: dict[Head, Pattern] = {}
-            now = []
-            for place in left:
+            joined = []
+            for place in remaining:
                 if all(merged.get(head, pattern) == pattern for head, pattern in patterns[place].items()):
                     merged |= patterns[place]
-                    now.append(place)
-            masked = (
-                self._sweep(ByHead(merged)).run(list(dict.fromkeys(self.rows[place].heads for place in now))).masked
-            )
-            for place in now:
-                statistics[place] = masked[self.rows[place].heads]
-        return [row for row in statistics if row is not None]
+                    joined.append(place)
+            variants = list(dict.fromkeys(self.rows[place].heads for place in joined))
+            masked = self._sweep(ByHead(merged)).run(variants).masked
+            statistics |= {place: masked[self.rows[place].heads] for place in joined}
+        return [statistics[place] for place in range(len(patterns))]
 
     @cached_property
     def _base(self) -> ExampleStats:
@@ -258,17 +254,15 @@ class _Test:
 
     def table(self) -> pd.DataFrame:
         """Compute the table."""
-        removed = [self._base.masked[row.heads] for row in self.rows]
-        others = {"mean": self._variants("mean"), "uniform": self._variants("uniform")}
-        imposed = self._imposed([dict(row.members) for row in self.rows])
-        wrong = [
-            self._imposed([{head: control(pattern) for head, pattern in row.members} for row in self.rows])
-            for control in (lambda p: Shift(p, -1), lambda p: Shift(p, 1), lambda p: Shuffle(p, self.seed))
-        ]
-        parts: dict[str, list[list[Array]]] = {"removed": [removed]}
-        parts |= {word: [[masked[row.heads] for row in self.rows]] for word, masked in others.items()}
-        there = self._imposed([{head: Absent(pattern) for head, pattern in row.members} for row in self.rows])
-        parts |= {"role_pattern": [imposed], "wrong": wrong, "removed_local": [there]}
+        controls = lambda p: Shift(p, -1), lambda p: Shift(p, 1), lambda p: Shuffle(p, self.seed)
+        parts: dict[str, list[list[Array]]] = {
+            "removed": [[self._base.masked[row.heads] for row in self.rows]],
+            "mean": [self._run("mean")],
+            "uniform": [self._run("uniform")],
+            "role_pattern": [self._imposed()],
+            "wrong": [self._imposed(control) for control in controls],
+            "removed_local": [self._imposed(Absent)],
+        }
         draws = {name: np.mean([self._cost(part) for part in listed], axis=0) for name, listed in parts.items()}
         columns: dict[str, Array] = {}
         for name, cost in draws.items():
@@ -282,11 +276,7 @@ class _Test:
         table["applies"], table["tokens"], table["texts"] = self._coverage()
         table["verdict"] = [_verdict(row, least) for _, row in table.iterrows()]
         patterns = dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members)
-        fields = frame.sign(
-            intact=f"{intact:.6g}",
-            patterns=";".join(patterns),
-            controls="-1,+1,shuffled,absent",
-        )
+        fields = frame.sign(intact=f"{intact:.6g}", patterns=";".join(patterns), controls="-1,+1,shuffled,absent")
         text = f"{self._base.signature}|{fields}|{frame.sign(resamples=self.n_resamples, seed=self.seed)}"
         return frame.signed(table, text)
 
@@ -294,11 +284,10 @@ class _Test:
         """Return to what share of the tokens, to how many, and in how many texts patterns apply: [3, row]."""
         counts: dict[Place, list[Tensor]] = {}  # of each batch [its tokens, all tokens] by text
         members = {member for row in self.rows for member in row.members if "weights" not in member[1].needs}
-        for needs in {pattern.needs for _, pattern in members}:  # patterns of the same needs have the same batches
-            heads: dict[Place, Head] = {
-                (head[:2], pattern): head for head, pattern in members if pattern.needs == needs
-            }
-            sweep = self._sweep(next(pattern for _, pattern in heads))
+        for needs in {pattern.needs - {"special"} for _, pattern in members}:  # those of one sweep's batches
+            alike = [(head, pattern) for head, pattern in members if pattern.needs - {"special"} == needs]
+            heads: dict[Place, Head] = {(head[:2], pattern): head for head, pattern in alike}
+            sweep = self._sweep(alike[0][1])
             with self.model.evaluating(), torch.no_grad():
                 for batch in sweep.batches:
                     for place, numbers in count_applications(self.model, heads, batch, sweep.counted).items():
@@ -312,7 +301,7 @@ class _Test:
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
     def _tests(self, parts: Mapping[str, Sequence[Sequence[Array]]], draws: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute p of removed = 0 and of own = each rival, with Holm's correction over the rows."""
+        """Compute p of removed = 0 and of role_pattern = each rival, with Holm's correction over the rows."""
         means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # of the controls: one row each
         intact = [self._base.intact] * len(self.rows)
         p = {"removed": self._p(intact, means["removed"], draws["removed"])}
@@ -347,7 +336,7 @@ def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
 
 
 def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[str, Array]:
-    """Compute 1 - own / removed with its interval where removing costs something: NaN elsewhere."""
+    """Compute 1 - role_pattern / removed with its interval where removing costs something: NaN elsewhere."""
     matters = (p < ALPHA) & (removed[:, 0] > least)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(matters[:, None], 1 - imposed / removed, np.nan)
@@ -358,18 +347,19 @@ def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[s
 def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
     """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
 
-    A head does not matter if removing it costs `least` or less. A cost that is shown before Holm only is undecided.
+    Without a measurable effect removal costs `least` or less. A cost that is shown before Holm only is undecided.
     """
-    whole, part, other, nothing, undecided, few = VERDICTS
+    explains, explains_part, does_not_explain, no_effect, undecided, few = VERDICTS
     if row["texts"] < LEAST:
         return few
     if not (row["p.removed"] < ALPHA and row["removed"] > least):
-        return nothing
+        return no_effect
     if not row["p.removed.holm"] < ALPHA:
         return undecided
     differs = [(row[rival] - row["role_pattern"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
-        return whole if row["explained.low"] >= WHOLE and not row["applies"] < WHOLE else part
+        is_enough = row["explained.low"] >= WHOLE and not row["applies"] < WHOLE
+        return explains if is_enough else explains_part
     if row["explained.high"] < WHOLE or any(saved < 0 and is_sure for saved, is_sure in differs):
-        return other
+        return does_not_explain
     return undecided

@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric, as_metric
-from headroles.ablation.sweep import Sweep
-from headroles.ablation.units import AblationReplacement, replacement_name
+from headroles.ablation.sweep import ReplacementLike, Sweep, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
@@ -37,7 +36,7 @@ def shapley_values(
     heads: Iterable[Head | str] | str | None = None,
     n_permutations: int = 100,
     truncation: float = 0.0,
-    replacement: AblationReplacement = "zero",
+    replacement: ReplacementLike = "zero",
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,

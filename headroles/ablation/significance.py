@@ -13,7 +13,7 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.analysis.intervals import Array, bounds, corrections, least_p, t_test
+from headroles.analysis.intervals import Array, bounds, corrections, exact_share, least_p, t_test
 from headroles.tables import frame
 
 ENOUGH = 100  # examples from which on p holds for skewed changes (figures/simulations)
@@ -81,6 +81,22 @@ def p_values(statistics: ExampleStats, draws: Array) -> Array:
     else:
         p = _bootstrap_test(draws)
     return np.asarray(np.maximum(p, least_p(len(statistics.numbers))))
+
+
+def metric_with_interval(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
+    """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
+    (values,) = statistics.resampled([statistics.intact], n_resamples, seed)
+    value, *ends = interval(values)
+    # resamples of examples that are all right, or all wrong, do not vary
+    if statistics.metric.is_share and value in (0, 1) and np.isfinite(ends).all():
+        ends = [*exact_share(value, len(statistics.numbers))]
+    return dict(zip(("value", "low", "high"), (value, *ends), strict=True))
+
+
+def interval(values: Array) -> tuple[float, float, float]:
+    """Return a value and its 95 % interval from the value and its resamples."""
+    low, high = bounds(values[None, 1:])
+    return float(values[0]), float(low[0]), float(high[0])
 
 
 def warn_of_few(table: pd.DataFrame) -> None:

@@ -1,14 +1,13 @@
-"""Ablation sweep: measure the statistics of every example by the intact model and by variants with masked heads."""
+"""Sweep: measure the statistics of every example by the intact model and by variants with masked heads."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 
 from headroles._distributed import track
-from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet
+from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, written
 from headroles.ablation.forward_cache import Replay, Resample
-from headroles.ablation.metrics import METRICS, Metric, Observation, Written
-from headroles.ablation.units import AblationReplacement, code, known_replacement, pattern_for, replacement_name
+from headroles.ablation.metrics import METRICS, Metric, Reading, Written
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
@@ -27,26 +25,33 @@ from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
-from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement, by_head
-from headroles.patterns.base import Pattern
+from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
-from headroles.tables.arguments import number
+from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
 log = logging.getLogger(__name__)
 
+Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
+WORDS: tuple[Word, ...] = get_args(Word)
+ReplacementLike = Word | Replacement | Mapping[Head, Replacement]  # of the outputs of masked heads
 OF_STEPS = {type(METRICS[name]) for name in ("loss", "perplexity", "agreement", "pair_accuracy", "pair_difference")}
+Read = Callable[[Batch, Any], Reading]  # of a batch, and what the model made of it
 
 
-Observe = Callable[[Batch, Any], Observation]  # a batch, and what the model made of it
+def known_replacement(model: HeadModel, given: ReplacementLike) -> Word | Replacement:
+    """Return a word, a pattern, or a pattern of each head; ValueError for anything else."""
+    if isinstance(given, Replacement | Mapping):
+        return as_replacement(model.model, given)
+    return one_of("replacement", given, WORDS, ", or a pattern of headroles.patterns, such as Offset(-1)")
 
 
-class Options(TypedDict, total=False):
-    """Options of `Sweep` that its numbers do not depend on."""
-
-    max_tokens: int
-    folder: str | Path | None
+def replacement_name(replacement: Word | Replacement) -> str:
+    """Return the name of a replacement in table names, column names, provenance and cache keys."""
+    if isinstance(replacement, str):
+        return replacement
+    return f"pattern={replacement.label}" if replacement.label in WORDS else replacement.label
 
 
 class Sweep:
@@ -79,29 +84,27 @@ class Sweep:
         corpus: Corpus,
         metric: Metric,
         *,
-        replacement: AblationReplacement | Mapping[Head, Pattern] = "zero",
+        replacement: ReplacementLike = "zero",
         max_tokens: int = 4096,
         variants_at_once: int = 8,
         folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
         number("max_tokens", max_tokens, least=1, whole=True)
-        self.model, self.corpus, self.metric = model, corpus, metric
-        self.replacement, self.seed = known_replacement(replacement), seed
+        self.model, self.corpus, self.metric, self.seed = model, corpus, metric, seed
+        self.replacement = known_replacement(model, replacement)
+        self.needs = self.replacement.needs if isinstance(self.replacement, Replacement) else frozenset[Need]()
         self.variants_at_once = 1 if model.one_example_per_batch else variants_at_once
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // variants_at_once)  # tokens of a batch
-        if isinstance(self.replacement, ByHead):
-            self.replacement = by_head(model.model, self.replacement.parts)
-        self.needs = frozenset[Need]() if isinstance(self.replacement, str) else self.replacement.needs
         self.encoded = model.encode(corpus, words=bool(self.needs & {"trees", "links"}))
         if vocabulary := self.encoded.vocabulary:
             self.variants_at_once = max(1, min(self.variants_at_once, LOGITS // (vocabulary * self.size)))
-        self._check_words()
+        self._check_corpus()
         if self.folder is not None:
             model.check_named()
 
-    def _check_words(self) -> None:
+    def _check_corpus(self) -> None:
         name = replacement_name(self.replacement)
         if "links" in self.needs and not self.encoded.linked:
             raise ValueError(
@@ -119,13 +122,13 @@ class Sweep:
         """Raise ValueError if heads that some variant masks cannot attend by their pattern."""
         if isinstance(self.replacement, str):
             return
-        sites = {site.key: site for site in self.model.sites}
+        sites, parts = {site.key: site for site in self.model.sites}, self.replacement
         for head in sorted(set().union(*variants)):
-            pattern = pattern_for(self.replacement, head)
+            pattern = parts.parts.get(head) if isinstance(parts, ByHead) else parts
             if pattern is None:
                 raise ValueError(
-                    f"no pattern for {':'.join(map(str, head))}: got replacements of other heads; expected one "
-                    f"for each head that is masked; try sets="
+                    f"replacement must have a pattern for each masked head, got none for {written(frozenset([head]))}; "
+                    f"try sets="
                 )
             pattern.check(sites[head[:2]])
             if self.metric.generates and head[0] != "enc-self":
@@ -145,8 +148,8 @@ class Sweep:
         return list(self.model.batches(self.encoded, max_tokens=self.size))
 
     @cached_property
-    def observe(self) -> Observe:
-        """Function of a batch and what the model made of it; ValueError if the metric needs what is not there."""
+    def read(self) -> Read:
+        """What the metric reads of a batch; ValueError if the model or the corpus lacks what it needs."""
         self.model.check_weights("output")
         self.metric.check(self.model, self.corpus, self.batches)
         objective = None
@@ -154,7 +157,7 @@ class Sweep:
             if self.metric.objective == "loss":
                 objectives.check_loss(self.model, "metric='agreement'")
             objective = objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
-        return partial(Observation, self.model, self.corpus, objective)
+        return partial(Reading, self.model, self.corpus, objective)
 
     @cached_property
     def outputs(self) -> Replacement:
@@ -197,7 +200,7 @@ class Sweep:
             shares = -(-axis.count // len(batches))
             runs = {
                 f"{number}" if shares == 1 else f"{part}of{shares}-{number}": partial(
-                    self._measure, self.observe, batch, variants, gates, (part, shares)
+                    self._measure, self.read, batch, variants, gates, (part, shares)
                 )
                 for number, batch in enumerate(batches)
                 for part in range(shares)
@@ -213,7 +216,7 @@ class Sweep:
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
             runs = {
-                f"gradient-{number}": partial(self._gradient, self.observe, batch, gates)
+                f"gradient-{number}": partial(self._gradient, self.read, batch, gates)
                 for number, batch in enumerate(self.batches)
             }
             parts = self._spread(runs, key, "gradients of masks")
@@ -246,20 +249,14 @@ class Sweep:
         """Return the cache key of a run: a digest of all that its numbers depend on; none without a folder."""
         if self.folder is None:
             return ""
-        listed = [sorted(masked) for masked in variants]
         seed = self.seed if self.replacement == "resample" else None
-        return hashlib.sha256(repr((self.cache_key(seed=seed), self.size, rows, listed)).encode()).hexdigest()[:12]
+        return fingerprint([self.cache_key(seed=seed), self.size, rows, [sorted(masked) for masked in variants]])
 
     def cache_key(self, **fields: object) -> str:
         """Return all that statistics depend on, and further fields."""
-        return self.model.cache_key(
-            self.corpus,
-            metric=self.metric,
-            code=fingerprint(self.metric),
-            replacement=replacement_name(self.replacement),
-            **code(self.replacement),
-            **fields,
-        )
+        fields |= {"pattern": fingerprint(self.replacement)} if isinstance(self.replacement, Replacement) else {}
+        name, code = replacement_name(self.replacement), fingerprint(self.metric)
+        return self.model.cache_key(self.corpus, metric=self.metric, code=code, replacement=name, **fields)
 
     def _spread(self, runs: Mapping[str, Callable[[], Array]], key: str, what: str) -> list[Array]:
         """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
@@ -280,7 +277,7 @@ class Sweep:
         return [statistics for _, statistics in sorted(axis.gathered(axis.agreed(measured)))]
 
     def _measure(
-        self, observe: Observe, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
+        self, read: Read, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
     ) -> Array:
         """Return the statistics of one batch by the intact model and every variant: [1 + variant, example, statistic].
 
@@ -290,9 +287,9 @@ class Sweep:
         of_steps = type(self.metric) in OF_STEPS  # a subclass may read other logits
         replay = Replay(self.model, batch, self.outputs, self.counted, of_steps=of_steps)
         if self.metric.generates:
-            intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
+            intact = self._masked(read, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
         else:
-            intact = self._update(observe(batch, replay.output), [None])[0]
+            intact = self._update(read(batch, replay.output), [None])[0]
         statistics = np.full((1 + len(variants), *intact.shape), np.nan)
         statistics[0] = intact
         firsts = [replay.first(row[None]) for row in gates]
@@ -303,7 +300,7 @@ class Sweep:
             while rows:
                 chunk = rows[: self.variants_at_once]
                 try:
-                    values = self._masked(observe, replay, gates[chunk], [variants[row] for row in chunk])
+                    values = self._masked(read, replay, gates[chunk], [variants[row] for row in chunk])
                 except (torch.OutOfMemoryError, MemoryError) as error:
                     self._halve(error)
                     continue
@@ -317,11 +314,11 @@ class Sweep:
         self.variants_at_once //= 2
         log.warning("out of memory (%s): %d variants at a time from here on", error, self.variants_at_once)
 
-    def _masked(self, observe: Observe, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
+    def _masked(self, read: Read, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
         """Return the statistics of some variants: [variant, example, statistic]."""
         if not isinstance(self.metric, Written):
             output, batch = replay.run(gates)
-            return self._update(observe(batch, output), variants)
+            return self._update(read(batch, output), variants)
         nan = torch.zeros(len(gates), len(replay.batch.numbers), dtype=torch.bool, device=gates.device)
 
         def note_nan(_: Tensor, scores: Tensor) -> Tensor:
@@ -330,13 +327,13 @@ class Sweep:
 
         options = self._generation_options(self.metric)
         written, batch = replay.write(gates, logits_processor=[note_nan], **options)
-        return self._update(observe(batch, written), variants, nan.flatten().cpu().numpy())
+        return self._update(read(batch, written), variants, nan.flatten().cpu().numpy())
 
     def _update(
-        self, observation: Observation, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
+        self, reading: Reading, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
     ) -> Array:
         """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
-        values, count = self.metric.update(observation), len(observation.batch.numbers)
+        values, count = self.metric.update(reading), len(reading.batch.numbers)
         if len(values) != count:
             raise ValueError(
                 f"metric {self.metric.name!r} has statistics of other examples: got {len(values)} rows; expected "
@@ -349,7 +346,7 @@ class Sweep:
             bad = ~np.isfinite(rows).all(-1)
             if bad.any():
                 who = "the intact model" if masked is None else f"the model without {sorted(masked)}"
-                numbers = sorted(observation.batch.numbers[row] + 1 for row in np.flatnonzero(bad))
+                numbers = sorted(reading.batch.numbers[row] + 1 for row in np.flatnonzero(bad))
                 more = ", ..." if len(numbers) > SHOWN else ""
                 raise ValueError(
                     f"{self.metric.name} of {who} is not finite on sentence {', '.join(map(str, numbers[:SHOWN]))}"
@@ -357,19 +354,19 @@ class Sweep:
                 )
         return statistics
 
-    def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
+    def _gradient(self, read: Read, batch: Batch, gates: Tensor) -> Array:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         self.model.check_gradients()
         replacement = self.outputs.bind(batch, self.counted)
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, replacement):
             output = self.model.forward(batch)
-            targets = self.metric.targets(observe(batch, output))
+            targets = self.metric.targets(read(batch, output))
             total = torch.where(targets.counted, targets.values, 0.0).sum()
         (gradient,) = torch.autograd.grad(total, mask)  # [example, heads]
         predicted = (gradient.double() @ (gates - 1).double().T).cpu().numpy()  # [example, variant]
         detached = {name: value.detach() if isinstance(value, Tensor) else value for name, value in output.items()}
-        (statistics,) = self._update(observe(batch, type(output)(**detached)), [None])
+        (statistics,) = self._update(read(batch, type(output)(**detached)), [None])
         return np.concatenate([statistics, predicted], axis=1)
 
     def _generation_options(self, metric: Written) -> dict[str, object]:

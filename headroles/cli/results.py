@@ -211,15 +211,16 @@ def _spoken(role: str) -> str:
 
 def show_ablation(call: Call) -> None:
     """Print the metric of the intact model, the largest effects, and the best heads of a layer kept alone."""
-    from headroles.ablation.evaluation import worth
+    from headroles.ablation.effects import table_name
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.units import replacement_name, table_name
+    from headroles.ablation.significance import metric_with_interval
+    from headroles.ablation.sweep import replacement_name
 
     given, study, table = call.given, call.arguments["study"], call.result
     metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
     name = table_name(metric, unit, given["replacement"], precision=given["precision"])
     stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.as_metric(metric))
-    intact = worth(stats, n_resamples=given["n_resamples"])
+    intact = metric_with_interval(stats, n_resamples=given["n_resamples"])
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
     say(f"the intact model: {metric} {intact['value']:.3f}{ends}")
     print_table(table, PRINTED["ablation-"], {})

@@ -177,7 +177,7 @@ def _curves_of_kinds(run: Workflow) -> list[Path]:
 
 def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
     """Ablate heads by importance; of all kinds together also by their effects and at random."""
-    from headroles.ablation.cumulative.curves import ablation_curve, orders
+    from headroles.ablation.curves import ablation_curve, orders
 
     scores = frame.join(load_table(relevance(run)[0]), load_table(single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"

@@ -257,7 +257,7 @@ def _placed(row: pd.Series) -> bool:
 )
 def _scratch(run: Workflow) -> list[Path]:
     """Train models without the pruned heads from scratch, one of each size, and evaluate them."""
-    from headroles.ablation.evaluation import evaluate
+    from headroles.ablation.effects import evaluate
     from headroles.models import loading
     from headroles.pruning.removal import remove_heads
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.effects import ablate
-from headroles.ablation.units import Unit
+from headroles.ablation.effects import Unit, ablate
 from headroles.data.corpus import Corpus
 from headroles.data.readers import read
 from headroles.models import loading

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric, as_metric
+from headroles.ablation.significance import interval
 from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus

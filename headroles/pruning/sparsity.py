@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric, as_metric
+from headroles.ablation.significance import interval
 from headroles.analysis import role_rules
 from headroles.analysis.intervals import Array
 from headroles.analysis.summaries import functions

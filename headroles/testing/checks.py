@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.ablation.effects import ablate
-from headroles.ablation.evaluation import evaluate
+from headroles.ablation.effects import ablate, evaluate
 from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import attending, without_cache
 from headroles.models.head_model import HeadModel

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import pandas as pd
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from headroles.ablation.evaluation import evaluate
+from headroles.ablation.effects import evaluate
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus

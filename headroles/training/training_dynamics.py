@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from headroles.ablation.cumulative.compare_scores import agreement
-from headroles.ablation.cumulative.curves import ablation_curve, orders
+from headroles.ablation.curves import ablation_curve, agreement, orders
 from headroles.ablation.metrics import as_metric
 from headroles.ablation.metrics.base import Metric
 from headroles.analysis import role_rules

@@ -8,27 +8,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import sacrebleu
-import torch
 import transformers
 from helpers import zoo
 from helpers.ablations import ALL, closing, column, generated, given, looped, mean, sweep, terse, translated
 from helpers.close import bound, close
 from helpers.letters import STEP, corpus, tokens_of, writing
-from helpers.messages import whole
-from helpers.objectives import classifier, labelled
 from helpers.sweeps import ablated, equal, singles, traces
 
-from headroles.ablation.effects import ablate
+import headroles as hr
+from headroles.ablation.effects import UNITS, ablate
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import BLEU, METRICS, ChrF, Loss
 from headroles.ablation.significance import best
-from headroles.ablation.units import REPLACEMENTS, UNITS
+from headroles.ablation.sweep import WORDS
 from headroles.analysis.intervals import bootstrap_counts, holm
 from headroles.data.corpus import Corpus, Sentence, partners
 from headroles.models import heads as families
 from headroles.models import masking
 from headroles.models.head_model import HeadModel
+from headroles.patterns import Uniform
 from headroles.tables import frame
 from headroles.tables.study import Study
 
@@ -43,7 +42,7 @@ MODELS = ["marian", "classifier", "gpt2"]
     [  # every two of them
         (MODELS[(i + j) % len(MODELS)], unit, replacement)
         for i, unit in enumerate(UNITS)
-        for j, replacement in enumerate(REPLACEMENTS)
+        for j, replacement in enumerate(WORDS)
     ],
 )
 def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
@@ -93,23 +92,13 @@ def test_partners_are_others_of_like_length_and_each_is_one_once(seed):
     assert all(one != other for one, other in enumerate(few))
 
 
-def test_a_single_example_has_no_other():
-    message = (
-        "replacement 'resample' takes the output for another example of the corpus: got 1 examples; expected 2 or "
-        "more; try another replacement"
-    )
-    model, tokenizer, _ = given("gpt2")
-    with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, tokenizer, corpus(1), replacement="resample")
-
-
 @pytest.mark.slow
 def test_plans_and_fills_differ():
     found = [
         ablated("gpt2", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
         for unit in UNITS
         if unit != "group"  # a head of this model
-        for replacement in REPLACEMENTS[:4]
+        for replacement in WORDS[:4]
     ]
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
 
@@ -227,46 +216,6 @@ def test_no_more_is_written_than_the_model_has_positions():
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("option", ["unit", "replacement", "metric"])
-def test_ablate_unknown_choice_is_refused(option):
-    with pytest.raises(ValueError, match=rf"{option}.*'all'"):
-        ablated("gpt2", **{option: "all"})
-
-
-def test_a_head_that_there_is_not():
-    message = "no head ('enc-self', 0, 0) in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
-    with pytest.raises(ValueError, match=whole(message)):
-        sweep(*given("gpt2"), [frozenset([("enc-self", 0, 0)])], Loss())
-
-
-REFUSED = [
-    ("classifier", "bleu", labelled(), "metric 'bleu' needs a translation model; "
-     "BertForSequenceClassification writes none"),
-    ("marian", "bleu", corpus(3, translated=False), "metric 'bleu' needs references, and corpus 'letters' lacks some"),
-    ("marian", "accuracy", corpus(3), "metric 'accuracy' is for classifiers; MarianMTModel has no classes"),
-    ("classifier", "accuracy", corpus(3), "corpus 'letters' has no labels; give a table with a "
-     "column label that has a label in each row (in Python label= names another column)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "metric", "text", "message"), REFUSED)
-def test_metrics_that_are_not_to_be_had(name, metric, text, message):
-    model = classifier() if name == "classifier" else writing(name)
-    with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, given(name)[1], text, metric=metric, n_resamples=0)
-
-
-def test_a_model_with_weights_that_are_not_finite():
-    model = zoo.tiny("gpt2")
-    model.transformer.h[1].mlp.c_proj.bias.data[0] = torch.nan
-    message = (
-        "loss of the intact model is not finite on sentence 1, 2, 3, 4, 5, ... of the corpus; look for NaN or infinite "
-        "weights in GPT2LMHeadModel: 1 of 32 in transformer.h.1.mlp.c_proj.bias; finished batches are kept"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, tokens_of("gpt2"), corpus(6), n_resamples=0)
 
 
 # --- in a study -----------------------------------------------------------------------------------------------------
@@ -462,23 +411,34 @@ def test_in_a_study_each_set_has_its_own_effect_under_its_own_name(tmp_path):
     assert sorted(tmp_path.rglob("examples-*")) == measured  # nothing is measured again
 
 
-def test_sets_without_names_several_metrics_and_heads_without_a_pattern_are_refused():
-    with pytest.raises(
-        TypeError, match=whole("sets without names: got list; expected name -> heads, as {'two': ['L0H1']}")
-    ):
-        sets([["L0H1"]])
-    message = "one metric at a time: got ['loss', 'agreement']; expected a name such as 'loss', or a metric"
-    with pytest.raises(TypeError, match=whole(message)):
-        sets(metric=["loss", "agreement"])
-    message = (
-        "no pattern: got 'mean' for one head; expected a pattern for each, such as Offset(-1); try replacement='mean' "
-        "for all of them"
+HEADS = [("dec-self", 0, 1), ("dec-self", 1, 2)]
+
+
+def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own():
+    """The word is for all queries, the pattern for content queries: special ones keep their own attention."""
+    parts = zoo.tiny("bert"), tokens_of("bert"), corpus(6)
+    options = {"metric": "agreement", "n_resamples": 0}
+    both = hr.join(*(hr.ablate(*parts, replacement=each, **options) for each in ("uniform", Uniform())))
+    word, pattern = "ablation[agreement uniform]", "ablation[agreement pattern=uniform]"
+    assert "|replacement:uniform|" in hr.provenance(both, word)
+    assert "|replacement:pattern=uniform|" in hr.provenance(both, pattern)
+    assert not np.allclose(both[word], both[pattern], atol=0.01)
+
+
+def test_sets_are_ablated_by_the_function_that_ablates_heads():
+    table = hr.ablate(*given("gpt2"), sets={"one": HEADS[:1], "both": HEADS}, n_resamples=0)
+    whole = hr.ablate(*given("gpt2"), n_resamples=0)
+    assert list(table.index) == ["one", "both"]
+    assert table.loc["one", "ablation[loss]"] == pytest.approx(whole.loc[HEADS[0], "ablation[loss]"], abs=1e-6)
+
+
+def test_a_study_keeps_sets_by_their_heads(tmp_path):
+    study = hr.Study(tmp_path)
+    first = hr.ablate(*given("gpt2"), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
+    assert study.names() == ["examples-sets-loss-head-zero", "sets-loss-head-zero"]
+    again = hr.ablate(*given("gpt2"), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
+    assert again.to_numpy().tolist() == first.to_numpy().tolist()
+    other = hr.ablate(*given("gpt2"), sets={"mine": HEADS}, n_resamples=20, study=study)
+    assert (
+        other.to_numpy().tolist() == hr.ablate(*given("gpt2"), sets={"mine": HEADS}, n_resamples=20).to_numpy().tolist()
     )
-    with pytest.raises(ValueError, match=whole(message)):
-        sets(replacement={("dec-self", 0, 1): "mean"})
-
-
-def test_a_set_with_a_head_that_there_is_not():
-    message = "no head ('cross', 0, 0) in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
-    with pytest.raises(ValueError, match=whole(message)):
-        sets({"one": [("dec-self", 0, 0)], "other": [("cross", 0, 0)]})

@@ -13,13 +13,12 @@ from helpers import zoo
 from helpers.close import close
 from helpers.letters import corpus, tokens_of, writing
 from helpers.letters import corpus as letters
-from helpers.messages import whole
 from helpers.trainings import films, pairs, tokenised, tokenizer, untrained
 
 import headroles as hr
-from headroles.ablation.evaluation import evaluate
+from headroles.ablation.effects import evaluate
+from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import bootstrap_counts
-from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 
 
@@ -115,49 +114,12 @@ def test_evaluation_is_without_dropout_and_leaves_the_model_as_it_was(training):
     assert all(module.training == training for module in model.modules())
 
 
-KNOWN = (
-    "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
-    "pair_accuracy, pair_difference, top, reference, class, similarity"
-)
-REFUSED = [
-    ("sentences", "bleu", films(4), "metric 'bleu' needs a translation model; BertForSequenceClassification writes "
-     "none"),
-    ("translations", "accuracy", letters(4), "metric 'accuracy' is for classifiers; MarianMTModel has no classes"),
-    ("translations", "chrf", letters(4, translated=False), "metric 'chrf' needs references, and corpus 'letters' lacks "
-     "some"),
-    ("sentences", "accuracy", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
-    ("sentences", "f1", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
-    ("sentences", "rouge", films(4), f"metric must be one of {KNOWN}, got 'rouge'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "metric", "text", "message"), REFUSED)
-def test_metrics_that_are_not_to_be_had(name, metric, text, message):
-    model, tokens, _ = measured(name)
-    with pytest.raises(ValueError, match=whole(message)):
-        evaluate(model, tokens, text, ["loss", metric] if metric not in ("accuracy", "f1") else [metric])
-
-
-def test_a_model_with_weights_that_are_not_finite():
-    model, tokens, text = measured("sentences")
-    model.classifier.bias.data[0] = torch.nan
-    message = (
-        "loss of the intact model is not finite on sentence 1, 2, 3, 4, 5, ... of the corpus; look for NaN or infinite "
-        f"weights in {type(model).__name__}: 1 of {model.classifier.bias.numel()} in classifier.bias; finished "
-        "batches are kept"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        evaluate(model, tokens, text, ["loss"])
-
-
 @pytest.mark.parametrize("metrics", [["loss"], ["loss", "accuracy"]])
 def test_metrics_are_kept(tmp_path, monkeypatch, metrics):
-    from headroles.ablation import evaluation
-
     model, tokens, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
     if "accuracy" in metrics:
         metrics = ["loss", "perplexity"]
     alone = hr.evaluate(model, tokens, text, metrics, n_resamples=20)
     pd.testing.assert_frame_equal(hr.evaluate(model, tokens, text, metrics, n_resamples=20, study=tmp_path), alone)
-    monkeypatch.setattr(evaluation, "worth", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(Sweep, "run", lambda *_, **__: pytest.fail("computed again"))
     pd.testing.assert_frame_equal(hr.evaluate(model, tokens, text, metrics, n_resamples=20, study=tmp_path), alone)

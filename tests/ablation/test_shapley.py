@@ -157,22 +157,6 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
     close(np.mean(both, axis=0), expected, size=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_permutations": 0}, "n_permutations must be .*got 0"),
-        ({"truncation": 1.0}, "truncation must be .*got 1.0"),
-        ({"heads": HEADS[:1]}, "heads must be two or more different ones, got dec-self:0:1"),
-        ({"heads": HEADS[:1] * 2}, "heads must be two or more different ones, got dec-self:0:1"),
-        ({"heads": [("cross", 0, 0), HEADS[0]]}, "cross"),
-        ({"replacement": "nought"}, "replacement must be one of .* got .nought"),
-    ],
-)
-def test_what_cannot_be_divided_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        hr.shapley_values(*given("gpt2"), n_resamples=0, **options)
-
-
 def test_a_study_keeps_values_and_computes_others_again(tmp_path, monkeypatch):
     options = {"heads": HEADS[:3], "n_resamples": 5, "study": tmp_path, "n_permutations": 2}
     stored = hr.shapley_values(*given("gpt2"), **options)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.stats
 from helpers.ablations import measured
-from helpers.messages import whole
 from helpers.skewness import p_of_mean
 
 from headroles.ablation.example_stats import ExampleStats
@@ -153,13 +152,6 @@ def test_the_best_say_how_they_were_chosen():
     table = best(alone(), INDEX, halves=True, n_resamples=10, seed=4)
     expected = "a:1|b:2|unit:all_but_one|halves:True|resamples:10|seed:4"
     assert {frame.provenance(table, name) for name in table} == {expected}
-
-
-def test_two_halves_need_two_examples():
-    found = alone(examples=2)
-    assert len(best(found, INDEX, halves=True, n_resamples=10)) == 3
-    with pytest.raises(ValueError, match=whole("too few examples for two halves: got 1; expected 2 or more")):
-        best(found.take(np.array([0])), INDEX, halves=True)
 
 
 def test_two_examples_alike_are_no_proof():

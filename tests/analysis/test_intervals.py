@@ -135,8 +135,8 @@ def test_a_value_of_one_sentence_differs_from_one_of_two():
 
 
 def test_a_share_of_all_examples_has_an_exact_interval():
-    from headroles.ablation.evaluation import worth
     from headroles.ablation.metrics import Accuracy
+    from headroles.ablation.significance import metric_with_interval
     from headroles.analysis.intervals import exact_share
 
     for hits, of in ((10, 10), (0, 10), (3, 7), (59, 60)):
@@ -144,8 +144,8 @@ def test_a_share_of_all_examples_has_an_exact_interval():
         assert exact_share(hits / of, of) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert exact_share(1.0, 10)[0] == pytest.approx(0.6915, abs=1e-4)
     right = np.ones((10, 2))
-    found = worth(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))
+    found = metric_with_interval(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))
     assert (found["value"], found["high"]) == (1, 1)
     assert found["low"] == pytest.approx(0.6915, abs=1e-4)  # 1 by the resamples
     right[0, 0] = 0
-    assert worth(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))["low"] < 0.9
+    assert metric_with_interval(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))["low"] < 0.9

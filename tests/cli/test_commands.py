@@ -301,12 +301,12 @@ def test_role_tests_of_a_study(study, model, tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     other = write(planted.corpus()[60:72], tmp_path / "other.conllu")
     options = ["--metric", "agreement", "--resamples", 50, "--study", study]
-    done = run("test-roles", model, other, "--alone", "L0H0,L1H5", *options)
+    done = run("test-roles", model, other, "--heads", "L0H0,L1H5", *options)
     assert (done.code, done.err) == (0, "")
     table = load_table(study / "role-tests-agreement.parquet")
     roles = load_table(study / "roles.parquet")
     expected = hr.test_roles(
-        planted.model(), planted.tokenizer(), hr.read(other), roles, metric="agreement", alone="L0H0,L1H5",
+        planted.model(), planted.tokenizer(), hr.read(other), roles, metric="agreement", heads="L0H0,L1H5",
         n_resamples=50,
     )  # fmt: skip
     pd.testing.assert_frame_equal(_bare(table), _bare(expected), rtol=0, atol=1e-9)
@@ -327,7 +327,7 @@ def test_role_tests_of_chosen_roles_of_another_study(study, model, tmp_path):
     for end in ("", ".value", ".margin", ".stability"):
         roles[f"sink[first]{end}"] = roles[f"positional[-1]{end}"]
     hr.save_table(roles, (tmp_path / "from").joinpath("roles.parquet"))
-    options = ["--alone", "L0H0", "--metric", "agreement", "--resamples", 20, "--roles-of", tmp_path / "from"]
+    options = ["--heads", "L0H0", "--metric", "agreement", "--resamples", 20, "--roles-of", tmp_path / "from"]
     done = run("test-roles", model, other, *options, "--study", tmp_path / "default")
     assert (done.code, done.err) == (0, "")
     last = "not tested: sink[first]; --roles all tests all roles, a head at a time\n"
@@ -348,7 +348,7 @@ def test_role_tests_without_roles_and_on_the_examples_of_the_roles(study, model,
     assert (done.code, done.err) == (2, f"headroles: no roles in {tmp_path / 'none'}: got no tables; expected "
         f"roles.parquet; try headroles score, or headroles roles {tmp_path / 'none'}, or name the study that has them: "
         "--roles-of\n")  # fmt: skip
-    options = ["--alone", "L0H0", "--metric", "agreement", "--resamples", 2, "--roles", "positional[-1]"]
+    options = ["--heads", "L0H0", "--metric", "agreement", "--resamples", 2, "--roles", "positional[-1]"]
     done = run("test-roles", model, trees, *options, "--study", study)
     assert "roles are tested on the corpus on which they were assigned: got planted; expected other" in caplog.text
 

@@ -152,7 +152,7 @@ def _swept(metric: str = "loss", **options: Any) -> object:
     ("call", "message"),
     [
         (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
-         "duplicate metric 'agreement': got agreement, agreement; expected each once"),
+         "metrics must differ, got agreement, agreement"),
         (lambda: _swept(max_tokens=0), "max_tokens must be an integer >= 1, got 0"),
         (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
          "roles and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),

@@ -224,7 +224,8 @@ def test_an_option_has_the_default_of_its_parameter(name):
 
 
 def test_a_literal_alias_is_followed_to_where_it_stands():
-    from headroles.ablation.units import Unit, Word
+    from headroles.ablation.effects import Unit
+    from headroles.ablation.sweep import Word
     from headroles.pruning.removal import Groups
 
     read = {name: signature(name).parameters for name in ("ablate", "remove_heads", "relate")}

@@ -8,7 +8,7 @@ import torch
 import transformers
 from helpers import zoo
 
-from headroles.ablation.metrics import Observation
+from headroles.ablation.metrics import Reading
 from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import objective
 
@@ -18,7 +18,7 @@ def read(one, model, tokenizer, text, groups):
     handle = HeadModel(model, tokenizer)
     one.check(handle, text, groups)
     made = None if one.objective is None else objective(one.objective, handle).fit(handle, groups)
-    return lambda output, batch: one.update(Observation(handle, text, made, batch, output))
+    return lambda output, batch: one.update(Reading(handle, text, made, batch, output))
 
 
 @cache

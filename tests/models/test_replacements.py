@@ -7,12 +7,12 @@ import torch
 from helpers.ablations import terse
 from helpers.imposed import lettered, tiny
 from helpers.letters import corpus, tokenizer
-from helpers.messages import whole
 from helpers.sweeps import swept
 from sacrebleu import BLEU
 
 import headroles as hr
 from headroles.data.corpus import Corpus
+from headroles.models.identity import fingerprint
 from headroles.models.replacements import ByHead, allowed
 from headroles.patterns import Diagonal, First, Offset, Pattern, Previous, Shuffle, Uniform
 
@@ -52,19 +52,7 @@ def test_labels_of_several_heads():
     assert ByHead({one: Previous(), other: First()}).label == ByHead({other: First(), one: Previous()}).label
 
 
-def test_heads_without_a_pattern_are_refused():
-    case, text = lettered("gpt2"), corpus(2)
-    message = (
-        "no pattern for dec-self:0:1: got replacements of other heads; expected one for each head that is masked; try "
-        "sets="
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.ablate(case.model, case.tokenizer, text, replacement={("dec-self", 0, 0): Previous()}, n_resamples=0)
-
-
-def test_the_code_and_the_options_of_a_pattern_inside_another_are_in_keys():
-    from headroles.ablation.units import code
-
+def test_fingerprint_distinguishes_code_and_options_of_a_pattern_inside_another():
     def made(place):
         class Fixed(Pattern):
             def targets(self, observation):
@@ -74,10 +62,9 @@ def test_the_code_and_the_options_of_a_pattern_inside_another_are_in_keys():
 
         return Fixed()
 
-    keys = [code(Shuffle(pattern, seed))["pattern"] for pattern, seed in ((made(0), 0), (made(1), 0), (made(0), 1))]
+    keys = [fingerprint(Shuffle(pattern, seed)) for pattern, seed in ((made(0), 0), (made(1), 0), (made(0), 1))]
     assert len(set(keys)) == 3
-    assert code(Shuffle(made(0), 0))["pattern"] == keys[0]
-    assert code("zero") == {}
+    assert fingerprint(Shuffle(made(0), 0)) == keys[0]
 
 
 def test_masks_of_minus_infinity_and_of_a_bias():
@@ -176,19 +163,6 @@ def test_bleu_under_a_pattern_is_that_of_single_sentences():
     intact, imposed = (BLEU().corpus_score(rows, references).score for rows in texts)
     assert abs(imposed - intact) > 1e-3
     assert table.iloc[0, 0] == pytest.approx(imposed - intact, abs=1e-9)
-
-
-def test_a_decoder_that_writes_is_refused_before_work(monkeypatch):
-    monkeypatch.setattr("headroles.ablation.sweep.Sweep._measure", lambda *_: pytest.fail("worked"))
-    message = (
-        "pattern Previous() needs all tokens in one forward: got bleu, for which a decoder writes them one by one; "
-        "expected heads of an encoder; try a metric such as 'loss', or sets="
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.ablate(
-            terse(), tokenizer(), TEXTS, metric="bleu", sets={"one": ["dec-self:0:1"]}, replacement=Previous(),
-            n_resamples=0,
-        )  # fmt: skip
 
 
 IMPOSED = {("cross", 0, 1): Diagonal()}  # reads the tokens of each forward

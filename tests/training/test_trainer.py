@@ -34,7 +34,7 @@ from helpers.trainings import (
 )
 
 import headroles as hr
-from headroles.ablation.evaluation import evaluate
+from headroles.ablation.effects import evaluate
 from headroles.data.corpus import Corpus
 from headroles.models import batching
 from headroles.models.head_model import HeadModel

@@ -1,9 +1,8 @@
 """Metrics: the quality of a model on a corpus, computed from additive statistics of its examples."""
 
-from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Observation, Of, Perplexity
-from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
+from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Reading
+from headroles.ablation.metrics.classification import F1, Accuracy, Matthews, PairAccuracy, PairDifference
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
-from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
 from headroles.scores import objectives
 from headroles.tables.arguments import one_of
 
@@ -27,22 +26,17 @@ def as_metric(given: str | Metric | objectives.Objective) -> Metric:
     `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
 
     Raises:
-        TypeError: It is none of these.
-        ValueError: The name is that of no metric, objective or tokenisation.
+        ValueError: If it is no name of a metric, objective or tokenisation.
     """  # noqa: DOC502
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):
         same = given.name in METRICS and type(given) is objectives.OBJECTIVES[given.name]
         return METRICS[given.name] if same else Of(given)
-    if not isinstance(given, str):
-        raise TypeError(f"one metric at a time: got {given!r}; expected a name such as 'loss', or a metric")
-    if given in METRICS:
-        return METRICS[given]
-    if given.startswith("bleu-"):
+    if isinstance(given, str) and given.startswith("bleu-"):
         return BLEU(tokenize=given.removeprefix("bleu-"))
     one_of("metric", given, dict.fromkeys([*METRICS, *objectives.OBJECTIVES]))
-    return Of(objectives.OBJECTIVES[given]())
+    return METRICS[given] if given in METRICS else Of(objectives.OBJECTIVES[given]())
 
 
 __all__ = [
@@ -56,12 +50,12 @@ __all__ = [
     "Matthews",
     "Mean",
     "Metric",
-    "Observation",
+    "Reading",
     "Of",
     "PairAccuracy",
     "PairDifference",
     "Perplexity",
     "Written",
-    "list_metrics",
     "as_metric",
+    "list_metrics",
 ]

@@ -21,7 +21,7 @@ from headroles.tables.declared import METRICS, declaration
 
 
 @dataclass(frozen=True)
-class Observation:
+class Reading:
     """The output of a model for one batch, from which a metric computes its statistics."""
 
     model: HeadModel
@@ -48,7 +48,7 @@ class Metric(ABC):
         generates: Whether the metric is of generated text rather than of a forward pass.
         is_share: Whether the metric is the share of examples that are right.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
-        objective: The objective of the targets of an observation, if any.
+        objective: The objective of the targets of a reading, if any.
     """
 
     name: ClassVar[str]
@@ -71,7 +71,7 @@ class Metric(ABC):
         """Raise ValueError if the model or the corpus, which is in batches, lacks what the metric needs."""
 
     @abstractmethod
-    def update(self, observation: Observation, /) -> Array:
+    def update(self, reading: Reading, /) -> Array:
         """Compute the statistics of each example of a batch: [example, statistic]; NaN where there is no number."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Metric(ABC):
         """Return whether a gradient predicts the effects of masks on the metric of a model."""
         return False
 
-    def targets(self, _observation: Observation, /) -> objectives.Explained:
+    def targets(self, _reading: Reading, /) -> objectives.Explained:
         """Compute the differentiable targets: their gradient predicts the changes of the first statistic."""
         raise NotImplementedError(f"no gradient predicts {self.name}")
 
@@ -103,9 +103,9 @@ class Mean(Metric):
         if objectives.reads_labels(objectives.objective(self.objective, model), model):
             check_labels(corpus)
 
-    def update(self, observation: Observation, /) -> Array:
+    def update(self, reading: Reading, /) -> Array:
         """Compute the sum of the objective over the steps of each example, and their number."""
-        targets = observation.targets
+        targets = reading.targets
         values = torch.where(targets.counted, targets.values, 0.0).double().sum(-1)
         return torch.stack([values, targets.counted.sum(-1).double()], dim=-1).cpu().numpy()
 
@@ -117,9 +117,9 @@ class Mean(Metric):
         """Return True: that of the objective itself."""
         return True
 
-    def targets(self, observation: Observation, /) -> objectives.Explained:
+    def targets(self, reading: Reading, /) -> objectives.Explained:
         """Return the targets of the objective itself."""
-        return observation.targets
+        return reading.targets
 
     def names(self, count: int) -> list[str]:  # noqa: ARG002
         """Return the names of the sum and of the number of steps."""
@@ -157,18 +157,18 @@ class Agreement(Mean):
     name = "agreement"
     objective = "agreement"
 
-    def update(self, observation: Observation, /) -> Array:
+    def update(self, reading: Reading, /) -> Array:
         """Count the choices that stay the first; NaN for an example with logits that are not a number."""
-        return without_nan(super().update(observation), observation)
+        return without_nan(super().update(reading), reading)
 
     def has_gradient(self, model: HeadModel, /) -> bool:
         """Return whether the model predicts tokens or classes: a cosine with itself has no gradient."""
         return outputs.has_vocabulary(model) or outputs.has_classes(model)
 
-    def targets(self, observation: Observation, /) -> objectives.Explained:
+    def targets(self, reading: Reading, /) -> objectives.Explained:
         """Compute the probabilities of the model's own choices."""
-        choices = outputs.choices(observation.output, observation.batch, observation.model)
-        return probabilities(observation, choices)
+        choices = outputs.choices(reading.output, reading.batch, reading.model)
+        return probabilities(reading, choices)
 
 
 @dataclass(frozen=True)
@@ -187,21 +187,21 @@ class Of(Mean):
         return {}
 
 
-def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explained:
+def probabilities(reading: Reading, chosen: Tensor) -> objectives.Explained:
     """Compute the probabilities of chosen tokens [batch, token] or classes [batch]."""
-    values = outputs.picked(outputs.logits(observation.model, observation.output).float().softmax(-1), chosen)
-    if outputs.has_vocabulary(observation.model):
-        return objectives.Explained(values, outputs.steps(observation.model, observation.batch))
+    values = outputs.picked(outputs.logits(reading.model, reading.output).float().softmax(-1), chosen)
+    if outputs.has_vocabulary(reading.model):
+        return objectives.Explained(values, outputs.steps(reading.model, reading.batch))
     return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
 
 
-def without_nan(statistics: Array, observation: Observation) -> Array:
+def without_nan(statistics: Array, reading: Reading) -> Array:
     """Set the statistics of examples to NaN of which a logit is NaN: the largest of such logits is no choice."""
-    model = observation.model
+    model = reading.model
     if not (outputs.has_vocabulary(model) or outputs.has_classes(model)):
         return statistics
-    logits = outputs.logits(model, observation.output)
+    logits = outputs.logits(model, reading.output)
     is_nan = logits.detach().amax(-1).isnan()  # [example] or [example, token]
     if outputs.has_vocabulary(model):
-        is_nan = (is_nan & outputs.steps(model, observation.batch)).any(-1)
+        is_nan = (is_nan & outputs.steps(model, reading.batch)).any(-1)
     return np.where(is_nan.cpu().numpy()[:, None], np.nan, statistics)

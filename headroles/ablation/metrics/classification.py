@@ -1,19 +1,25 @@
-"""Metrics of a classifier: accuracy, F1, Matthews' correlation."""
+"""Metrics of classes and of minimal pairs: accuracy, F1, Matthews' correlation; which of two sentences is likelier."""
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from headroles.ablation.metrics.base import Mean, Metric, Observation, probabilities, without_nan
+from headroles.ablation.metrics.base import Mean, Metric, Reading, probabilities, without_nan
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
+from headroles.data.pairs import BAD, GOOD
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import check_labels
+
+log = logging.getLogger(__name__)
 
 
 class Choosing(Metric):
@@ -26,12 +32,12 @@ class Choosing(Metric):
         outputs.check_chooses(model, self.name)
         check_labels(corpus)
 
-    def update(self, observation: Observation, /) -> Array:
+    def update(self, reading: Reading, /) -> Array:
         """Compare each predicted class with its label; NaN for an example with logits that are not a number."""
-        one_hot = np.eye(len(observation.model.config.id2label or ()))
-        chosen = observation.output.logits.argmax(-1).cpu().numpy()
-        labels = outputs.classes(observation.model, observation.batch).cpu().numpy()
-        return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), observation)
+        one_hot = np.eye(len(reading.model.config.id2label or ()))
+        chosen = reading.output.logits.argmax(-1).cpu().numpy()
+        labels = outputs.classes(reading.model, reading.batch).cpu().numpy()
+        return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), reading)
 
     @abstractmethod
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
@@ -57,9 +63,9 @@ class Accuracy(Choosing, Mean):
     name = "accuracy"
     is_share = True
 
-    def targets(self, observation: Observation, /) -> objectives.Explained:
+    def targets(self, reading: Reading, /) -> objectives.Explained:
         """Compute the probabilities of the labels."""
-        return probabilities(observation, outputs.classes(observation.model, observation.batch))
+        return probabilities(reading, outputs.classes(reading.model, reading.batch))
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
         """Compute whether each choice is correct, and 1: [example, 2]."""
@@ -88,3 +94,86 @@ class Matthews(Confusion):
         both = right.sum(-1) * n - (chosen * labelled).sum(-1)
         spread = np.sqrt((n**2 - (chosen**2).sum(-1)) * (n**2 - (labelled**2).sum(-1)))
         return np.asarray(np.where(spread == 0, 0.0, both / np.where(spread == 0, 1.0, spread)))
+
+
+class PairDifference(Mean):
+    """Mean log-likelihood of grammatical sentences minus that of the ungrammatical ones, in nats per pair.
+
+    The pairs of a corpus are those of `hr.minimal_pairs`, or read from a file. A decoder is read from its second token
+    on, unless its tokenizer puts BOS before the text. An encoder-decoder reads the source, and the pair is its target.
+    """
+
+    name = "pair_difference"
+    objective = "loss"
+    sentences: ClassVar[int] = 2
+
+    def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
+        """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
+        _check(model, corpus, self.name)
+        _warn_of_first_tokens(model, batches)
+
+    def update(self, reading: Reading, /) -> Array:
+        """Compute log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
+        signs = 1 - 2 * (np.array(reading.batch.numbers) % 2)
+        return np.stack([-signs * super().update(reading)[:, 0], np.full(len(signs), 0.5)], axis=1)
+
+    def targets(self, reading: Reading, /) -> objectives.Explained:
+        """Compute the log-likelihood of each token, negative in ungrammatical sentences."""
+        targets = reading.targets
+        signs = targets.values.new_tensor([2 * (number % 2) - 1 for number in reading.batch.numbers])
+        return replace(targets, values=signs[:, None] * targets.values)
+
+
+class PairAccuracy(PairDifference):
+    """Share of pairs of which the grammatical sentence has the larger log-likelihood (BLiMP, arXiv 1912.00582)."""
+
+    name = "pair_accuracy"
+    is_share = True
+
+    def merged(self, statistics: Array) -> Array:
+        """Compare the log-likelihoods of the two sentences: [pair, 2]."""
+        difference, count = super().merged(statistics).T
+        return np.stack([difference > 0, count], axis=1).astype(float)
+
+    def has_gradient(self, _model: HeadModel, /) -> bool:
+        """Return False: a comparison has no gradient."""
+        return False
+
+
+def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
+    """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
+    labels = [sentence.label for sentence in corpus]
+    if not labels or labels != [GOOD, BAD] * (len(labels) // 2):
+        raise ValueError(
+            f"metric {name!r} needs minimal pairs: got corpus {corpus.name!r} with the labels "
+            f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
+            f"turn; try a file with sentence_good and sentence_bad and an even limit"
+        )
+    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
+        raise ValueError(
+            f"metric {name!r} needs the likelihood of sentences: got {model.name}, which does not predict "
+            f"one token after the other; expected a decoder or an encoder-decoder"
+        )
+    if model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
+        raise ValueError(
+            f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
+            f"{corpus.name!r}; expected a source beside sentence_good and sentence_bad; try "
+            f"hr.minimal_pairs(translated=True)"
+        )
+
+
+def _warn_of_first_tokens(model: HeadModel, batches: Sequence[Batch]) -> None:
+    """Log how many pairs differ in a first token that no step predicts."""
+    if model.config.is_encoder_decoder:
+        return
+    first = {
+        number: int(row[0]) for batch in batches for number, row in zip(batch.numbers, batch.source.ids, strict=True)
+    }
+    differ = sum(first.get(number + 1, token) != token for number, token in first.items() if number % 2 == 0)
+    if differ:
+        log.warning(
+            "%d of %d pairs differ in their first token, which is left out of the comparison: the tokenizer puts no "
+            "BOS before a text",
+            differ,
+            len(first) // 2,
+        )

@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headroles.ablation.metrics.base import Metric, Observation
+from headroles.ablation.metrics.base import Metric, Reading
 from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.tokens import languages
+from headroles.tables.arguments import one_of
 
 WORDS = "13a"  # tokenisation of the metric `bleu`
 BY_SPACES = (WORDS, "intl", "none")  # tokenisations that split at spaces and punctuation
@@ -43,10 +44,10 @@ class Written(Metric):
         if any(sentence.target is None for sentence in corpus):
             raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")
 
-    def update(self, observation: Observation, /) -> Array:
+    def update(self, reading: Reading, /) -> Array:
         """Compute sacrebleu's statistics of generated sentences and their references."""
-        texts = languages.decoded(observation.model.tokenizer, observation.output)
-        targets = [observation.corpus.sentences[number].target for number in observation.batch.numbers]
+        texts = languages.decoded(reading.model.tokenizer, reading.output)
+        targets = [reading.corpus.sentences[number].target for number in reading.batch.numbers]
         return self.statistics(texts, [target.text for target in targets if target is not None])
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Array:
@@ -78,9 +79,7 @@ class BLEU(Written):
         if self.tokenize != WORDS:
             from sacrebleu.metrics.bleu import BLEU as Scorer
 
-            if self.tokenize not in Scorer.TOKENIZERS:
-                known = ", ".join(Scorer.TOKENIZERS)
-                raise ValueError(f"no tokenisation of sacrebleu: got {self.tokenize!r}; expected one of {known}")
+            one_of("tokenize", self.tokenize, Scorer.TOKENIZERS)
 
     def __repr__(self) -> str:
         tokenize = "" if self.tokenize == WORDS else f", tokenize={self.tokenize!r}"

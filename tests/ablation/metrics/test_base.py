@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.ablations import sweep
 from helpers.letters import DETERMINISTIC, corpus, tokens_of, writing
-from helpers.messages import whole
 from helpers.metrics import choosing, read
 from helpers.objectives import in_one, output
 from helpers.sweeps import by_token, inputs_of
@@ -171,10 +170,3 @@ def test_metrics_of_the_same_options_say_the_same():
     """A sweep that goes on in another process knows its metric by its repr."""
     assert [repr(type(one)()) for one in METRICS.values()] == [repr(one) for one in METRICS.values()]
     assert repr(BLEU(2)) != repr(BLEU(1))
-
-
-def test_an_unknown_metric():
-    message = "metric must be one of loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, pair_accuracy, "
-    message += "pair_difference, top, reference, class, similarity, got 'rouge'"
-    with pytest.raises(ValueError, match=whole(message)):
-        as_metric("rouge")

@@ -25,7 +25,7 @@ from helpers.messages import whole
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import headroles as hr
-from headroles.ablation.evaluation import evaluate
+from headroles.ablation.effects import evaluate
 from headroles.data.corpus import Chat, Corpus, Sentence, as_chat
 from headroles.models.tokens import alignment
 from headroles.models.tokens.alignment import NO_WORD, pieces, word_of

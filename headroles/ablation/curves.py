@@ -1,0 +1,449 @@
+"""Curves: a metric as more heads are masked together, and how well scores predict what heads cost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.ablation.effects import ablate
+from headroles.ablation.example_stats import ExampleStats, HeadSet
+from headroles.ablation.metrics import Metric, as_metric
+from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
+from headroles.analysis import resampling
+from headroles.analysis.association import measured
+from headroles.analysis.association import values as values_of
+from headroles.analysis.intervals import Array, bounds, rank_correlation
+from headroles.data.corpus import CorpusLike
+from headroles.data.readers import as_corpus
+from headroles.models import identity
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.masking import Head
+from headroles.models.replacements import Replacement
+from headroles.scores import Attribution, Importance, Measure, Relevance, objectives, outputs
+from headroles.scores import score as score_heads
+from headroles.scores.lrp import Rules
+from headroles.tables import frame
+from headroles.tables.arguments import number
+from headroles.tables.columns import of_name, ranked_by, without_ends
+from headroles.tables.frame import Kind
+from headroles.tables.study import Study, as_study, as_tables, kept
+
+ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
+
+
+def ablation_curve(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    orders: Mapping[str, Iterable[Head | str] | str],
+    *,
+    metric: str | Metric | objectives.Objective = "agreement",
+    steps: int = 10,
+    replacement: ReplacementLike = "zero",
+    max_tokens: int = 4096,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    study: Study | str | Path | None = None,
+    kind: Kind | Literal["each"] | None = None,
+) -> pd.DataFrame:
+    """Measure a metric while more and more heads are masked (Michel et al. 2019, section 4.2).
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        orders: Name -> heads, the first masked first, (kind, layer, head) each, or in writing as in `head_mask`: all
+            heads of the model or some.
+        metric: Name of a metric or objective. Or one of them (`list_metrics`).
+        steps: Number of steps of equal size in which the heads of an order are masked.
+        replacement: What replaces the output of a masked head, as in `ablate`. A pattern hard-codes heads: they attend
+            by it, and by nothing else.
+        max_tokens: Tokens in one forward pass.
+        n_resamples: Bootstrap resamples of the examples, the same for all orders.
+        seed: Seed of the resamples, and of the examples that "resample" draws.
+        study: Study or folder that keeps the table as `curves-METRIC[-KIND]`, and its areas as `areas-METRIC[-KIND]`;
+            if it has them, nothing is computed. Patterns are a last word of these names. It keeps finished
+            batches too: an interrupted run continues after them.
+        kind: Kind of the heads in the orders; only names the tables of the study.
+
+    Returns:
+        A table with a row per order and number of masked heads; `attrs` hold the resampled values for `areas`.
+
+        - order: name of the order.
+        - masked, share: number and share of masked heads; 0 is the intact model.
+        - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
+        - change, change.low, change.high: difference from the intact model, paired.
+    """
+    handle, text = HeadModel.of(model, tokenizer, allow_sharded=True), as_corpus(corpus)
+    chosen, replaced = as_metric(metric), known_replacement(handle, replacement)
+    ordered = {name: handle.named_heads(order) for name, order in orders.items()}
+    points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
+    masked = [frozenset(ordered[name][:count]) for name, count in points]
+    place = None if study is None else as_study(study)
+
+    @cache  # two tables of a study need it
+    def curve() -> pd.DataFrame:
+        folder = None if place is None else place.work / ".sweeps"
+        options: Any = {"replacement": replaced, "max_tokens": max_tokens, "folder": folder, "seed": seed}
+        stats = Sweep(handle, text, chosen, **options).run(list(dict.fromkeys(filter(None, masked))))
+        table = pd.DataFrame(points, columns=["order", "masked"])
+        table["share"] = [count / len(ordered[name]) for name, count in points]
+        return _with_values(table, masked, stats, n_resamples, seed)
+
+    name, pattern = replacement_name(replaced), dict[str, str]()
+    words = [chosen.name, *([kind] if kind else [])]
+    if isinstance(replaced, Replacement):
+        words, pattern = [*words, name], {"pattern": identity.fingerprint(replaced)}
+
+    def key() -> str:
+        written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
+        options = f"max_tokens={max_tokens},n_resamples={n_resamples},replacement={name},seed={seed},steps={steps}"
+        fields = {"code": identity.fingerprint(chosen), "orders": identity.fingerprint(written), "options": options}
+        return handle.cache_key(text, metric=chosen, **fields, **pattern)
+
+    table = kept(place, "-".join(["curves", *words]), key, curve)
+    if place is not None:
+        place.keep("-".join(["areas", *words]), key(), lambda: areas(curve()))
+    return table
+
+
+def _with_values(
+    table: pd.DataFrame, masked: Sequence[HeadSet], stats: ExampleStats, n_resamples: int, seed: int
+) -> pd.DataFrame:
+    """Add the metric with each set of masked heads, and its change, with intervals."""
+    parts = stats.masked | {frozenset(): stats.intact}
+    whole = stats.resampled([stats.intact, *(parts[heads] for heads in masked)], n_resamples, seed)
+    values, changes = whole[1:], whole[1:] - whole[0]  # [point, 1 + resamples]
+    points = pd.MultiIndex.from_frame(table[["order", "masked"]])
+    low, high = bounds(values[:, 1:])
+    less, more = bounds(changes[:, 1:])
+    table = table.assign(value=values[:, 0], low=low, high=high)
+    table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
+    table.attrs["draws"] = frame.Resamples(points, {"value": values})
+    return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
+
+
+def repeated_ranking(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    score: str | Measure = "importance",
+    *,
+    column: str | None = None,
+    kind: Kind | None = None,
+    steps: int = 10,
+    **options: Any,
+) -> list[Head]:
+    """Order heads by a score that is computed again after each step, with the heads so far masked.
+
+    The smallest score comes first (Michel et al. 2019's released scripts, `--exact_pruning`). The score "ablation" is
+    the harm of ablating a head beside those that are masked, a prediction-powered estimate with `precision`.
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the score is computed.
+        score: A score or its name, or "ablation".
+        column: Column of the score, by default the first.
+        kind: Kind of the heads, by default all.
+        steps: Number of steps of equal size.
+        **options: Further options of `score`, or of `ablate` for "ablation" (`metric`, `precision`).
+
+    Returns:
+        The heads, (kind, layer, head) each.
+
+    Raises:
+        ValueError: If `steps` is below 1, or the score of the intact model is not defined.
+    """
+    number("steps", steps, least=1, whole=True)
+    handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
+    left = [head for head in handle.heads if kind in (None, head[0])]
+    size, masked, rest = len(left), list[Head](), list[Head]()
+    options = {"n_resamples": 0, **options}
+    better = as_metric(options.get("metric", "loss")).better
+    is_zero = options.get("replacement", "zero") == "zero"  # others depend on all masked heads
+    for step in range(1, steps + 1):
+        if not (count := round(size * step / steps) - len(masked)):
+            continue
+        with handle.mask(handle.head_mask(masked if is_zero else [])):
+            try:
+                if score == "ablation":
+                    beside = [] if is_zero else masked
+                    sets = {str(head): [*beside, head] for head in left}
+                    table = ablate(model, tokenizer, corpus, sets=sets, **options)
+                    harm = -table.iloc[:, 0] * better
+                    values = harm.set_axis(pd.MultiIndex.from_tuples(left))
+                else:
+                    table = score_heads(model, tokenizer, corpus, [score], **options)
+                    values = table[column or table.columns[0]].loc[left]
+            except ValueError:  # no output depends on the remaining heads: their order stays
+                if not masked:
+                    raise
+                return masked + rest
+        ranked = values.sort_values(kind="stable").index.tolist()
+        masked, rest = masked + ranked[:count], ranked[count:]
+        left = [head for head in left if head in rest]
+    return masked
+
+
+def areas(table: pd.DataFrame) -> pd.DataFrame:
+    """Compute the area under each ablation curve: the mean metric over the share of masked heads (trapezoids).
+
+    Args:
+        table: A table of `ablation_curve` as it was returned; a table that was loaded lacks the resampled values.
+
+    Returns:
+        A table with a row per order, largest area first: `area`, and `area.low` and `area.high`, its 95 % interval.
+
+    Raises:
+        ValueError: If the table lacks the resampled values.
+    """
+    if "draws" not in table.attrs:
+        raise ValueError("the table has no resampled values: areas need the table that ablation_curve returned")
+    draws: Array = table.attrs["draws"].draws["value"]
+    rows = {}
+    for name, part in table.reset_index(drop=True).groupby("order", sort=False):
+        heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
+        low, high = bounds(heights[None, 1:])
+        rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
+    areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
+    return frame.signed(areas, frame.provenance(table, "value"))
+
+
+def _counts(name: str, order: Sequence[Head], steps: int) -> list[int]:
+    number("steps", steps, least=1, whole=True)
+    if len(set(order)) < len(order) or not order:
+        raise ValueError(f"order {name!r} must have each head once, got {len(order)}, {len(set(order))} different")
+    return sorted({round(len(order) * step / steps) for step in range(steps + 1)})
+
+
+def orders(
+    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | Literal["each"] | None = None, seeds: int = 0
+) -> dict[str, list[Head]]:
+    """Order the heads of a table by columns and at random.
+
+    Args:
+        table: A table of heads.
+        columns: Names of columns; the smallest value comes first. A minus before the name reverses the order.
+        kind: Kind of the heads, by default all. "each" makes orders of every kind, "cross by importance" and so on
+            (Michel et al. 2019, Fig. 4).
+        seeds: Number of random orders, "random 0" and so on.
+
+    Returns:
+        Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
+
+    Raises:
+        ValueError: If the table lacks a column or the kind.
+    """
+    if kind == "each":
+        parts = {present: orders(table, columns, kind=present, seeds=seeds) for present in table.index.unique("kind")}
+        return {f"{present} by {name}": order for present, part in parts.items() for name, order in part.items()}
+    rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
+    if not len(rows):
+        kinds = ", ".join(table.index.unique("kind"))
+        raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
+    lacking = [name for name in columns if ranked_by(name)[0] not in rows]
+    if lacking:
+        known = without_ends(rows)
+        near = get_close_matches(lacking[0].lstrip("-"), known, cutoff=0.8)
+        listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
+        raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
+    ordered = {}
+    for name in columns:
+        column, descending = ranked_by(name)
+        values = rows[column]
+        rising = values.dropna().sort_values(kind="stable").index.tolist()
+        unknown = values.index[values.isna()].tolist()
+        ordered[name] = (rising[::-1] if descending else rising) + unknown
+    chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
+    return ordered | chance
+
+
+class Comparison(NamedTuple):
+    """Results of `compare`: correlations of scores with effects, and mean heights of curves."""
+
+    agreement: pd.DataFrame
+    areas: pd.DataFrame
+
+
+def compare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusLike,
+    held_out: CorpusLike,
+    *,
+    rules: Sequence[Rules] = ("cp", "attn", "voita", "gradient"),
+    seeds: int = 10,
+    max_tokens: int = 1024,
+    n_resamples: int = 1000,
+    study: Study | str | Path | None = None,
+) -> Comparison:
+    """Compare relevance by each rule set with importance, confidence and chance.
+
+    Four tables are kept in the study: `heads`, every head scored and ablated alone on `corpus`; `agreement`, rank
+    correlations of scores with these effects; `curves`, the heads ablated cumulatively on `held_out`, the least
+    relevant first (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`,
+    the mean heights of the curves. Voita's rules, and they alone, explain the sum of all steps in one pass.
+
+    Args:
+        model: Model with the heads.
+        tokenizer: Its tokenizer.
+        corpus: Corpus on which heads are scored.
+        held_out: Corpus of the curves.
+        rules: Rule sets of relevance.
+        seeds: Number of random rankings.
+        max_tokens: Largest number of tokens in a batch, padding included; four times as many for the curves.
+        n_resamples: Number of bootstrap resamples.
+        study: Study or folder that keeps the tables.
+
+    Returns:
+        The tables `agreement` and `areas`.
+    """
+    corpus, held_out = as_corpus(corpus), as_corpus(held_out)
+    place, scores = as_study(study), _scores(rules, HeadModel(model))
+    table = score_heads(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=place)
+    ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
+    names = [name for name in map(str, table) if name in ranked]
+    correlations = agreement(table, names, ABLATION)
+    rankings = orders(table, [*names, ABLATION], seeds=seeds)
+    scored = frame.holding(scores=frame.provenance(table, names[0]))
+    shown = frame.sign_version(text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples)
+    key = f"{frame.sign(weights=identity.weights_digest(model))}|{scored}|{shown}"
+
+    @cache  # for both tables
+    def curves() -> pd.DataFrame:
+        return ablation_curve(model, tokenizer, held_out, rankings, n_resamples=n_resamples, max_tokens=4 * max_tokens)
+
+    place.keep("curves", key, curves)
+    heights = place.keep("areas", key, lambda: areas(curves()))
+    place.save("agreement", correlations)
+    return Comparison(correlations, heights)
+
+
+def agreement(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], other: str
+) -> pd.DataFrame:
+    """Compute Spearman's correlation of columns with another column.
+
+    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would lie too low,
+    because resampling adds noise to both sides of a correlation.
+
+    Args:
+        table: Table of heads; or studies and files of one model, of which each column is taken from the first.
+        columns: Columns to correlate.
+        other: The other column.
+
+    Returns:
+        One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
+        correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
+
+    Raises:
+        ValueError: If the table lacks a column.
+    """
+    table = as_tables(table)
+    if missing := [name for name in (*columns, other) if name not in table]:
+        known = [str(name) for name in table if measured(str(name), table)]
+        raise ValueError(
+            f"no column to correlate: got {frame.listed(missing)}; expected some of {frame.listed(known)}; try hr.join "
+            f"with the table that has it"
+        )
+    draws = frame.resamples(table)
+    if draws is not None and not {*columns, other} <= draws.draws.keys():  # some column has none
+        draws = None
+    places = pd.Series(range(len(table)), index=table.index)
+    layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
+
+    def drawn(column: str) -> Array:
+        column_ = table[column].to_numpy(float)[:, None]  # [heads, 1]
+        return column_ if draws is None else np.concatenate([column_, draws.of(column, frame.rows(table))], axis=1)
+
+    rows, against = [], drawn(other)
+    for column in columns:
+        scores = drawn(column)
+        over_all = resampling.spearman(scores.T, against.T)
+        within = np.mean([resampling.spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
+        rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
+    names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
+    result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
+    return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
+
+
+def score_correlations(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Correlate all scores of heads with each other, over the heads of a table.
+
+    Args:
+        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`). Or studies and files
+            of one model: of a column in several the first is taken, and columns of several seeds are averaged.
+        columns: Columns to correlate; by default all measurements that vary.
+
+    Returns:
+        One row per pair of columns, the largest |`all`| first: `first`, `second`, `heads` that have both; `all`,
+        Spearman's correlation over these heads, and `within`, its mean over the layers of a kind in which both vary.
+        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers of
+        as many heads less the layers but one); NaN for fewer than eight heads and for a perfect correlation.
+
+    Raises:
+        ValueError: For an unknown column, or fewer than two that vary.
+    """
+    table = as_tables(table)
+    frame.check_once(table)
+    known = {str(name): values_of(table, str(name)) for name in table if measured(str(name), table)}
+    varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
+    chosen = varied if columns is None else list(columns)
+    if len(chosen) < 2 or not set(chosen) <= set(varied):
+        raise ValueError(
+            f"no scores to correlate: got {frame.listed(chosen)}; expected two or more of {frame.listed(varied)}"
+        )
+    layers = resampling.strata(table.index)
+    rows = [
+        {"first": first, "second": second}
+        | _correlation(known[first].to_numpy(float), known[second].to_numpy(float), layers)
+        for first, second in combinations(chosen, 2)
+    ]
+    result = pd.DataFrame(rows).sort_values("all", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
+
+
+def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[str, float]:
+    """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
+    both = np.isfinite(first) & np.isfinite(second)
+    parts = [both & (layers == layer) for layer in np.unique(layers)]
+    varied = [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
+    row: dict[str, float] = {"heads": int(both.sum())}
+    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", varied)):
+        ranks = [float(resampling.spearman(first[None, group], second[None, group])[0]) for group in groups]
+        rank = float(np.mean(ranks)) if ranks else np.nan
+        ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
+        row |= dict(zip((name, f"{name}.low", f"{name}.high"), (rank, *ends), strict=True))
+    return row
+
+
+def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
+    """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
+    lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
+    importance = Importance(objective=objectives.Similarity() if lossless else None)
+    chosen: list[str | Measure] = ["confidence", importance, Attribution(method="FeatureAblation")]
+    for name in rules:
+        steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
+        chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
+    return chosen
+
+
+def _bounds(values: Array) -> tuple[float, float]:
+    """Return bounds around the first value, from the spread of the others."""
+    draws = values[1:][~np.isnan(values[1:])]
+    if not len(draws):
+        return np.nan, np.nan
+    half = 1.96 * float(draws.std())
+    return max(-1.0, float(values[0]) - half), min(1.0, float(values[0]) + half)
