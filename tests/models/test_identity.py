@@ -430,7 +430,7 @@ class Own(Ranking):
 def test_a_ranking_is_asked_again_if_it_was_edited(tmp_path):
     tables = []
     given = writing("marian"), tokens_of("marian"), corpus(12), corpus(6)
-    options = {"keep": (0.5,), "seeds": 1, "metric": "loss", "n_resamples": 0, "tune": {"max_steps": 1}}
+    options = {"keep": (0.5,), "seeds": 1, "metric": "loss", "tune": {"max_steps": 1}}
     for step in (1, -1):
         strategies = [run_again(RANKING.format(step))["Own"]()]
         tables.append(hr.compare_pruning(*given, strategies=strategies, **options, study=tmp_path).select_dtypes(float))
