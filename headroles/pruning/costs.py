@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,11 @@ def _variants(
         if count > len(order):
             raise ValueError(f"order must have at least {count} heads for a share of {share:g}, got {len(order)}")
         yield share, count, "gates", lambda: handle
-        removed = order[:count]
-        yield share, count, "cut", lambda: HeadModel(remove_heads(sharing(handle.model), removed, groups=groups))  # noqa: B023 - called here
+        yield share, count, "cut", partial(_removed, handle, order[:count], groups)
+
+
+def _removed(handle: HeadModel, heads: Sequence[Head], groups: Groups) -> HeadModel:
+    return HeadModel(remove_heads(sharing(handle.model), heads, groups=groups))
 
 
 class _Forward:

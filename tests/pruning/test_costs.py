@@ -15,7 +15,6 @@ from headroles.pruning import costs
 from headroles.pruning.rankings import Random, RankingContext
 
 
-@pytest.mark.slow
 def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     model = zoo.tiny("bert")
     line = Random("layer").order(RankingContext(None, None, None, list(families.head_index(model))))
