@@ -79,11 +79,6 @@ from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.registry import list_scores as list_scores
 from .scores.runner import score as score
-from .scores.weights import circuit_matrix as circuit_matrix
-from .scores.weights import composition as composition
-from .scores.weights import copying as copying
-from .scores.weights import induction_strength as induction_strength
-from .scores.weights import succession as succession
 from .tables.frame import join as join
 from .tables.frame import provenance as provenance
 from .tables.io import load_table as load_table

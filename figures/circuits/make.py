@@ -21,11 +21,11 @@ WRITER = ("dec-self", 16, 0)  # the previous-token head
 
 def main(folder: Path) -> None:
     model, tokenizer = hr.load(folder)
-    pairs = hr.composition(model)
+    pairs = hr.scores.composition(model)
     again = hr.repeated_tokens(tokenizer, TEXTS, seed=SEED)
     scores = hr.score(model, tokenizer, again, ["previous", "induction"])
     measured = scores[["previous", "induction"]]
-    strength = hr.induction_strength(pairs, measured)
+    strength = hr.scores.induction_strength(pairs, measured)
     heads = hr.join(measured, strength)
     heads.attrs.pop("resamples", None)
     kept = pairs.drop(columns=["query", "key", "value"]).astype({"matching": "float32"})

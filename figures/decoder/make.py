@@ -145,8 +145,8 @@ def patterns(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
         hr.score(*given, text, LOOKS, weights="norm", n_resamples=200),
         hr.score(*given, twice, ["induction", "duplicate", "previous"], n_resamples=200),
         hr.score(*given, hay, "retrieval", n_resamples=200),
-        hr.copying(model),
-        hr.succession(*given),
+        hr.scores.copying(model),
+        hr.scores.succession(*given),
     ]
 
 

@@ -32,7 +32,7 @@ NAMES: dict[Need, str] = {  # of what a pattern needs of a batch
 
 @dataclass(frozen=True)
 class Pattern(Replacement):
-    """Base class of patterns. A subclass is a frozen dataclass in a file of its own; its fields are options.
+    """Base class of patterns. A subclass is a frozen dataclass; its fields are options.
 
     `targets` returns for each query the keys that it is about. `hr.score(model, tokenizer, corpus, [pattern])` measures
     how often a head attends there; `hr.mask_heads(..., replacement=pattern)` and `hr.ablate(..., replacement=pattern)`
@@ -87,7 +87,7 @@ class Pattern(Replacement):
         """Raise ValueError if the pattern does not apply to heads of the site's kind."""
         if site.kind not in self.kinds:
             raise ValueError(
-                f"pattern {self} does not fit {site.name}: got {site.kind} heads; expected {' or '.join(self.kinds)}"
+                f"pattern {self} is for {' or '.join(self.kinds)} heads, got {site.kind} heads of {site.name}"
             )
 
     # imposed
@@ -116,8 +116,8 @@ class Pattern(Replacement):
         expected = [*observation.queries.ids.shape, observation.keys.ids.shape[1]]
         if got != expected:
             raise ValueError(
-                f"pattern {self} needs all tokens in one forward: got {got} examples, queries and keys; expected "
-                f"{expected}; try use_cache=False"
+                f"pattern {self} needs all tokens in one forward, {expected} examples, queries and keys, got {got}; "
+                f"try use_cache=False"
             )
         weights = self._seen(replace(observation, allowed=values.allowed))
         whole = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
@@ -229,8 +229,8 @@ def _view(values: Values, side: str) -> TokenView:
     ids = given.get("input_ids")
     if ids is None:
         raise ValueError(
-            f"a pattern needs token ids: got a forward without those of the {side}; expected "
-            "input_ids, also beside encoder_outputs"
+            f"a pattern needs token ids, got a forward without those of the {side}; try input_ids together with "
+            f"encoder_outputs"
         )
     mask = given.get("attention_mask")
     mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()

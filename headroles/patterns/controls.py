@@ -11,11 +11,12 @@ from headroles.models.replacements import Need, Values
 from headroles.models.sites import Site
 from headroles.patterns.base import OfPattern, Pattern
 from headroles.patterns.observation import Observation
+from headroles.patterns.simple import shifted
 from headroles.tables.frame import Kind
 
 
 @dataclass(frozen=True)
-class _Other(OfPattern, Pattern):
+class _Control(OfPattern, Pattern):
     """A pattern with the targets of another one, moved."""
 
     pattern: Pattern
@@ -26,7 +27,7 @@ class _Other(OfPattern, Pattern):
 
 
 @dataclass(frozen=True)
-class Shift(_Other):
+class Shift(_Control):
     """The targets of a pattern, each `by` tokens later: equally sharp, elsewhere.
 
     Where a shifted target is no content token that the query may attend to, all targets are shifted to the other side.
@@ -42,16 +43,22 @@ class Shift(_Other):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the shifted weights."""
+        # Three candidates, in this order: all targets shifted forth, all shifted back, and each to the side on which it
+        # is visible. A candidate is taken for a query if no weight of its targets is lost: `moved` drops what leaves
+        # the visible keys. For the third, what was lost forth is found by shifting the rest back, and is shifted to
+        # the other side; it may give the targets themselves (the first and the last key change places), which is no
+        # control.
         targets = self.pattern.targets(observation)
-        there, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
-        both = there + _moved(targets - _shifted(there, -self.by), -self.by, observation)
-        is_other = ((both - targets).abs().sum(-1, keepdim=True) > 1e-6) & _whole(both, targets)
-        either = torch.where(_whole(back, targets), back, torch.where(is_other, both, 0.0))
-        return torch.where(_whole(there, targets), there, either)
+        forth, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
+        lost = targets - shifted(forth, -self.by)
+        mixed = forth + _moved(lost, -self.by, observation)
+        is_control = ((mixed - targets).abs().sum(-1, keepdim=True) > 1e-6) & _keeps_all(mixed, targets)
+        otherwise = torch.where(_keeps_all(back, targets), back, torch.where(is_control, mixed, 0.0))
+        return torch.where(_keeps_all(forth, targets), forth, otherwise)
 
 
 @dataclass(frozen=True)
-class Shuffle(_Other):
+class Shuffle(_Control):
     """The targets of a pattern on random content tokens that the query may attend to: equally sharp, anywhere.
 
     Args:
@@ -72,19 +79,22 @@ class Shuffle(_Other):
         order = order if targets.ndim == 3 else order[:, None].expand_as(targets)
         shuffled = torch.zeros_like(targets).scatter_(-1, order, values)
         visible = _visible(observation) if targets.ndim == 3 else _visible(observation)[:, None]
-        return torch.where(_whole(shuffled * visible, targets), shuffled, 0.0)
+        return torch.where(_keeps_all(shuffled * visible, targets), shuffled, 0.0)
 
     def _noise(self, first: int, queries: int, keys: int) -> Tensor:
         """Return a random number for each query and key, the same however long the longest text is: [query, key]."""
+        # Numbers drawn row by row would depend on the number of keys, and so on the batch. Here the pairs are counted
+        # in squares, each around the last (Rosenberg and Strong 1972): (0, 0); then (0, 1), (1, 1), (1, 0); ... so that
+        # a pair has its number in the stream whatever the size of the largest square.
         row, column = torch.arange(first, first + queries)[:, None], torch.arange(keys)
         size = max(first + queries, keys)
         numbers = torch.rand(size**2, generator=torch.Generator().manual_seed(self.seed))
         further = torch.maximum(row, column)
-        return numbers[further**2 + further + row - column]  # one square around the other (Rosenberg and Strong 1972)
+        return numbers[further**2 + further + row - column]
 
 
 @dataclass(frozen=True)
-class Absent(_Other):
+class Absent(_Control):
     """No head at the queries to which a pattern applies: removal, at these tokens alone."""
 
     def targets(self, observation: Observation) -> Tensor:
@@ -141,19 +151,10 @@ def _visible(observation: Observation) -> Tensor:
 def _moved(targets: Tensor, by: int, observation: Observation) -> Tensor:
     """Return targets moved along the keys, without those that left the keys that a query may attend to."""
     visible = _visible(observation)
-    return _shifted(targets, by) * (visible if targets.ndim == 3 else visible[:, None])
+    return shifted(targets, by) * (visible if targets.ndim == 3 else visible[:, None])
 
 
-def _shifted(targets: Tensor, by: int) -> Tensor:
-    """Return targets moved along the keys, without those that left them."""
-    size = targets.shape[-1]
-    moved = torch.zeros_like(targets)
-    if abs(by) < size:
-        moved[..., max(by, 0) : size + min(by, 0)] = targets[..., max(-by, 0) : size - max(by, 0)]
-    return moved
-
-
-def _whole(moved: Tensor, targets: Tensor) -> Tensor:
+def _keeps_all(moved: Tensor, targets: Tensor) -> Tensor:
     """Return which queries have all of their weight left: bool [..., query, 1]."""
-    whole = targets.sum(-1, keepdim=True)
-    return (moved.sum(-1, keepdim=True) >= whole - 1e-6) & (whole > 0)
+    total = targets.sum(-1, keepdim=True)
+    return (moved.sum(-1, keepdim=True) >= total - 1e-6) & (total > 0)

@@ -16,6 +16,7 @@ from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
 from headroles.patterns.simple import shared
+from headroles.tables.arguments import one_of
 
 Way = Literal["dep>head", "head>dep"]
 WAYS: tuple[Way, ...] = ("dep>head", "head>dep")
@@ -41,8 +42,7 @@ class Dependency(Pattern):
     about = "along a dependency"
 
     def __post_init__(self) -> None:
-        if self.way not in WAYS:
-            raise ValueError(f"unknown way {self.way!r}; expected one of: {', '.join(WAYS)}")
+        one_of("way", self.way, WAYS)
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the pieces of the other words."""

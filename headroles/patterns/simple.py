@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,7 @@ from headroles.models.replacements import needing
 from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
+from headroles.tables.arguments import number
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,7 @@ class Offset(Pattern):
     about = "at a fixed offset"
 
     def __post_init__(self) -> None:
-        if self.offset != int(self.offset):
-            raise ValueError(f"no whole number of tokens: got offset={self.offset!r}; expected one such as -1")
+        number("offset", self.offset, least=-math.inf, whole=True)
 
     def targets(self, observation: Observation) -> Tensor:
         """Return weight 1 on the token at the offset."""
@@ -39,15 +40,13 @@ class Offset(Pattern):
         """Return for which queries the offset exists: bool [batch, query]."""
         if observation.causal and self.offset > 0:
             return torch.zeros_like(observation.queries.content)
-        return _shifted(observation.keys.content, self.offset)[:, observation.places]
+        return shifted(observation.keys.content, -self.offset)[:, observation.places]
 
     def check(self, site: Site) -> None:
         """Raise ValueError for cross-attention, and for tokens after the query in a decoder."""
         super().check(site)
         if site.kind == "dec-self" and self.offset > 0:
-            raise ValueError(
-                f"a decoder cannot look ahead: got {self} for {site.name}; expected an offset of 0 or below"
-            )
+            raise ValueError(f"offset must be 0 or below for decoder heads, got {self} for {site.name}")
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,8 @@ class Streaming(Pattern):
     about = "at the first and the latest tokens"
 
     def __post_init__(self) -> None:
-        if self.sink < 0 or self.recent < 1:
-            raise ValueError(
-                f"wrong stream: got sink={self.sink}, recent={self.recent}; expected at least 0 and at least 1"
-            )
+        number("sink", self.sink)
+        number("recent", self.recent, least=1)
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the own weights on these tokens, renormalised: [batch, heads, query, key]."""
@@ -209,11 +206,10 @@ def followed(observation: Observation) -> Tensor:
     return after.tril(observation.first - 1)  # ... but never the query itself
 
 
-def _shifted(content: Tensor, offset: int) -> Tensor:
-    """Return whether the token `offset` positions later is a content token: bool [batch, token]."""
-    moved = torch.zeros_like(content)
-    if abs(offset) < content.shape[-1]:
-        moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[
-            :, max(offset, 0) : content.shape[-1] + min(offset, 0)
-        ]
+def shifted(values: Tensor, by: int) -> Tensor:
+    """Return values moved along the last dimension, without those that left it; 0 or False come in."""
+    size = values.shape[-1]
+    moved = torch.zeros_like(values)
+    if abs(by) < size:
+        moved[..., max(by, 0) : size + min(by, 0)] = values[..., max(-by, 0) : size - max(by, 0)]
     return moved

@@ -21,7 +21,7 @@ from headroles.tables.declared import declaration
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
-ALONE = "measured on a single sentence: the spread is not known"
+SINGLE = "measured on a single sentence: the spread is not known"
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
@@ -57,8 +57,11 @@ class Accumulator:
         Args:
             weights: How often each sentence of the batch counts, [1 + resamples, batch].
         """
+        # The sums of a score on a batch, of all layers, stand side by side as columns, [batch, columns]: one product
+        # with the weights adds them to the totals of the corpus and of every resample. The totals of the first batch
+        # are views of its product, so that later batches with the same sums are added to it in place.
         for label, kept in self.unweighted.items():
-            flat = [values.flatten(1) for _, values in kept.values()]  # of each [batch, columns]
+            flat = [values.flatten(1) for _, values in kept.values()]
             columns, layout = torch.cat(flat, dim=1).T, [*kept]
             if label in self.products and self.products[label][0] == layout:
                 self.products[label][1].addmm_(columns, weights.T)
@@ -72,7 +75,9 @@ class Accumulator:
         self.unweighted = {}
 
     def reduce(self, axis: Axis, device: torch.device) -> None:
-        """Add up the sums of all processes of an axis on `device`, so that every process has the whole."""
+        """Add up the sums of all processes of an axis on `device`, so that every process has the totals."""
+        # A process may have had no batch, or none with some kind of sums, while all processes must add up the same
+        # totals in the same order. So they first exchange which totals there are, and add zeros where they have none.
         shapes = dict(axis.gathered([*self._shapes().items()]))
         for (part, key, label, name), shape in sorted(shapes.items()):
             totals = getattr(self, part).setdefault(key, {}).setdefault(label, {})
@@ -94,7 +99,7 @@ class Accumulator:
         provenance: str,
         notes: Mapping[str, Mapping[str, object]],
         gated: pd.MultiIndex,
-        unsettled: Mapping[tuple[str, Kind], str] | None = None,
+        no_interval: Mapping[tuple[str, Kind], str] | None = None,
     ) -> pd.DataFrame:
         """Compute the table of all scores, with intervals.
 
@@ -103,7 +108,7 @@ class Accumulator:
             provenance: Of all columns.
             notes: Further provenance fields, by label of the score.
             gated: The heads of the sums: also those that were removed and are kept as zeroed.
-            unsettled: Why scores have no interval, by label and kind.
+            no_interval: Why scores have no interval, by label and kind.
 
         Returns:
             A row per head.
@@ -115,17 +120,17 @@ class Accumulator:
         lacking: dict[str, list[str]] = {}
         for score, name, values, sizes in self.columns(index, gated):
             columns[name] = values[:, 0]
-            if self.n_resamples and score.sampled(name):
-                for reason, rows in _without_spread(score, values, kinds, unsettled or {}).items():
+            if self.n_resamples and score.has_interval(name):
+                for reason, rows in _without_interval(score, values, kinds, no_interval or {}).items():
                     values[rows, 1:] = np.nan
-                    if reason != ALONE or Column.parse(name).variant != "nosink":  # `resting` explains it
+                    if reason != SINGLE or Column.parse(name).variant != "nosink":  # `resting` explains it
                         lacking.setdefault(reason, []).append(name)
                 draws[name] = rounded(values[:, 1:])
                 columns[f"{name}.low"], columns[f"{name}.high"] = (
                     bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
                 )
-            said = {**declaration("score", score.name(), score), **notes.get(score.label, {})}
-            text = f"{provenance}|{frame.sign(score=score, **said)}"
+            details = {**declaration("score", score.name(), score), **notes.get(score.label, {})}
+            text = f"{provenance}|{frame.sign(score=score, **details)}"
             signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
         for reason, names in lacking.items():
             log.warning("no interval of %s: %s", frame.listed(names), reason)
@@ -145,10 +150,10 @@ class Accumulator:
                     column = score.column(name)
                     if column not in columns:
                         columns[column] = np.full((len(index), 1 + self.n_resamples), np.nan)
-                    columns[column][rows[site]] = _of(left[site], values)
+                    columns[column][rows[site]] = _rows(left[site], values)
                 for name, values in score.counted(sums).items():
                     column = score.column(name)
-                    totals = _of(left[site], values)
+                    totals = _rows(left[site], values)
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
                     sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows[site]] = both
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
@@ -159,19 +164,19 @@ def _of_sites(index: pd.MultiIndex) -> dict[tuple[Kind, int], npt.NDArray[np.int
     return pd.Series(0, index).groupby(level=["kind", "layer"]).indices  # type: ignore[return-value]
 
 
-def _of(left: npt.NDArray[np.bool_], values: Tensor) -> Array:
-    """Return the values, [1 + resamples, heads or 1], of the heads that are left: [heads or 1, 1 + resamples]."""
+def _rows(left: npt.NDArray[np.bool_], values: Tensor) -> Array:
+    """Return values, [1 + resamples, heads or 1], as rows of the heads that are left: [heads or 1, 1 + resamples]."""
     array: Array = values.T.cpu().numpy()
     return array if len(array) == 1 else array[left]
 
 
-def _without_spread(
-    score: Measure, values: Array, kinds: npt.NDArray[np.object_], unsettled: Mapping[tuple[str, Kind], str]
+def _without_interval(
+    score: Measure, values: Array, kinds: npt.NDArray[np.object_], no_interval: Mapping[tuple[str, Kind], str]
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Why heads have a value, of [heads, 1 + resamples], and no interval: reason -> [heads]."""
+    """Return why heads with a value, of [heads, 1 + resamples], have no interval: reason -> [heads]."""
     measured = np.isfinite(values[:, 0])
-    lacking = {ALONE: single(values[:, 1:]) & measured}
-    for (label, kind), reason in unsettled.items():
+    lacking = {SINGLE: single(values[:, 1:]) & measured}
+    for (label, kind), reason in no_interval.items():
         if label == score.label:
             lacking[reason] = lacking.get(reason, False) | ((kinds == kind) & measured)
     return {reason: rows for reason, rows in lacking.items() if rows.any()}
@@ -184,8 +189,8 @@ def check_missing(
     columns = [name for score in scores for name in _columns(table, score)]
     if columns and not content and table[columns].isna().all(axis=None):
         raise ValueError(
-            f"corpus {corpus!r} has nothing to measure: every score of every head would be NaN; got 0 content tokens "
-            f"(neither padding nor special) in its source; expected some; try a corpus of whole sentences"
+            f"corpus {corpus!r} must have content tokens, neither padding nor special, got none in its source; try a "
+            f"corpus of whole sentences"
         )
     for what, reason in missing(table, scores, uncounted).items():
         log.warning("%s: %s", what, reason)
@@ -203,14 +208,13 @@ def missing(
 
 
 def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
-    """The columns of a score that are estimates."""
-    columns = {name: Column.parse(name) for name in without_ends(table)}
-    names = [
+    """Return the columns of a score that are estimates."""
+    columns = {name: Column.parse(name) for name in without_ends(table) if score.has_interval(name)}
+    return [
         name
         for name, column in columns.items()
         if name == score.label or (column.name == score.label and column.detail is not None)
     ]
-    return [name for name in names if score.sampled(name)]
 
 
 def _missing(
@@ -221,9 +225,9 @@ def _missing(
     values = table[columns].to_numpy()
     for kind in (kind for kind in KINDS if kind in score.kinds and (kinds == kind).any()):
         empty = [columns[i] for i in np.flatnonzero(np.isnan(values[kinds == kind]).all(0))]
-        reasons = {name: score.nothing(name, kind) for name in empty}
+        reasons = {name: score.reason_missing(name, kind) for name in empty}
         if columns and empty == columns and not any(reasons.values()):  # no other column explains it
-            reasons = {score.label: Measure.nothing(score, score.label, kind)}
+            reasons = {score.label: Measure.reason_missing(score, score.label, kind)}
         if "counts" in score.needs and kind in uncounted:
             reasons = dict.fromkeys(empty, uncounted[kind])
         for reason in dict.fromkeys(reason for reason in reasons.values() if reason):

@@ -52,7 +52,7 @@ class AttentionPass:
             self.model.forward_body(batch)
 
     def _is_large(self, batch: Batch) -> bool:
-        """Whether some layer has more weights than one block may have."""
+        """Return whether some layer has more weights than one block may have."""
         return any(
             site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1] > heads.CELLS
             for site in self.model.sites
@@ -74,7 +74,7 @@ class _Observer:
         queries = batch.queries(site.kind).span(first, first + attention.shape[-2])
         counts, ranks = run.counted["source" if keys is batch.source else "target"]
         attention = attention.float().to(keys.ids.device)
-        norms = partial(run.norms.of, site)
+        norms = partial(run.norms.of_keys, site)
         seen = None if mask is None or not run.by_head else allowed(mask).to(keys.ids.device)
         observation = Observation(
             site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer, allowed=seen
@@ -83,47 +83,51 @@ class _Observer:
         if any(score.weights == "norm" for score in run.scores):
             self._check_finite(observation.by_norm, site)
         for score in (score for score in run.scores if site.kind in score.kinds):
-            if score.weights == "nosink":
-                self.accumulator.add(score, site.key, _by_head(score, observation.without_sink(score.least)))
-                continue
-            observed = observation if score.weights == "attention" else observation.by_norm
-            if score.by_head:
-                self.accumulator.add(score, site.key, _by_head(score, observed))
-                continue
-            self.accumulator.add(score, site.key, score.update(observed))
-            if self.first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
-                self.accumulator.add_denominators(score, site.kind, score.denominators(observation))
+            self._add(score, site, observation)
         if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:
             self.remaining.discard(site.key)
             if not self.remaining and run.ends_early:
                 raise _AllObservedError
 
+    def _add(self, score: Score, site: Site, observation: Observation) -> None:
+        """Add the sums of one score; its denominators once for all layers of a kind, unless heads differ in them."""
+        observed = observation if score.weights == "attention" else observation.by_norm
+        if score.weights == "nosink":
+            observed = observation.without_sink(score.least)
+        if score.by_head or score.weights == "nosink":
+            self.accumulator.add(score, site.key, _of_each_head(score, observed) | score.update(observed))
+            return
+        self.accumulator.add(score, site.key, score.update(observed))
+        if self.first_sites.setdefault(site.kind, site.key) == site.key:
+            self.accumulator.add_denominators(score, site.kind, score.denominators(observation))
+
     def _check_finite(self, observation: Observation, site: Site) -> None:
         finite = observation.top[0].isfinite().all(-1).all(-1)  # [batch]
-        if not finite.all():
-            number = self.batch.numbers[int(finite.int().argmin())]
-            raise ValueError(
-                f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
-                f"corpus; {dummy_inputs.advice(self.run.model.model)}"
-            )
+        check_finite(finite, f"the attention of {site.kind} layer {site.layer}", self.batch.numbers, self.run.model)
 
 
-def _by_head(score: Score, observation: Observation) -> dict[str, Tensor]:
-    """Return the sums of a score, and its denominators, which differ between heads."""
+def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadModel, more: str = "") -> None:
+    """Raise ValueError for the first sentence of a batch without finite numbers, bool [batch]."""
+    if not finite.all():
+        number = numbers[int(finite.int().argmin())]
+        advice = dummy_inputs.advice(model.model)
+        raise ValueError(f"{what} is not finite on sentence {number + 1} of the corpus; {advice}{more}")
+
+
+def _of_each_head(score: Score, observation: Observation) -> dict[str, Tensor]:
+    """Return the denominators of a score, which differ between heads: {name: [batch, heads]}."""
     denominators, heads = score.denominators(observation), observation.weights.shape[1]
-    if shared := [name for name, values in denominators.items() if values.shape[1] != heads]:
-        raise ValueError(
-            f"score {score.name()!r} counts the same queries for all heads: got {shared[0]!r} of "
-            f"shape {[*denominators[shared[0]].shape]}; expected one for each of {heads} heads; try observation.count"
-        )
-    return denominators | score.update(observation)
+    for name, values in denominators.items():
+        if values.shape[1] != heads:
+            raise ValueError(
+                f"{name} of score {score.name()!r} must be counted for each of {heads} heads, got {values.shape[1]}; "
+                f"try observation.count"
+            )
+    return denominators
 
 
 def frequencies(
-    encoded: Encoded,
-    written: Sequence[Batch] | None,
-    reference: Corpus | None,
-    model: HeadModel,
+    encoded: Encoded, written: Sequence[Batch] | None, reference: Corpus | None, model: HeadModel
 ) -> Frequencies:
     """Count the tokens of each side of the reference, by default of the corpus with targets that the model wrote."""
     counted = encoded if reference is None else model.tokenised(reference)
@@ -131,10 +135,10 @@ def frequencies(
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
 
 
-def unsettled(scores: Sequence[Measure], encoded: Encoded, counted: Frequencies) -> dict[tuple[str, Kind], str]:
+def without_interval(scores: Sequence[Measure], encoded: Encoded, counted: Frequencies) -> dict[tuple[str, Kind], str]:
     """Return which scores, by label and kind, have no interval since tokens are counted in the corpus, and why."""
     reasons = {
-        (score.label, kind): score.unsettled(counted[side][0])
+        (score.label, kind): score.reason_no_interval(counted[side][0])
         for kind, side in _sides(encoded).items()
         for score in scores
         if "counts" in score.needs and kind in score.kinds
@@ -153,13 +157,13 @@ def uncounted(encoded: Encoded, counted: Frequencies, reference: Corpus | None) 
 
 
 def _sides(encoded: Encoded) -> dict[Kind, str]:
-    """Side of the key tokens of each kind, "source" or "target"."""
+    """Return the side of the key tokens of each kind, "source" or "target"."""
     has_target = bool(encoded.greedy) or encoded.target is not None
     return {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
 
 
 def _of_all(written: Sequence[Batch], model: HeadModel) -> Counter[int]:
-    """How often each content token occurs in the targets of the batches of all processes."""
+    """Count each content token in the targets of the batches of all processes."""
     counts: Counter[int] = Counter()
     for batch in written:
         if batch.target is not None:
@@ -168,7 +172,7 @@ def _of_all(written: Sequence[Batch], model: HeadModel) -> Counter[int]:
 
 
 def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
-    """Counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond any threshold."""
+    """Return counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond all others."""
     table = torch.zeros(vocabulary(model.model), dtype=torch.long)
     for token, count in counts.items():
         table[token] = count
@@ -176,9 +180,6 @@ def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
     ranks[table.argsort(descending=True, stable=True)] = torch.arange(len(table))
     ranks[table == 0] += NEVER
     return table.to(model.device), ranks.to(model.device)
-
-
-NEEDS = "norms need the values and the output projection of every head"
 
 
 class ValueNorms:
@@ -203,10 +204,9 @@ class ValueNorms:
 
         return Changes(self.model.model, begin)
 
-    def of(self, site: Site) -> Tensor:
+    def of_keys(self, site: Site) -> Tensor:
         """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
-        if fault := _missing(self.model):
-            raise ValueError(fault)
+        _refuse("norms", _missing(self.model))
         value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
         if site.key not in self.factors:
             self.factors[site.key] = _triangles(site).to(value)
@@ -215,17 +215,17 @@ class ValueNorms:
         return site.join((value @ factors.mT).norm(dim=-1))
 
 
-def unreadable(model: HeadModel) -> str | None:
-    """Return why the values of a model's heads or their output projections cannot be read; None if they can.
+def check_readable(model: HeadModel, what: str = "norms") -> None:
+    """Raise ValueError if the values of a model's heads or their output projections cannot be read.
 
     This makes a small forward: a gate after attention would change what values become.
     """
-    if fault := _missing(model):
-        return fault
-    if changed := _changed(model):
-        name = model.name
-        return f"{NEEDS}: {changed} in {name} changes the outputs of its heads before its output projection"
-    return None
+    _refuse(what, _missing(model) or _changed(model))
+
+
+def _refuse(what: str, fault: str | None) -> None:
+    if fault:
+        raise ValueError(f"{what} need the values and the output projection of every head: {fault}")
 
 
 def output_weight(site: Site) -> Tensor:
@@ -235,22 +235,22 @@ def output_weight(site: Site) -> Tensor:
 
 
 def _missing(model: HeadModel) -> str | None:
-    """Why there are no values or no output projections, without a forward."""
+    """Return why there are no values or no output projections, without a forward."""
     name = model.name
     for site in model.sites:
         if site.outside:
-            return f"{NEEDS}: {site.name} in {name} attends outside transformers' attention interface"
+            return f"{site.name} in {name} attends outside transformers' attention interface"
         if site.out is None:
-            return f"{NEEDS}: another operation stands between {site.name} in {name} and its output projection"
+            return f"another operation stands between {site.name} in {name} and its output projection"
         if fault := unreadable_weight(site, name):
-            return f"{NEEDS}: {fault}"
+            return fault
     if model.offloaded:
-        return f"{NEEDS}: some weights of {name} are offloaded; try a device that holds them all"
+        return f"some weights of {name} are offloaded; try a device that holds them all"
     return None
 
 
 def _changed(model: HeadModel) -> str | None:
-    """The first site with another input of its output projection than attention gives (a gate), by a small forward."""
+    """Return the first site with another input of its output projection than attention gives, by a small forward."""
     sites = {site.module: site for site in model.sites}
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
@@ -267,11 +267,11 @@ def _changed(model: HeadModel) -> str | None:
         read_heads(changes, model.sites, compare)
         observe_attention(changes, keep)
         model.forward_body(dummy_inputs.dummy_inputs(model.model))
-    return names[0] if names else None
+    return f"{names[0]} in {model.name} changes the outputs of its heads before that projection" if names else None
 
 
 def _triangles(site: Site) -> Tensor:
-    """R of W_O^T = Q R for each head: ||v W_O|| = ||R v||, at the cost of size x size; [heads, rank, size]."""
+    """Return R of W_O^T = Q R for each head: ||v W_O|| = ||R v||, at the cost of size x size; [heads, rank, size]."""
     weight = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
     factors: Tensor = torch.linalg.qr(weight.mT, mode="r").R
     return factors

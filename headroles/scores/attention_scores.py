@@ -10,8 +10,7 @@ from torch import Tensor
 from headroles.patterns import simple
 from headroles.patterns.base import OfPattern, Pattern
 from headroles.patterns.observation import LEAST
-from headroles.patterns.simple import Offset
-from headroles.scores.base import SELF, Observation, Score, Sums
+from headroles.scores.base import QUERIES, SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
 
@@ -23,93 +22,23 @@ class Confidence(Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the largest weights: [batch, heads]."""
-        return {"top": observation.over_queries(observation.top[0])}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `confidence`."""
-        return {"confidence": sums["top"] / sums["queries"]}
+        return {"confidence": observation.over_queries(observation.top[0])}
 
 
 @dataclass(frozen=True)
-class Position(Score):
-    """Share of content queries i with the largest weight on content token i + d, among those for which i + d exists.
+class Entropy(Score):
+    """Mean over content queries of the entropy of the attention distribution, in nats (Clark et al. 2019, section 3.3).
 
-    At d = -1 this is the share of a previous-token head. In a decoder the tokens after a query do not exist
-    (Voita et al. 2019, section 5.1).
-
-    Args:
-        offsets: the values of d, in tokens.
+    All keys but padding count, special tokens included: entropy needs the whole distribution.
     """
 
-    offsets: tuple[int, ...] = (-2, -1, 0, 1, 2)
-    kinds = SELF
     in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the queries with the largest weight at each offset: [batch, heads, offset]."""
-        offset = observation.top[1] - observation.places
-        hits = [observation.over_queries(offset == d, Offset(d).exists(observation)) for d in self.offsets]
-        return {"hits": torch.stack(hits, -1)}
-
-    def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries for which each offset exists: [batch, heads or 1, offset]."""
-        return {"exists": torch.stack([observation.count(Offset(d).exists(observation)) for d in self.offsets], -1)}
-
-    def nothing(self, column: str, kind: Kind, /) -> str | None:
-        """Return None for positive offsets in a decoder, which do not exist by definition."""
-        return None if kind == "dec-self" and "[+" in column else super().nothing(column, kind)
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
-        shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
-        columns = {f"position[{_signed(d)}]": shares[..., i] for i, d in enumerate(self.offsets)}
-        best, which = shares.nan_to_num(-1.0).max(-1)
-        offsets = torch.tensor(self.offsets, dtype=shares.dtype, device=shares.device)[which]
-        never = best < 0  # no offset ever exists
-        return columns | {
-            "position[best]": best.masked_fill(never, torch.nan),
-            "position[offset]": offsets.masked_fill(never, torch.nan),
-        }
-
-    def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries for which each offset exists; for the best offset, any of them."""
-        exists = {f"position[{_signed(d)}]": sums["exists"][..., i] for i, d in enumerate(self.offsets)}
-        return exists | {"position[best]": sums["exists"].amax(-1)}
-
-
-def _signed(d: int) -> str:
-    return f"{d:+d}" if d else "0"
-
-
-@dataclass(frozen=True)
-class Previous(Score):
-    """Mean weight on the token before, over content queries that follow a content token: a "previous-token head".
-
-    Such a head serves induction (Elhage et al. 2021; Olsson et al. 2022). On random tokens, the control, nothing but
-    their position can bring it there (`headroles.repeated_tokens`). `position[-1]` counts the largest weights instead.
-    """
-
-    kinds = SELF
-    in_parts = True
-
-    def update(self, observation: Observation) -> dict[str, Tensor]:
-        """Sum the weights: [batch, heads]."""
-        before = (observation.places - 1).clamp(min=0)[:, None].expand(*observation.weights.shape[:-1], 1)
-        weights = observation.on_real.gather(-1, before).squeeze(-1)  # [batch, heads, query]
-        return {"weight": observation.over_queries(weights, _follows(observation))}
-
-    def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries that follow a content token: [batch, heads or 1]."""
-        return {"queries": observation.count(_follows(observation))}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `previous`."""
-        return {"previous": sums["weight"] / sums["queries"]}
-
-
-def _follows(observation: Observation) -> Tensor:
-    """Which queries follow a content token: bool [batch, query]."""
-    return observation.keys.content.roll(1, -1)[:, observation.places] & (observation.places > 0)
+        """Sum the entropies: [batch, heads]."""
+        tiny = torch.finfo(observation.weights.dtype).tiny  # 0 log 0 is 0
+        surprise = observation.weights.clamp(min=tiny).log_()  # in place: twice as fast as torch.special.entr
+        return {"entropy": -observation.over_queries(surprise.mul_(observation.weights).sum(-1))}
 
 
 @dataclass(frozen=True)
@@ -132,23 +61,74 @@ class Distance(Score):
 
 
 @dataclass(frozen=True)
-class Entropy(Score):
-    """Mean over content queries of the entropy of the attention distribution, in nats (Clark et al. 2019, section 3.3).
+class Position(Score):
+    """Share of content queries i with the largest weight on content token i + d, among those for which i + d exists.
 
-    All keys but padding count, special tokens included: entropy needs the whole distribution.
+    At d = -1 this is the share of a previous-token head. In a decoder the tokens after a query do not exist
+    (Voita et al. 2019, section 5.1).
+
+    Args:
+        offsets: the values of d, in tokens.
     """
 
+    offsets: tuple[int, ...] = (-2, -1, 0, 1, 2)
+    kinds = SELF
     in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
-        """Sum the entropies: [batch, heads]."""
-        tiny = torch.finfo(observation.weights.dtype).tiny  # 0 log 0 is 0
-        surprise = observation.weights.clamp(min=tiny).log_()  # in place: twice as fast as torch.special.entr
-        return {"entropy": -observation.over_queries(surprise.mul_(observation.weights).sum(-1))}
+        """Count the queries with the largest weight at each offset: [batch, heads, offset]."""
+        offset = observation.top[1] - observation.places
+        hits = [observation.over_queries(offset == d, simple.Offset(d).exists(observation)) for d in self.offsets]
+        return {"hits": torch.stack(hits, -1)}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the content queries for which each offset exists: [batch, heads or 1, offset]."""
+        exists = [simple.Offset(d).exists(observation) for d in self.offsets]
+        return {"exists": torch.stack([observation.count(where) for where in exists], -1)}
+
+    def reason_missing(self, column: str, kind: Kind, /) -> str | None:
+        """Return None for positive offsets in a decoder, which do not exist by definition."""
+        return None if kind == "dec-self" and "[+" in column else super().reason_missing(column, kind)
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `entropy`, in nats."""
-        return {"entropy": sums["entropy"] / sums["queries"]}
+        """Compute `position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
+        shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
+        best, which = shares.nan_to_num(-1.0).max(-1)
+        offsets = torch.tensor(self.offsets, dtype=shares.dtype, device=shares.device)[which]
+        never = best < 0  # no offset ever exists
+        return self._by_offset(shares) | {
+            "position[best]": best.masked_fill(never, torch.nan),
+            "position[offset]": offsets.masked_fill(never, torch.nan),
+        }
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of queries for which each offset exists; for the best offset, any of them."""
+        return self._by_offset(sums["exists"]) | {"position[best]": sums["exists"].amax(-1)}
+
+    def _by_offset(self, values: Tensor) -> dict[str, Tensor]:
+        return {f"position[{d:+d}]" if d else "position[0]": values[..., i] for i, d in enumerate(self.offsets)}
+
+
+@dataclass(frozen=True)
+class Previous(Score):
+    """Mean weight on the token before, over content queries that follow a content token: a "previous-token head".
+
+    Such a head serves induction (Elhage et al. 2021; Olsson et al. 2022). On random tokens, the control, nothing but
+    their position can bring it there (`headroles.repeated_tokens`). `position[-1]` counts the largest weights instead.
+    """
+
+    kinds = SELF
+    in_parts = True
+
+    def update(self, observation: Observation) -> dict[str, Tensor]:
+        """Sum the weights: [batch, heads]."""
+        before = (observation.places - 1).clamp(min=0)[:, None].expand(*observation.weights.shape[:-1], 1)
+        weights = observation.on_real.gather(-1, before).squeeze(-1)  # [batch, heads, query]
+        return {"previous": observation.over_queries(weights, _follows(observation))}
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count the content queries that follow a content token: [batch, heads or 1]."""
+        return {QUERIES: observation.count(_follows(observation))}
 
 
 @dataclass(frozen=True)
@@ -165,11 +145,7 @@ class Sink(Score):
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights on special tokens and on the first token: each [batch, heads]."""
         special = observation.on_keys(observation.keys.attention_mask & ~observation.keys.content)
-        return {"special": special, "first": observation.received[..., 0].double()}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `sink[special]` and `sink[first]`."""
-        return {f"sink[{where}]": sums[where] / sums["queries"] for where in ("special", "first")}
+        return {"sink[special]": special, "sink[first]": observation.received[..., 0].double()}
 
 
 @dataclass(frozen=True)
@@ -186,6 +162,7 @@ class Resting(Score):
     least: float = LEAST
     in_parts = True
     of_sink = True
+    is_share = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries: [batch, heads]."""
@@ -193,15 +170,7 @@ class Resting(Score):
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries with something else to attend to: [batch, 1]."""
-        return {"queries": observation.count(observation.others)}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `resting`."""
-        return {"resting": sums["resting"] / sums["queries"]}
-
-    def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries."""
-        return {"resting": sums["queries"]}
+        return {QUERIES: observation.count(observation.others)}
 
 
 @dataclass(frozen=True)
@@ -237,21 +206,16 @@ class Measured(OfPattern, Score):
         values, places = weights.max(-1)
         hits = targets.expand_as(weights).gather(-1, places[..., None]).squeeze(-1) & (values > 0)
         mass = (weights * targets).sum(-1)
-        return {"hits": observation.over_queries(hits), "mass": observation.over_queries(mass)}
+        return {self._part("share"): observation.over_queries(hits), self._part("mass"): observation.over_queries(mass)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries to which the pattern applies: [batch, heads]."""
         queries = (self.targets(observation).any(-1) & observation.counting()).sum(-1)
-        return {"queries": queries.expand(-1, observation.weights.shape[1])}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `pattern[... share]` and `pattern[... mass]`; NaN where the pattern never applies."""
-        parts = {"share": sums["hits"] / sums["queries"], "mass": sums["mass"] / sums["queries"]}
-        return {f"pattern[{self.pattern.label} {part}]": values for part, values in parts.items()}
+        return {QUERIES: queries.expand(-1, observation.weights.shape[1])}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries."""
-        return {f"pattern[{self.pattern.label} share]": sums["queries"]}
+        """Return the number of queries of the share."""
+        return {self._part("share"): sums[QUERIES]}
 
     def targets(self, observation: Observation) -> Tensor:
         """Return which keys each query is about, without the sink those left: [batch, heads or 1, query, key]."""
@@ -259,3 +223,11 @@ class Measured(OfPattern, Score):
         targets = targets if targets.ndim == 4 else targets[:, None]
         targets = targets if observation.allowed is None else targets & observation.allowed
         return targets & observation.keys.content[:, None, None] if observation.of == "nosink" else targets
+
+    def _part(self, name: str) -> str:
+        return f"pattern[{self.pattern.label} {name}]"
+
+
+def _follows(observation: Observation) -> Tensor:
+    """Return which queries follow a content token: bool [batch, query]."""
+    return observation.keys.content.roll(1, -1)[:, observation.places] & (observation.places > 0)

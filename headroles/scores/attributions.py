@@ -16,6 +16,7 @@ from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.runner import score
+from headroles.tables.arguments import one_of
 from headroles.tables.study import Study
 
 
@@ -63,26 +64,15 @@ def attribute(
 
     Raises:
         ValueError: as `score` does, and if the method does not have the replacement or the unit.
-    """
+    """  # noqa: DOC502
     attribution: GradientScore
     if method in ("AtP", "AtP*"):
-        if unit != "head":
-            raise ValueError(f"{method} patches single heads: got unit={unit!r}; expected 'head'; try a captum method")
+        one_of(f"unit of {method}", unit, ("head",))
         drop = method == "AtP*"
         attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
-    elif replacement == "resample":
-        raise ValueError(f"only 'AtP' and 'AtP*' resample: got replacement='resample' and method={method!r}")
     else:
         attribution = Attribution(
             method=method, options=tuple(options.items()), replacement=replacement, unit=unit, objective=objective
         )
-    return score(
-        model,
-        tokenizer,
-        corpus,
-        attribution,
-        max_tokens=max_tokens,
-        n_resamples=n_resamples,
-        seed=seed,
-        study=study,
-    )
+    options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed, "study": study}
+    return score(model, tokenizer, corpus, attribution, **options)

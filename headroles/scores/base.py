@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -14,10 +14,12 @@ from headroles.patterns.observation import NOWHERE as NOWHERE
 from headroles.patterns.observation import SELF as SELF
 from headroles.patterns.observation import Observation as Observation
 from headroles.patterns.observation import Weights as Weights
+from headroles.tables.arguments import number, one_of
 from headroles.tables.columns import Column, of_variant
 from headroles.tables.frame import KINDS, Kind
 
 Sums = Mapping[str, Tensor]
+QUERIES = "queries"  # the usual denominator
 
 
 class Measure(ABC):
@@ -46,47 +48,26 @@ class Measure(ABC):
         """Return the name of a column in the table."""
         return name
 
-    def sampled(self, column: str) -> bool:
-        """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
-        return Column.parse(column).suffix != "words"
-
-    def nothing(self, _column: str, _kind: Kind, /) -> str | None:
-        """Return why a column is NaN for all heads of a kind.
-
-        Args:
-            _column: name of the column.
-            _kind: kind of the heads.
-
-        Returns:
-            The reason for the log; None if the column is NaN by definition or another column explains it.
-        """
-        return "no sentence of the corpus has anything to measure it on"
-
     def needs_whole_weights(self) -> bool:
         """Return whether weights that are spread over processes would give other numbers."""
         return True
 
-    def unsettled(self, _counts: Tensor, /) -> str | None:
-        """Return why there is no interval if tokens are counted in the corpus itself.
+    def has_interval(self, column: str) -> bool:
+        """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
+        return Column.parse(column).suffix != "words"
 
-        Args:
-            _counts: how often each token occurs in it, [vocabulary].
+    def reason_missing(self, _column: str, _kind: Kind, /) -> str | None:
+        """Return why a column is NaN for all heads of a kind, for the log; None if that needs no explanation."""
+        return "no sentence of the corpus has anything to measure it on"
 
-        Returns:
-            The reason for the log; None if the interval over sentences holds.
-        """
+    def reason_no_interval(self, _counts: Tensor, /) -> str | None:
+        """Return why there is no interval if the corpus itself has these counts of tokens, [vocabulary]; None if so."""
         return None
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return the sample size of every column that is a share of queries.
+        """Return the number of queries, {column: [..., heads or 1]}, of every column that is a share of queries.
 
         These columns get Wilson intervals, which hold near 0 and 1 too. All others get percentiles of the resamples.
-
-        Args:
-            sums: as for `compute`.
-
-        Returns:
-            Number of queries of each such column: {column: [..., heads or 1]}.
         """
         return {}
 
@@ -105,7 +86,7 @@ class Measure(ABC):
 
 @dataclass(frozen=True)
 class Score(Measure):
-    """Base class of attention scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
+    """Base class of attention scores. A subclass is a frozen dataclass; its fields are options.
 
     Every score exists three times: by attention, by what is really moved (`Observation.by_norm`), and by attention
     without the sink (`Observation.without_sink`). The columns of the others have `-norm` and `-nosink` after the name
@@ -126,15 +107,12 @@ class Score(Measure):
     least: float = field(default=LEAST, kw_only=True, repr=False)
     in_parts: ClassVar[bool] = False
     by_head: ClassVar[bool] = False  # whether denominators differ between layers or heads, as where windows do
-    of_sink: ClassVar[bool] = False  # nothing is left of it without the sink
+    of_sink: ClassVar[bool] = False  # whether it measures the sink, so that nothing is left of it without
+    is_share: ClassVar[bool] = False  # whether all its columns are shares of the queries
 
     def __post_init__(self) -> None:
-        if self.weights not in ("attention", "norm", "nosink"):
-            raise ValueError(f"unknown weights: got {self.weights!r}; expected 'attention', 'norm' or 'nosink'")
-        if not 0 < self.least < 1:
-            raise ValueError(f"least out of range: got {self.least!r}; expected a share of the weight, 0 < least < 1")
-        if self.of_sink and self.weights == "nosink":
-            raise ValueError(f"score {self.name()!r} is of the sink: got weights='nosink'; expected 'attention'")
+        one_of("weights", self.weights, ("attention", "norm") if self.of_sink else get_args(Weights))
+        number("least", self.least, above=0, below=1)
 
     def __str__(self) -> str:
         """Return the call that makes the score; provenance and cache keys have it."""
@@ -179,4 +157,12 @@ class Score(Measure):
             {name: [batch, 1] or [batch, 1, detail], without the sink [batch, heads] or [batch, heads, detail]}; by
             default the number of content queries, "queries".
         """
-        return {"queries": observation.count()}
+        return {QUERIES: observation.count()}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Divide the sums by the number of queries: by default each is a column."""
+        return {name: values / sums[QUERIES] for name, values in sums.items() if name != QUERIES}
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """Return the number of queries, if all columns are shares of them."""
+        return {name: sums[QUERIES] for name in sums if name != QUERIES} if self.is_share else {}

@@ -18,8 +18,14 @@ from headroles.patterns.alignment import Diagonal, diagonal
 from headroles.patterns.dependency import WAYS, related_words
 from headroles.patterns.simple import Rarest, earlier, followed
 from headroles.scores.attention_scores import Measured
-from headroles.scores.base import SELF, Observation, Score, Sums
+from headroles.scores.base import QUERIES, SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
+
+NO_REPEATS = (
+    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
+)
+NO_NEEDLE = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
+WINDOW = 20  # offsets tried for the baseline of syntax, in words
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,8 @@ class Rarity(Score):
     A sentence counts if its rarest token is not among the most frequent tokens of the reference corpus. In a decoder,
     only queries at or after that token count. Of equally rare tokens the first is taken. NaN where no query counts.
 
-    Counted in a small corpus itself, most of its tokens are equally rare: the value is that of these counts, not of the
-    language's. There is no interval if fewer than `frequent` tokens occur more than once.
+    If tokens are counted in a small corpus itself, most of them are equally rare: the value is that of these counts,
+    not of the language's. There is no interval if fewer than `frequent` tokens occur more than once.
 
     Args:
         frequent: number of most frequent tokens that are not rare.
@@ -39,24 +45,25 @@ class Rarity(Score):
     frequent: int = 500
     needs = frozenset({"counts"})
     in_parts = True
+    is_share = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on the rarest token: [batch, heads]."""
         place, counted = Rarest(self.frequent).rarest(observation)
-        return {"hits": observation.over_queries(observation.top[1] == place[:, None, None], counted)}
+        return {"rarity": observation.over_queries(observation.top[1] == place[:, None, None], counted)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries that can attend to the rarest token: [batch, heads or 1]."""
-        return {"queries": observation.count(Rarest(self.frequent).rarest(observation)[1])}
+        return {QUERIES: observation.count(Rarest(self.frequent).rarest(observation)[1])}
 
-    def nothing(self, _column: str, _kind: Kind, /) -> str:
+    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: a small corpus has few tokens beyond the frequent ones."""
         return (
             f"in no sentence is the rarest token outside the {self.frequent} most frequent of the corpus they are "
             f"counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
         )
 
-    def unsettled(self, counts: Tensor, /) -> str | None:
+    def reason_no_interval(self, counts: Tensor, /) -> str | None:
         """Return the reason if chance decides which tokens are the most frequent: most of them occur once."""
         known = int((counts > 1).sum())
         if not counts.any() or known >= self.frequent:
@@ -66,33 +73,25 @@ class Rarity(Score):
             f"itself; count them in a larger one: reference="
         )
 
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `rarity`."""
-        return {"rarity": sums["hits"] / sums["queries"]}
-
-    def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries that can attend to the rarest token."""
-        return {"rarity": sums["queries"]}
-
-
-NO_REPEATS = (
-    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
-)
-
 
 class _OfRepeats:
-    """A score of content queries with an earlier occurrence of their token."""
+    """A score of content queries with an earlier occurrence of their token; NaN where no token occurs twice."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("dec-self",)
     in_parts: ClassVar[bool] = True
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count these queries: [batch, heads or 1]."""
-        return {"queries": observation.count(repeats(observation))}
+        return {QUERIES: observation.count(earlier(observation).any(-1))}
 
-    def nothing(self, _column: str, _kind: Kind, /) -> str:
+    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: no token occurs twice."""
         return NO_REPEATS
+
+    def on(self, targets: Tensor, observation: Observation) -> Tensor:
+        """Sum the weights of these queries on their targets, bool [batch, query, key]: [batch, heads]."""
+        weights = (observation.on_real * targets[:, None]).sum(-1)  # [batch, heads, query]
+        return observation.over_queries(weights, earlier(observation).any(-1))
 
 
 @dataclass(frozen=True)
@@ -106,37 +105,19 @@ class Induction(_OfRepeats, Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
-        copied = (observation.on_real * followed(observation)[:, None]).sum(-1)  # [batch, heads, query]
-        return {"weight": observation.over_queries(copied, repeats(observation))}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `induction`; NaN where no token occurs twice."""
-        return {"induction": sums["weight"] / sums["queries"]}
+        return {"induction": self.on(followed(observation), observation)}
 
 
 @dataclass(frozen=True)
 class Duplicate(_OfRepeats, Score):
-    """Mean weight on earlier occurrences of the query's own token, over content queries with such an occurrence.
+    """Mean weight on earlier occurrences of the query's token, over content queries with such an occurrence.
 
     A "duplicate-token head" (Wang et al. 2022, "Interpretability in the wild").
     """
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
-        same = (observation.on_real * earlier(observation)[:, None]).sum(-1)  # [batch, heads, query]
-        return {"weight": observation.over_queries(same, repeats(observation))}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `duplicate`; NaN where no token occurs twice."""
-        return {"duplicate": sums["weight"] / sums["queries"]}
-
-
-def repeats(observation: Observation) -> Tensor:
-    """Return which queries have an earlier occurrence of their token: bool [batch, query]."""
-    return earlier(observation).any(-1)
-
-
-NO_NEEDLE = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
+        return {"duplicate": self.on(earlier(observation), observation)}
 
 
 @dataclass(frozen=True)
@@ -152,33 +133,26 @@ class Retrieval(Score):
 
     kinds = ("dec-self",)
     in_parts = True
+    is_share = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on the needle's next token: [batch, heads]."""
         wanted = _next(observation)
         values, places = observation.weights.max(-1)
         hits = (places == wanted[:, None]) & (values > 0)
-        return {"hits": observation.over_queries(hits, wanted >= 0)}
+        return {"retrieval": observation.over_queries(hits, wanted >= 0)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries: [batch, heads or 1]."""
-        return {"queries": observation.count(_next(observation) >= 0)}
+        return {QUERIES: observation.count(_next(observation) >= 0)}
 
-    def nothing(self, _column: str, _kind: Kind, /) -> str:
+    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
         """Return the reason: no needle."""
         return NO_NEEDLE
 
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `retrieval`; NaN without needles."""
-        return {"retrieval": sums["hits"] / sums["queries"]}
-
-    def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries."""
-        return {"retrieval": sums["queries"]}
-
 
 def _next(observation: Observation) -> Tensor:
-    """The place in the needle of the token after each query, -1 for queries outside the answer: [batch, query]."""
+    """Return the place in the needle of the token after each query, -1 outside the answer: [batch, query]."""
     keys = observation.keys
 
     def places() -> Tensor:
@@ -192,9 +166,6 @@ def _next(observation: Observation) -> Tensor:
     return keys.keep("needle", places)[:, observation.places]
 
 
-WINDOW = 20  # offsets tried for the baseline, in words
-
-
 @dataclass(frozen=True)
 class Syntax(Score):
     """Accuracy of a head in finding, from one word of a dependency, the other (Voita et al. 2019, section 5.2).
@@ -202,7 +173,7 @@ class Syntax(Score):
     Word-level attention is the sum over the pieces of the key word and the mean over the pieces of the query word. A
     query word is right if its largest weight falls on a word that it stands in the relation with. The baseline is the
     best single offset in words on the same queries. In a decoder only words before the query count, for both. Words
-    without tokens of their own are neither queries nor keys: those of a multiword token, and those that share a token.
+    that have no token for themselves are neither queries nor keys: those of a multiword token or of a shared one.
 
     Args:
         relations: relations of Universal Dependencies; `obj` is Stanford's `dobj`.
@@ -229,14 +200,14 @@ class Syntax(Score):
             by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
             return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
         view, size = observation.queries, pairs.shape[-1]
-        counting = (observation.counting().float() @ _owned(view, size) > 0).float()  # [batch, heads, query word]
+        counting = (observation.counting().float() @ _pieces(view, size) > 0).float()  # [batch, heads, query word]
         right = view.keep(("offsets", self, observation.causal), lambda: _at_offsets(pairs))
         return {
             "words": counting @ pairs.any(-1).float().mT,  # [batch, heads, pair]
             "offsets": (counting @ right.flatten(2)).unflatten(-1, right.shape[2:]),  # [batch, heads, pair, offset]
         }
 
-    def nothing(self, _column: str, _kind: Kind, /) -> None:
+    def reason_missing(self, _column: str, _kind: Kind, /) -> None:
         """Return None: the column `.words` is 0 there."""
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
@@ -253,44 +224,44 @@ class Syntax(Score):
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of query words in each relation, for accuracy and baseline."""
         words = {name: sums["words"][..., i] for i, name in enumerate(self._names())}
-        return words | {f"{name}.baseline": number for name, number in words.items()}
+        return words | {f"{name}.baseline": count for name, count in words.items()}
 
     def _names(self) -> list[str]:
         return [f"syntax[{relation} {way}]" for relation in self.relations for way in WAYS]
 
     def _pairs(self, observation: Observation) -> Tensor:
-        """Which key words are right for which query words: bool [batch, relation and way, query word, key word]."""
+        """Return which key words are right for which query words: bool [batch, relation and way, query, key word]."""
         view, causal, subtypes = observation.queries, observation.causal, self.subtypes
 
         def pairs() -> Tensor:
             every = related_words(view, self.relations, subtypes=subtypes, causal=causal)
             if observation.of != "nosink":
                 return every
-            left = (observation.keys.content[:, None].float() @ _owned(view, every.shape[-1]) > 0)[:, None]
+            left = (observation.keys.content[:, None].float() @ _pieces(view, every.shape[-1]) > 0)[:, None]
             return every & left  # a word that is the first token is no key: [batch, 1, 1, key word]
 
         return view.keep((self, causal), pairs)
 
 
 def _at_offsets(pairs: Tensor) -> Tensor:
-    """Whether each query word is right at each offset: float32 [batch, query word, pair, offset]."""
+    """Return whether each query word is right at each offset: float32 [batch, query word, pair, offset]."""
     words = torch.arange(pairs.shape[-1], device=pairs.device)
     places = (words[:, None] + torch.arange(2 * WINDOW + 1, device=pairs.device)).expand(*pairs.shape[:-1], -1)
     return pad(pairs, (WINDOW, WINDOW)).gather(-1, places).float().movedim(1, 2)
 
 
-def _owned(view: TokenView, words: int) -> Tensor:
-    """Which tokens are pieces of which word: float32 [batch, token, word]."""
+def _pieces(view: TokenView, words: int) -> Tensor:
+    """Return which tokens are pieces of which word: float32 [batch, token, word]."""
     owners = view.words.masked_fill(view.words == NO_WORD, words)
-    return view.keep(("owned", words), lambda: one_hot(owners, words + 1)[..., :words].float())
+    return view.keep(("pieces", words), lambda: one_hot(owners, words + 1)[..., :words].float())
 
 
 def _between_words(observation: Observation, words: int) -> Tensor:
-    """Attention summed over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
+    """Sum attention over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
     batch, heads, tokens, _ = observation.weights.shape
     view = observation.queries
     owners = view.words.masked_fill(view.words == NO_WORD, words)  # tokens without a word go to one row more
-    on_words = (observation.weights.flatten(1, 2) @ _owned(view, words)).view(batch, heads, tokens, words)
+    on_words = (observation.weights.flatten(1, 2) @ _pieces(view, words)).view(batch, heads, tokens, words)
     rows = owners[:, None, :, None].expand_as(on_words)
     between = on_words.new_zeros(batch, heads, words + 1, words).scatter_add_(2, rows, on_words)
     return between[:, :, :words]
@@ -323,16 +294,24 @@ class Alignment(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count target tokens, and sentences with two or more: each [batch, heads or 1]."""
         queries = observation.count()
-        return {"queries": queries, "sentences": queries > 1}
+        return {QUERIES: queries, "sentences": queries > 1}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `alignment[monotone]` and `alignment[diagonal]`."""
-        monotone, diagonal = sums["tau"] / sums["sentences"], sums["near"] / sums["queries"]
-        return {"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}
+        monotone, near = sums["tau"] / sums["sentences"], sums["near"] / sums[QUERIES]
+        return {"alignment[monotone]": monotone, "alignment[diagonal]": near}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of target tokens."""
-        return {"alignment[diagonal]": sums["queries"]}
+        return {"alignment[diagonal]": sums[QUERIES]}
+
+
+def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
+    """Return positions within one token of the diagonal, start + step / ends x length: bool [batch, heads, query]."""
+    step, ends, start, length = diagonal(observation)
+    # the border is a fraction, so both sides are compared as integers, times `ends`
+    apart = (places - start[:, None]) * ends[:, None] - (step * length)[:, None]
+    return apart.abs() <= ends[:, None]
 
 
 @dataclass(frozen=True)
@@ -348,27 +327,20 @@ class Links(Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the target tokens that are right: [batch, heads]."""
-        return {"hits": Measured(alignment.Alignment()).update(observation)["hits"]}
+        hits, _ = Measured(alignment.Alignment()).update(observation).values()
+        return {"hits": hits}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the linked target tokens, and those for which the diagonal is right: each [batch, heads or 1]."""
         targets = Measured(alignment.Alignment()).targets(observation)[:, 0]  # bool [batch, query, key]
         near = (targets & (Diagonal().targets(observation) > 0)).any(-1)  # [batch, query]
-        return {"queries": observation.count(targets.any(-1)), "near": observation.count(near)}
+        return {QUERIES: observation.count(targets.any(-1)), "near": observation.count(near)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `links`, and the diagonal's share as `.baseline`."""
-        share = sums["hits"] / sums["queries"]
-        return {"links": share, "links.baseline": (sums["near"] / sums["queries"]).expand_as(share)}
+        share = sums["hits"] / sums[QUERIES]
+        return {"links": share, "links.baseline": (sums["near"] / sums[QUERIES]).expand_as(share)}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of linked target tokens, for the share and its baseline."""
-        return dict.fromkeys(("links", "links.baseline"), sums["queries"])
-
-
-def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
-    """Positions within one token of the diagonal, start + step / ends x length: bool [batch, heads, query]."""
-    step, ends, start, length = diagonal(observation)
-    # the border is a fraction, so both sides are compared as integers, times `ends`
-    apart = (places - start[:, None]) * ends[:, None] - (step * length)[:, None]
-    return apart.abs() <= ends[:, None]
+        return dict.fromkeys(("links", "links.baseline"), sums[QUERIES])

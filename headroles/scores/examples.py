@@ -13,14 +13,15 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, CorpusLike, Sentence
 from headroles.data.readers import as_corpus
-from headroles.models import dummy_inputs
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.models.sites import Site
+from headroles.scores.attention import check_finite
 from headroles.tables import frame
+from headroles.tables.arguments import number
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, as_study
+from headroles.tables.study import Study, kept
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
@@ -55,24 +56,19 @@ def attention_examples(
 
     Raises:
         ValueError: if `limit` or `generate` is below 1, the model writes no text, or attention is not finite.
-    """
-    if limit < 1:
-        raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
+    """  # noqa: DOC502
+    number("limit", limit, least=1, whole=True)
     handle, sentences = HeadModel.of(model, tokenizer), as_corpus(corpus)[:limit]
     handle.check_writes(generate)
-    if study is None:
-        return _table(handle, sentences, generate)
     options = {} if generate is None else {"generate": generate}
-    key = handle.cache_key(sentences, **options)
-    return as_study(study).keep("attention", key, lambda: _table(handle, sentences, generate))
+    key = lambda: handle.cache_key(sentences, **options)  # noqa: E731
+    return kept(study, "attention", key, lambda: _table(handle, sentences, options))
 
 
 def attention_matrix(
     model: Model, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head | str
 ) -> pd.DataFrame:
     """Return the attention matrix of one head on one sentence.
-
-    The head must be one of the model's, and the sentence no longer than its positions.
 
     Args:
         model: the model.
@@ -90,24 +86,26 @@ def attention_matrix(
     (head,) = handle.named_heads([head])
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
     if not text.text.strip():
-        raise ValueError(f"the sentence is empty: got {text.text!r}; expected text")
+        raise ValueError(f"sentence must have text, got {text.text!r}")
     handle.check_weights("attention")
     encoded = handle.encode(Corpus("one sentence", (text,)), words=False)
-    kept: list[Tensor] = []
+    matrices: list[Tensor] = []
 
     def keep(site: Site, weights: Tensor, *_: object) -> None:
         if site.key == head[:2]:
-            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
+            matrices.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
     with handle.evaluating(), handle.without_gradients():
         batch = next(handle.batches(encoded))
         with handle.capture(keep):
             handle.forward_body(batch)
-    if not kept[0].isfinite().all():
-        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(handle.model)}")
-    views = batch.queries(head[0]), batch.keys(head[0])
-    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
-    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
+    (matrix,) = matrices
+    check_finite(matrix.isfinite().all()[None], f"the attention of {head}", [0], handle)
+    rows, columns = (
+        pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist()))
+        for view in (batch.queries(head[0]), batch.keys(head[0]))
+    )
+    return pd.DataFrame(matrix.numpy(), index=rows, columns=columns)
 
 
 class _Row(NamedTuple):
@@ -123,62 +121,58 @@ class _Row(NamedTuple):
     written: int
 
 
-def _table(model: HeadModel, corpus: Corpus, generate: int | None) -> pd.DataFrame:
+def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.DataFrame:
     model.check_weights("attention")
-    encoded = model.encode(corpus, words=False, generate=generate, max_tokens=1)
-    read = {number: sentence.prompt_length for number, sentence in zip(encoded.numbers, encoded.source, strict=True)}
+    encoded = model.encode(corpus, words=False, max_tokens=1, **options)
+    prompts = {place: sentence.prompt_length for place, sentence in zip(encoded.numbers, encoded.source, strict=True)}
     rows: list[_Row] = []
     with model.evaluating(), model.without_gradients():
         for batch in model.batches(encoded, max_tokens=1):  # one sentence each, without padding
-            rows += _rows(model, batch, read[batch.numbers[0]])
+            rows += _rows(model, batch, prompts[batch.numbers[0]])
     rows.sort(key=lambda row: row.sentence)  # batches come longest first
     signature = model.provenance(
         corpus,
         sentences=len(encoded.source),
         too_long=encoded.too_long,
         decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
-        **({} if generate is None else {"generate": generate}),
+        **options,
     )
     return frame.signed(pd.DataFrame(rows), signature)
 
 
-def _rows(model: HeadModel, batch: Batch, read: int | None) -> list[_Row]:
-    """The rows of one sentence; `read` is the number of tokens after which the model has written the rest itself."""
+def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[_Row]:
+    """Return the rows of one sentence; `prompt` is the number of tokens after which the model has written the rest."""
     rows: list[_Row] = []
-    number, sentence = batch.numbers[0], batch.source.sentences[0]
-    text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, read)
-    given = 1 if batch.is_generated else read  # a decoder is given its start token
+    place, sentence = batch.numbers[0], batch.source.sentences[0]
+    text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, prompt)
+    given = 1 if batch.is_generated else prompt  # a decoder is given its start token
 
     def add(site: Site, weights: Tensor, *_: object) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         query_mask, key_mask = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
-        kept = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]
-        if not kept.isfinite().all():
-            raise ValueError(
-                f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
-                f"corpus; {dummy_inputs.advice(model.model)}"
-            )
+        of_site = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]
+        what = f"the attention of {site.kind} layer {site.layer}"
+        check_finite(of_site.isfinite().all()[None], what, batch.numbers, model)
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
         written = 0 if given is None or site.kind == "enc-self" else max(0, len(names[0]) - given)
-        for head, head_weights in zip(site.numbers, kept, strict=True):
+        for head, head_weights in zip(site.numbers, of_site, strict=True):
             if head in site.left:
                 flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-                rows.append(_Row(*site.key, head, number, text, target, *names, flat, written))
+                rows.append(_Row(*site.key, head, place, text, target, *names, flat, written))
 
     with model.capture(add):
         model.forward_body(batch)
-    order = {kind: place for place, kind in enumerate(frame.KINDS)}
-    return sorted(rows, key=lambda row: (order[row.kind], row.layer, row.head))
+    return sorted(rows, key=lambda row: (frame.KINDS.index(row.kind), row.layer, row.head))
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
     return list(tokenizer.convert_ids_to_tokens(view.ids[0][view.attention_mask[0]].tolist()))
 
 
-def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch, read: int | None) -> str | None:
-    """The text that the decoder reads, the reference or the model's own output, or its own continuation of a text."""
+def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch, prompt: int | None) -> str | None:
+    """Return the text that the decoder reads, the reference or the model's output, or its continuation of a text."""
     if batch.target is None:
-        return None if read is None else str(tokenizer.decode(batch.source.ids[0][read:].tolist()))
+        return None if prompt is None else str(tokenizer.decode(batch.source.ids[0][prompt:].tolist()))
     reference = batch.target.sentences[0]
     if reference is not None:
         return reference.text

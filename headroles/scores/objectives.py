@@ -34,8 +34,8 @@ class Explained:
         shapes = [tuple(part.shape) for part in (self.values, self.counted)]
         if self.values.ndim != 2 or shapes[0] != shapes[1]:
             raise ValueError(
-                f"targets of other shapes: got values {shapes[0]} and counted {shapes[1]}; expected [batch, step] of "
-                f"both; try values[:, None] for one step of each example"
+                f"targets must have values and counted of one shape [batch, step], got {shapes[0]} and {shapes[1]}; "
+                f"try values[:, None] for one step of each example"
             )
 
 
@@ -54,8 +54,9 @@ class Objective(ABC):
 
     name: ClassVar[str]
     by_token: ClassVar[bool] = True
-    model: HeadModel  # of a fitted objective, and what it has read of the corpus
-    read: Any
+    reads: ClassVar[Literal["", "vocabulary", "classes"]] = ""  # the head that the model must have
+    model: HeadModel  # of a fitted objective
+    fitted_on: Any  # what a fitted objective has computed from the corpus
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:  # noqa: ARG002
         """Return the objective for a model and a corpus.
@@ -69,12 +70,16 @@ class Objective(ABC):
         Returns:
             A fitted copy.
         """
+        if self.reads == "vocabulary":
+            outputs.check_vocabulary(model, f"objective {self.name!r}")
+        elif self.reads == "classes":
+            _check_classes(model, self.name)
         return self.bound(model)
 
-    def bound(self, model: HeadModel, read: object = None) -> Self:
+    def bound(self, model: HeadModel, fitted_on: object = None) -> Self:
         """Return a copy for a model, with what was computed from the corpus."""
         fitted = copy(self)
-        vars(fitted).update(model=model, read=read)  # not fields: objectives are frozen, and go by their options
+        vars(fitted).update(model=model, fitted_on=fitted_on)  # no fields: objectives are frozen, and go by options
         return fitted
 
     @abstractmethod
@@ -87,11 +92,7 @@ class Top(Objective):
     """Largest logit of each step (Voita et al. 2019, section 4); on the model's own output, the logit of its tokens."""
 
     name: ClassVar[Name] = "top"
-
-    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
-        """Check that the model has logits over a vocabulary."""
-        _needs_vocabulary(model, self.name)
-        return super().fit(model, batches)
+    reads = "vocabulary"
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the logits, over the vocabulary without padding."""
@@ -112,11 +113,7 @@ class Reference(Objective):
     """Logit of the next token: in the reference, or in the text that a decoder reads."""
 
     name: ClassVar[Name] = "reference"
-
-    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
-        """Check that the model has logits over a vocabulary."""
-        _needs_vocabulary(model, self.name)
-        return super().fit(model, batches)
+    reads = "vocabulary"
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the logits of the correct tokens."""
@@ -134,18 +131,18 @@ class ClassLogit(Objective):
 
     name: ClassVar[Name] = "class"
     by_token: ClassVar[bool] = False
+    reads = "classes"
     of: Literal["top", "label"] = "top"
 
     def __post_init__(self) -> None:
-        if self.of not in ("top", "label"):
-            raise ValueError(f"unknown class of a class logit: got of={self.of!r}; expected 'top' or 'label'")
+        one_of("of", self.of, ("top", "label"))
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
         """Check that the model is a classifier, and for labels that each text has one class."""
-        _needs_classes(model, self.name)
+        fitted = super().fit(model, batches)
         if self.of == "label":
             outputs.check_chooses(model, "the logit of a label")
-        return super().fit(model, batches)
+        return fitted
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute one logit per sentence."""
@@ -172,16 +169,13 @@ class Similarity(Objective):
                 embedded.append(F.normalize(state.float(), dim=-1))
                 numbers += batch.numbers
         if len(numbers) < 2:
-            raise ValueError(
-                f"objective 'similarity' compares sentences: got a corpus of {len(numbers)}; expected 2 or more; try "
-                f"another objective"
-            )
+            raise ValueError(f"objective 'similarity' needs 2 sentences or more, got {len(numbers)}")
         rows = {number: row for row, number in enumerate(numbers)}
         return self.bound(model, (torch.cat(embedded), rows))  # [sentence, width]
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute one product per sentence."""
-        units, places = self.read
+        units, places = self.fitted_on
         rows = torch.tensor([places[number] for number in batch.numbers], device=units.device)
         near = units[rows] @ units.T  # [batch, sentence]
         near[torch.arange(len(rows)), rows] = -torch.inf
@@ -237,7 +231,7 @@ class Agreement(Objective):
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compare each token, class or state with that of the intact model."""
         now = outputs.choices(output, batch, self.model)
-        before = torch.nn.utils.rnn.pad_sequence([self.read[number] for number in batch.numbers], batch_first=True)
+        before = torch.nn.utils.rnn.pad_sequence([self.fitted_on[number] for number in batch.numbers], batch_first=True)
         if not outputs.has_vocabulary(self.model) and not outputs.has_classes(self.model):
             return _single(F.cosine_similarity(now, before, dim=-1))
         if not outputs.has_vocabulary(self.model):
@@ -251,11 +245,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
-    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head.
-
-    Raises:
-        ValueError: The name is unknown, or the output depends on weights that the checkpoint lacks.
-    """  # noqa: DOC502
+    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
     model.check_weights("output")
     if isinstance(name, Objective):
         return name
@@ -279,30 +269,19 @@ def reads_labels(objective: Objective, model: HeadModel) -> bool:
     return outputs.has_classes(model) and (isinstance(objective, Loss) or of_label)
 
 
-def _needs_vocabulary(model: HeadModel, name: str) -> None:
-    if not outputs.has_vocabulary(model):
-        raise ValueError(
-            f"objective {name!r} needs logits over a vocabulary: {model.name} has none; "
-            f"try the objective {'class' if outputs.has_classes(model) else 'similarity'!r} (objective=), or load the "
-            f"model with its head"
-        )
-
-
 def check_loss(model: HeadModel, instead: str = SIMILARITY) -> None:
     """Raise ValueError for a model without a loss, with what to try `instead` of one of hidden states only."""
     if not outputs.has_vocabulary(model):
-        _needs_classes(model, Loss.name, instead)
+        _check_classes(model, Loss.name, instead)
 
 
-def _needs_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> None:
+def _check_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> None:
     if outputs.has_vocabulary(model):
-        raise ValueError(f"objective {name!r} needs a classifier: {model.name} predicts tokens; try 'top'")
+        raise ValueError(f"objective {name!r} needs a classifier, got {model.name}, which predicts tokens; try 'top'")
     if not outputs.has_classes(model):
-        bare = model.model.base_model is model.model
-        what = f"has hidden states only; try {instead}, or" if bare else "predicts something else; try to"
         raise ValueError(
-            f"objective {name!r} needs a model that classifies or predicts tokens: {model.name} {what} load the model "
-            f"with {'its' if bare else 'another'} head"
+            f"objective {name!r} needs a model that classifies or predicts tokens, got {model.name}; try {instead}, or "
+            f"load the model with its head"
         )
 
 

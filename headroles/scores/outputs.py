@@ -13,6 +13,7 @@ from torch import Tensor
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
+from headroles.tables.arguments import one_of
 
 LABELLED = "give a table with a column label that has a label in each row (in Python label= names another column)"
 _SHOWN = 5
@@ -38,6 +39,16 @@ def has_vocabulary(model: HeadModel) -> bool:
     return model.model.get_output_embeddings() is not None
 
 
+def check_vocabulary(model: HeadModel, what: str) -> None:
+    """Raise ValueError for a model without logits over a vocabulary."""
+    if not has_vocabulary(model):
+        other = "class" if has_classes(model) else "similarity"
+        raise ValueError(
+            f"{what} needs logits over a vocabulary, got {model.name} without; load the model with its language-model "
+            f"head, or try the objective {other!r}"
+        )
+
+
 def has_classes(model: HeadModel) -> bool:
     """Return whether a model predicts classes of each example, or scores."""
     return not has_vocabulary(model) and model.predicts_classes
@@ -61,10 +72,9 @@ def chooses(model: HeadModel) -> bool:
 def check_chooses(model: HeadModel, what: str) -> None:
     """Raise ValueError for a classifier that does not choose one of several classes."""
     if has_classes(model) and not chooses(model):
-        kind = "a score, not a class" if problem(model) == "regression" else "any number of classes, not one"
         raise ValueError(
-            f"{what} needs a model that chooses one of several classes: got {model.name}, which predicts {kind} "
-            f"({problem(model)}); try 'loss' or 'class'"
+            f"{what} needs a model that chooses one of several classes, got {model.name} ({problem(model)}); try "
+            f"'loss' or 'class'"
         )
 
 
@@ -125,14 +135,13 @@ def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
     for label in names:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
-        if len(known.get(label, ())) != 1:
-            fault = f"names the classes {known[label]} of" if label in known else "is not a class of"
-            raise ValueError(f"label {label!r} {fault} {model.name}; known: {', '.join(known)}")
+        if len(known[one_of("label", label, known)]) > 1:
+            raise ValueError(f"label {label!r} must name one class of {model.name}, got {known[label]}")
     return [known[str(label)][0] for label in names]
 
 
 def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
-    """The numbers of a classifier's classes by their names, and by their numbers as text where no name is a number."""
+    """Return the numbers of classes by their names, and by their numbers as text where no name is a number."""
     config = model.config
     listed = [(name, number) for number, name in (config.id2label or {}).items()]
     listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` alone
@@ -145,16 +154,13 @@ def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
 
 
 def _score(model: HeadModel, label: str | None) -> float:
-    """The label of a model with one output, as a number."""
+    """Return the label of a model with one output, as a number."""
     if label is None:
         raise ValueError(f"a sentence has no label; {LABELLED}")
     if model.config.num_labels != 1:
-        raise ValueError(
-            f"{model.name} predicts {model.config.num_labels} scores of each text: got label {label!r}; expected a "
-            f"model with one output; try an objective of your own"
-        )
+        raise ValueError(f"a model that predicts scores must have one output, got {model.config.num_labels}")
     if not _is_number(label):
-        raise ValueError(f"label {label!r} is not a number; {model.name} predicts a score")
+        raise ValueError(f"label must be a number for {model.name}, which predicts a score, got {label!r}")
     return float(label)
 
 
@@ -163,8 +169,7 @@ def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     states = getattr(output, "last_hidden_state", None)
     if states is None:
         raise ValueError(
-            f"objective 'similarity' needs hidden states: got the logits of {model.name}; expected a model without a "
-            f"head; try model.base_model"
+            f"objective 'similarity' needs hidden states, got the logits of {model.name}; try model.base_model"
         )
     view = batch.source if batch.target is None else batch.target
     attention_mask = view.attention_mask.to(states.dtype)

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from typing import cast
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
 from headroles.scores.attention_scores import Measured, Resting
 from headroles.scores.base import SELF, Measure, Score, Weights
-from headroles.tables.arguments import one_of
+from headroles.tables.arguments import one_of, several
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
 
@@ -71,36 +72,27 @@ def named(
     """
     chosen: list[Measure] = []
     known = list_scores()
-    for given in [scores] if isinstance(scores, str | Measure | Pattern) else scores:
-        item = Measured(given) if isinstance(given, Pattern) else given
-        if isinstance(item, str):
-            one_of("score", item, known)
-        if not isinstance(item, str | Measure):
-            raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
-        new = known[item]() if isinstance(item, str) else item
-        new = replace(new, weights=weights) if isinstance(new, Score) and weights != "attention" else new
-        if any(new.label == score.label for score in chosen):
-            raise ValueError(f"duplicate score {new.label!r}; expected each score once")
-        chosen.append(new)
-    if not chosen:
-        raise ValueError(f"no score given; known: {', '.join(known)}")
-    if weights != "attention" and not any(isinstance(score, Score) for score in chosen):
+    for given in several(cast(Iterable[str | Measure | Pattern], scores)):
+        item = known[one_of("score", given, known)]() if isinstance(given, str) else given
+        item = Measured(item) if isinstance(item, Pattern) else item
+        if not isinstance(item, Measure):
+            raise ValueError(f"score must be a name or an instance such as Position(), got {item!r}")
+        item = replace(item, weights=weights) if isinstance(item, Score) and weights != "attention" else item
+        if any(item.label == score.label for score in chosen):
+            raise ValueError(f"scores must be different, got {item.label!r} twice")
+        chosen.append(item)
+    of_attention = [score for score in chosen if isinstance(score, Score)]
+    left = [score for score in of_attention if not score.of_sink]
+    if not chosen or (weights != "attention" and not of_attention) or (without_sink and not left):
         raise ValueError(
-            f"no score has weights: got weights={weights!r} with {', '.join(score.label for score in chosen)}; "
-            f"expected an attention score such as 'confidence'"
+            f"scores must have an attention score such as 'confidence' for weights={weights!r} and "
+            f"without_sink={without_sink}, got {', '.join(score.label for score in chosen) or 'none'}"
         )
-    return [*chosen, *_without_sink(chosen)] if without_sink else chosen
+    return [*chosen, *_without_sink(chosen, left)] if without_sink else chosen
 
 
-def _without_sink(chosen: list[Measure]) -> list[Measure]:
-    """The scores that are to be added, so that all that can be are measured without the sink."""
-    scores = [score for score in chosen if isinstance(score, Score) and not score.of_sink]
-    if not scores:
-        given = ", ".join(score.label for score in chosen)
-        raise ValueError(
-            f"nothing is left without the sink: got without_sink=True with {given}; "
-            f"expected an attention score such as 'confidence'"
-        )
+def _without_sink(chosen: list[Measure], scores: list[Score]) -> list[Measure]:
+    """Return some of the chosen scores without the sink, and `Resting`, unless they are among the chosen ones."""
     twins = [replace(score, weights="nosink") for score in scores]
     labels = {score.label for score in chosen}
     return [score for score in (Resting(least=twins[0].least), *twins) if score.label not in labels]
@@ -127,7 +119,7 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
 
 
 def _needs(score: Measure) -> str:
-    """What the corpus of a table without the score lacked."""
+    """Return what the corpus of a table without the score lacked."""
     if "trees" in score.needs:
         return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
     if "links" in score.needs:
@@ -143,7 +135,7 @@ def available(
     *,
     without_sink: bool = False,
 ) -> list[Measure]:
-    """The given scores, or by default those that the model and the corpus allow."""
+    """Return the given scores, or by default those that the model and the corpus allow."""
     if scores is not None:
         chosen = named(scores)
         for score in chosen:
@@ -155,15 +147,15 @@ def available(
 
 
 def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
-    """Why a score cannot be computed, if so."""
+    """Return why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
     name, corpus = score.name(), encoded.corpus.name
     if misfit := _misfit(score, kinds):
         return f"score {name!r} {misfit}"
     if "trees" in score.needs and not _tree_kinds(encoded) & kinds:
         return (
-            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
-            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
+            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of "
+            f"{' or '.join(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
         )
     if "links" in score.needs and not encoded.linked:
         return (
@@ -174,21 +166,17 @@ def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
 
 
 def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
-    """Why a score is not for these kinds of heads, if so."""
+    """Return why a score is not for these kinds of heads, if so."""
     if kinds & set(score.kinds):
         return None
-    return f"is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
+    return f"is for {' or '.join(score.kinds)} heads; the model has {' or '.join(sorted(kinds))}"
 
 
 def _tree_kinds(encoded: Encoded) -> set[Kind]:
-    """Kinds of heads with dependency trees for their tokens."""
+    """Return the kinds of heads with dependency trees for their tokens."""
     kinds: set[Kind] = set()
     if any(sentence.sentence.has_tree for sentence in encoded.source):
         kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
     if any(sentence.sentence.has_tree for sentence in encoded.target or ()):
         kinds |= {"dec-self"}
     return kinds
-
-
-def _or(names: Iterable[str]) -> str:
-    return " or ".join(names)

@@ -23,7 +23,7 @@ from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.sites import shared_keys
 from headroles.scores.accumulator import Accumulator, check_missing
-from headroles.scores.attention import AttentionPass, frequencies, uncounted, unreadable, unsettled
+from headroles.scores.attention import AttentionPass, check_readable, frequencies, uncounted, without_interval
 from headroles.scores.base import Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.relevance import Relevance
@@ -66,8 +66,7 @@ def score(
     Args:
         model: a transformers model with attention heads.
         tokenizer: tokenizer of the model.
-        corpus: the sentences. A stream is read part by part; gradient scores, and rarity without `reference`, need a
-            whole corpus.
+        corpus: the sentences.
         scores: names of scores; by default all that the model and the corpus allow. Or instances; `DEFAULT` has the
             default ones.
         weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of what heads really move
@@ -88,10 +87,9 @@ def score(
             none.
         study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. Other scores of the
             same corpus, with the same options, are added to its columns. It also keeps `offsets`, the distances between
-            heads and dependents, if the corpus has trees (of a stream those of its first part), and
-            `conservation-RULES`, the conservation report on the first 100 sentences, of each relevance score. A decoder
-            without an encoder is also scored on random tokens, each sequence twice in a row (induction and
-            duplicate-token heads), if `scores` are not given.
+            heads and dependents, if the corpus has trees, and `conservation-RULES`, the conservation report on the
+            first 100 sentences, of each relevance score. A decoder without an encoder is also scored on random tokens,
+            each sequence twice in a row (induction and duplicate-token heads), if `scores` are not given.
 
     Returns:
         One row per head, index `(kind, layer, head)`, with the columns of these scores. Each column `c` of a score has
@@ -115,57 +113,41 @@ def score(
     measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
     if study is None:
         return measure(corpus, chosen, reference=reference, generate=generate)
-    kept, twice = as_study(study), None
-    if chosen is None and handle.kinds == {"dec-self"}:  # a decoder without an encoder
-        twice = repeated(handle)
+    is_decoder = chosen is None and handle.kinds == {"dec-self"}  # a decoder without an encoder
+    repeats = repeated(handle) if is_decoder else None
+
+    def compute() -> pd.DataFrame:
+        table = measure(corpus, chosen, reference=reference, generate=generate)
+        if repeats is None:
+            return table
+        return frame.join(table, measure(repeats, [score for score in name(REPEATED) if score.name() in REPEATED]))
+
     variants = [*([weights] if weights != "attention" else []), *(["nosink"] if without_sink else [])]
-    by = {"by": ",".join(variants)} if chosen is None and variants else {}
-    again: dict[str, object] = {} if twice is None else {"repeated": twice.hash}
-    again |= {} if generate is None else {"generate": generate}
+    fields: dict[str, object] = {"by": ",".join(variants)} if chosen is None and variants else {}
+    fields |= {} if repeats is None else {"repeated": repeats.hash}
+    fields |= {} if generate is None else {"generate": generate}
     key = handle.cache_key(
         corpus,
         scores="default" if chosen is None else ",".join(f"{score} {fingerprint(score)}" for score in chosen),
         resamples=n_resamples,
         seed=seed,
         reference="self" if reference is None else reference.hash,
-        **by,
-        **again,
+        **fields,
     )
-
-    def compute() -> pd.DataFrame:
-        table = measure(corpus, chosen, reference=reference, generate=generate)
-        if twice is None:
-            return table
-        return frame.join(table, measure(twice, [score for score in name(REPEATED) if score.name() in REPEATED]))
-
-    table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))
-    _keep_beside(kept, key, handle, corpus, chosen or (), max_tokens)
+    study = as_study(study)
+    table = study.keep("heads", key, compute, joined=("scores", "by", "repeated"))
+    _keep_beside(study, key, handle, corpus, chosen or (), max_tokens)
     return _columns_of(table, name((*DEFAULT, *REPEATED)) if chosen is None else chosen)
 
 
 def _keep_beside(
-    study: Study,
-    key: str,
-    model: HeadModel,
-    corpus: Corpus,
-    scores: Iterable[Measure],
-    max_tokens: int,
+    study: Study, key: str, model: HeadModel, corpus: Corpus, scores: Iterable[Measure], max_tokens: int
 ) -> None:
     """Keep the conservation report of each relevance score, and the offsets of a corpus with trees."""
-    for relevance in (measured for measured in scores if isinstance(measured, Relevance)):
-        study.keep(
-            f"conservation-{relevance.rules}",
-            key,
-            lambda relevance=relevance: conservation(  # type: ignore[misc]
-                model,
-                model.tokenizer,
-                corpus[:CHECKED],
-                relevance.rules,
-                epsilon=relevance.epsilon,
-                objective=relevance.objective,
-                max_tokens=max_tokens,
-            ),
-        )
+    for score in (score for score in scores if isinstance(score, Relevance)):
+        options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "max_tokens": max_tokens}
+        report = partial(conservation, model, model.tokenizer, corpus[:CHECKED], score.rules, **options)
+        study.keep(f"conservation-{score.rules}", key, report)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
         study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(corpus))
     else:
@@ -176,16 +158,13 @@ def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
     """Return the columns of some scores, by their provenance; the table itself if these are all."""
     labels = set(map(str, scores))
     texts: dict[str, str] = table.attrs["signatures"]
-    kept = {name: text for name, text in texts.items() if dict(frame.fields(text))["score"] in labels}
-    if len(kept) == len(table.columns):
-        return table
-    return frame.only(table, [*kept])
+    names = [name for name, text in texts.items() if dict(frame.fields(text))["score"] in labels]
+    return table if len(names) == len(table.columns) else frame.only(table, names)
 
 
 def repeated(model: HeadModel, count: int = 100, seed: int = 0) -> Corpus:
     """Return sequences of random tokens, each twice in a row, that the model can read."""
-    longest = (model.positions - 1) // 2
-    length = min(LENGTH, longest, len(model.tokenizer) // 2)
+    length = min(LENGTH, (model.positions - 1) // 2, len(model.tokenizer) // 2)
     return repeated_tokens(model.tokenizer, count, length=length, seed=seed)
 
 
@@ -209,10 +188,10 @@ def _score(
     chosen = available(scores, sites, encoded, weights, without_sink=without_sink)
     for score in (score for score in chosen if score.needs_whole_weights()):
         model.check_unsharded(score.label)
-    if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
-        raise ValueError(fault)
     attention_scores = [score for score in chosen if isinstance(score, Score)]
     gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
+    if any(score.weights == "norm" for score in attention_scores):
+        check_readable(model)
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with model.evaluating():
         part = model.axis.rank, model.axis.count
@@ -237,9 +216,9 @@ def _score(
             accumulator.weigh(counts)
     accumulator.reduce(model.axis, model.device)
     provenance = f"{_provenance(model, encoded, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
-    notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
-    doubts = unsettled(chosen, encoded, counted) if reference is None else {}
-    table = accumulator.table(model.index, provenance, notes, model.gated, doubts)
+    notes = {run.score.label: run.provenance() for run in gradient_passes}
+    no_interval = without_interval(chosen, encoded, counted) if reference is None else {}
+    table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
     content = encoded.counts("source").total()
     check_missing(table, chosen, corpus.name, uncounted(encoded, counted, reference), content)
     _report_uncounted(chosen, encoded)
@@ -257,7 +236,7 @@ def _report_uncounted(scores: Sequence[Measure], encoded: Encoded) -> None:
 
 
 def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, generate: int | None) -> str:
-    """The provenance that all scores of a run share."""
+    """Return the provenance that all scores of a run share."""
     fields = dict[str, object](encoded.read)
     if encoded.greedy or encoded.target is not None or encoded.decoder_reads_source:
         source = "source" if encoded.decoder_reads_source else "reference"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -25,15 +24,19 @@ from headroles.models.heads import layer_of, layers
 from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import check_fit
-from headroles.scores.attention import output_weight, unreadable
+from headroles.scores.attention import check_readable, output_weight
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.outputs import has_vocabulary
+from headroles.scores.outputs import check_vocabulary, has_vocabulary
 from headroles.tables import frame
+from headroles.tables.arguments import number, one_of
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, as_study
+from headroles.tables.study import Study, kept
 
 Circuit = Literal["QK", "OV"]
 OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
+PAIRS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value", "matching"]
+SIZE = 64.0  # root mean square of what norms get: their epsilon is no part of the maps
+QUERY = 1  # the token of the query at a distance; keys, values and all else are of token 0
 
 
 def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance: int = 0) -> Tensor:
@@ -42,8 +45,8 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
     For states x and y of the residual stream, as rows, x QK y^T is the attention logit of a query x on a key y, without
     biases and before it is scaled by the size of heads; x OV is what the head writes of x (Elhage et al. 2021, "A
     mathematical framework for transformer circuits"). Heads that share keys and values each have their circuits.
-    The norm before the layer is in them with its weights, centring, and 1 in the place of what it divides x by. What
-    comes between the head and the residual stream is not: a norm (Gemma 3) or a factor (Granite).
+    The norm before the layer is in them with its weights and centring, and with 1 for the scale by which it divides x.
+    A norm (Gemma 3) or a factor (Granite) between the head and the residual stream is not in them.
     Embeddings on both sides give the circuits from token to token.
 
     Args:
@@ -62,20 +65,18 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
     """
     handle = HeadModel.of(model)
     (place,) = handle.named_heads([head])
-    if circuit not in get_args(Circuit):
-        raise ValueError(f"no circuit {circuit!r}: expected one of {', '.join(get_args(Circuit))}")
-    if place[0] == "cross":
-        raise ValueError(f"circuits are of self-attention: got {place}; expected enc-self or dec-self")
+    one_of("circuit", circuit, get_args(Circuit))
+    one_of("kind of the head", place[0], ("enc-self", "dec-self"))
     (site,) = (site for site in handle.sites if site.key == place[:2])
-    number, matrices = list(site.numbers).index(place[2]), []
-    for turn in (0, 1):
-        maps = read_circuits(handle, distance=distance, only=site.key, turn=turn).maps[site.key]
+    row, matrices = list(site.numbers).index(place[2]), []
+    for roll in (0, 1):  # maps that differ between two states of the norms are not linear
+        maps = read_circuits(handle, distance=distance, only=site.key, roll=roll).maps[site.key]
         left, right = (maps.query, maps.key) if circuit == "QK" else (maps.value, maps.out)
-        matrices.append(left[number].mT @ right[number])
+        matrices.append(left[row].mT @ right[row])
     if (matrices[0] - matrices[1]).norm() > 0.01 * matrices[0].norm():
         raise ValueError(
-            f"{circuit} of {site.name} is no matrix: got a norm within attention, of {handle.name}; expected maps that "
-            f"are linear; try hr.composition or hr.copying, which need them but for a factor"
+            f"{circuit} of {site.name} must be linear: got a norm within the attention of {handle.name}; try "
+            f"hr.scores.composition or hr.scores.copying, which need it only up to a factor"
         )
     return matrices[0]
 
@@ -100,26 +101,29 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
 
     Raises:
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
-    """
+    """  # noqa: DOC502
     handle = HeadModel.of(model)
-    if study is not None:
-        key = handle.cache_key(circuits="copying")
-        return as_study(study).keep("circuits", key, lambda: copying(handle), joined=OPTIONS)
-    circuits, final = _to_logits(handle, "copying")
-    words, logits = _embeddings(handle)
+    key = lambda: handle.cache_key(circuits="copying")  # noqa: E731
+    return kept(study, "circuits", key, lambda: _copying(handle), joined=OPTIONS)
+
+
+def _copying(model: HeadModel) -> pd.DataFrame:
+    circuits, final = _to_logits(model, "copying")
+    words, logits = _embeddings(model)
     if words.shape[1] != final.shape[1]:
-        name = handle.name
-        raise ValueError(f"copying needs embeddings as wide as the layers: got {name}, with a map between")
+        raise ValueError(f"embeddings must be as wide as the layers for copying, got {model.name} with a map between")
     rows = min(len(words), len(logits))
     through = words[:rows].mT @ logits[:rows] @ final  # W_E W_U and the final norm: [width, width]
-    values = []
-    for site in handle.sites:
+    values: list[float] = []
+    for site in model.sites:
         if site.kind == "dec-self" and site.heads:
             maps = circuits.maps[site.key]
-            values += _shares(maps.value @ through @ maps.out.mT)
+            eigenvalues = torch.linalg.eigvals(maps.value @ through @ maps.out.mT)  # [heads, size]
+            sums, sizes = eigenvalues.sum(-1).real, eigenvalues.abs().sum(-1)
+            values += torch.where(sizes > 0, sums / sizes, torch.nan).tolist()
         else:
             values += [float("nan")] * site.heads
-    return handle.table({"copying": values}, handle.provenance(score="copying"))
+    return model.table({"copying": values}, model.provenance(score="copying"))
 
 
 def succession(
@@ -152,58 +156,56 @@ def succession(
     Raises:
         ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
             encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
-    """
+    """  # noqa: DOC502
     handle = HeadModel.of(model, tokenizer)
-    if study is not None:
-        key = handle.cache_key(circuits="succession", classes=" ".join(classes))
-        compute = partial(succession, handle, tokenizer, classes=classes)
-        return as_study(study).keep("circuits", key, compute, joined=OPTIONS)
-    runs = ordered_runs(tokenizer, classes)
-    if handle.config.is_encoder_decoder:
-        name = handle.name
-        raise ValueError(f"succession is for decoders alone: got {name}, with an encoder; expected a causal model")
-    check_fit(tokenizer, handle.model, max(token for run in runs.values() for token in run.values()))
-    circuits, final = _to_logits(handle, "succession")
+    key = lambda: handle.cache_key(circuits="succession", classes=" ".join(classes))  # noqa: E731
+    return kept(study, "circuits", key, lambda: _succession(handle, classes), joined=OPTIONS)
+
+
+def _succession(model: HeadModel, classes: Sequence[str]) -> pd.DataFrame:
+    runs = ordered_runs(model.tokenizer, classes)
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"succession needs a decoder without an encoder, got {model.name}")
+    check_fit(model.tokenizer, model.model, max(token for run in runs.values() for token in run.values()))
+    circuits, final = _to_logits(model, "succession")
     ids = [torch.tensor([*run.values()]) for run in runs.values()]
-    states = _after_first_mlp(handle, torch.cat(ids)).split([len(part) for part in ids])
-    unembedding = _embeddings(handle)[1]
-    hits = np.zeros(len(handle.gated))
+    states = _after_first_mlp(model, torch.cat(ids)).split([len(part) for part in ids])
+    unembedding = _embeddings(model)[1]
+    hits = np.zeros(len(model.gated))
     for part, state in zip(ids, states, strict=True):
-        moved = [circuits.maps[site.key] for site in handle.sites if site.heads]
+        moved = [circuits.maps[site.key] for site in model.sites if site.heads]
         written = torch.cat([(state[:-1] @ maps.value.mT) @ maps.out for maps in moved])  # [heads, word, width]
         following = (written @ (unembedding[part] @ final).mT).argmax(-1)  # [heads, word]
-        nothing = written.abs().amax(-1) == 0
-        hits += ((following == torch.arange(1, len(part))) & ~nothing).sum(-1).numpy()
+        writes = written.abs().amax(-1) > 0
+        hits += ((following == torch.arange(1, len(part))) & writes).sum(-1).numpy()
     words = sum(len(part) - 1 for part in ids)
     low, high = wilson(hits / words, words)
     columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
     columns["succession.words"] = np.full(len(hits), float(words))
-    text = handle.provenance(tokenizer=handle.tokens, score="succession", classes=" ".join(runs))
-    return handle.table(columns, text)
+    text = model.provenance(tokenizer=model.tokens, score="succession", classes=" ".join(runs))
+    return model.table(columns, text)
 
 
 def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:
-    """The maps of a decoder and that of its final norm; raise ValueError without an unembedding right after it."""
-    name = model.name
-    if not any(site.kind == "dec-self" for site in model.sites):
-        raise ValueError(f"{score} is for dec-self heads: got {name}, which has none; expected a decoder")
-    if not has_vocabulary(model):
-        raise ValueError(
-            f"{score} needs an unembedding: got {name} without; try the model with its language-model head"
-        )
+    """Return the maps of a decoder and that of its final norm; ValueError without an unembedding right after it."""
+    if "dec-self" not in model.kinds:
+        raise ValueError(f"{score} needs a decoder, got {model.name}")
+    check_vocabulary(model, score)
     model.check_weights("output")
     circuits = read_circuits(model)
     if circuits.final is None:
-        raise ValueError(f"{score} needs an unembedding right after the final norm: got {name}, with a map between")
+        raise ValueError(
+            f"{score} needs an unembedding right after the final norm, got {model.name} with a map between"
+        )
     return circuits, circuits.final
 
 
 def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
-    """What the first layer adds to each token alone without its attention: float64 [token, width]."""
+    """Return what the first layer adds to each token alone without its attention: float64 [token, width]."""
     site = model.sites[0]
     layer, states, norms = layer_of(model.model, site), list[Tensor](), list[Tensor]()
     if layer is None or not isinstance(site.out, nn.Module):
-        raise ValueError(f"succession needs layers that are modules: got {model.name}")
+        raise ValueError(f"succession needs layers that are modules, got {model.name}")
 
     def added(
         _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor]
@@ -212,8 +214,7 @@ def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
         after = output if isinstance(output, Tensor) else output[0]
         if any(norm.shape == after.shape and torch.equal(norm, after) for norm in norms):
             raise ValueError(
-                f"succession needs what the first MLP adds: got {model.name}, with a norm after the sum; "
-                f"expected norms before it"
+                f"succession needs norms before the sums of layers, got {model.name} with norms after them"
             )
         states.append((after - before)[:, 0].double().cpu())
 
@@ -227,23 +228,11 @@ def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
 
 
 def _embeddings(model: HeadModel) -> tuple[Tensor, Tensor]:
-    """The embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
-    tables: list[nn.Module] = [model.model.get_output_embeddings()]
+    """Return the embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
     stack: PreTrainedModel = model.model.get_decoder() if model.config.is_encoder_decoder else model.model
-    tables.insert(0, stack.get_input_embeddings())
+    tables: tuple[nn.Module, nn.Module] = stack.get_input_embeddings(), model.model.get_output_embeddings()
     words, logits = (table.get_parameter("weight").detach().double().cpu() for table in tables)
     return words, logits
-
-
-def _shares(circuits: Tensor) -> list[float]:
-    """Sum of eigenvalues over sum of absolute eigenvalues of each head's circuit, [heads, size, size]."""
-    eigenvalues = torch.linalg.eigvals(circuits)
-    sums, sizes = eigenvalues.sum(-1).real, eigenvalues.abs().sum(-1)
-    shares: list[float] = torch.where(sizes > 0, sums / sizes, torch.nan).tolist()
-    return shares
-
-
-COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value", "matching"]
 
 
 def composition(model: Model, *, distance: int = 0, study: Study | str | Path | None = None) -> pd.DataFrame:
@@ -277,33 +266,38 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
     """  # noqa: DOC502
     handle = HeadModel.of(model)
     options = {"distance": distance} if distance else {}
-    if study is not None:
-        key = handle.cache_key(circuits="pairs", **options)
-        return as_study(study).keep("composition", key, partial(composition, handle, distance=distance))
-    maps = read_circuits(handle, distance=distance).maps
-    both = {place: (whole, Maps(*map(_triangle, whole))) for place, whole in maps.items()}
+    key = lambda: handle.cache_key(circuits="pairs", **options)  # noqa: E731
+    return kept(study, "composition", key, lambda: _composition(handle, options))
+
+
+def _composition(model: HeadModel, options: dict[str, int]) -> pd.DataFrame:
+    maps = read_circuits(model, distance=options.get("distance", 0)).maps
+    small = {place: Maps(*map(_triangle, parts)) for place, parts in maps.items()}
     rows: list[tuple[Kind | float, ...]] = []
-    sites = [site for site in handle.sites if site.kind != "cross" and site.heads]
+    sites = [site for site in model.sites if site.kind != "cross" and site.heads]
     for writer in sites:
         for reader in (site for site in sites if site.kind == writer.kind and site.layer > writer.layer):
-            scores = _composed(*both[writer.key], *both[reader.key])  # [writer, reader, 4]
+            scores = _composed(maps[writer.key], small[writer.key], maps[reader.key], small[reader.key])
             for i, head in enumerate(writer.numbers):
                 for j, to_head in enumerate(reader.numbers):
                     if head in writer.left and to_head in reader.left:
                         rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
-    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), handle.provenance(score="composition", **options))
+    return frame.signed(pd.DataFrame(rows, columns=PAIRS), model.provenance(score="composition", **options))
 
 
 def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Tensor:
-    """Composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 4]."""
-    written = _norm(small.out @ small.value.mT)[:, None]  # of W_OV
-    names = ("key", "query"), ("query", "key"), ("out", "value")
+    """Return composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 4]."""
+    # A Frobenius norm does not change under rotations, so that each map [size, width] may be replaced by the triangle
+    # R [size, size] of its QR decomposition wherever it stands at the end of a product. Only the product in the middle,
+    # of what the reader reads with what the writer writes, is taken over the width, once for all pairs of heads.
+    norm = torch.linalg.matrix_norm
+    written = norm(small.out @ small.value.mT)[:, None]  # of W_OV
     scores = []
-    for left, right in names:
+    for left, right in (("key", "query"), ("query", "key"), ("out", "value")):
         looked = _crossed(getattr(reader, right), writer.out)  # [writer, reader, size, size]
         outer, inner = getattr(small_reader, left), getattr(small_reader, right)
-        sizes = _norm(outer @ inner.mT) * written
-        scores.append(torch.where(sizes > 0, _norm(outer @ looked @ small.value[:, None].mT) / sizes, torch.nan))
+        sizes = norm(outer @ inner.mT) * written
+        scores.append(torch.where(sizes > 0, norm(outer @ looked @ small.value[:, None].mT) / sizes, torch.nan))
         if left == "query":  # trace(Q^T K O^T V) is the sum of (K O^T) * (Q V^T)
             trace = (looked * _crossed(reader.query, writer.value)).sum((-2, -1))
             matching = torch.where(sizes > 0, trace / sizes, torch.nan)
@@ -311,21 +305,16 @@ def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Te
 
 
 def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
-    """The products of the rows of all heads of two layers, as one: [writer, reader, size of reader, of writer]."""
+    """Return the products of all rows of two layers, as one: [writer, reader, size of reader, of writer]."""
     rows = (reader.flatten(0, 1) @ writer.flatten(0, 1).mT).unflatten(0, reader.shape[:2])
     products: Tensor = rows.unflatten(2, writer.shape[:2]).permute(2, 0, 1, 3)
     return products
 
 
 def _triangle(rows: Tensor) -> Tensor:
-    """R of rows^T = Q R, of the same Frobenius norm in every product: [heads, rank, size]."""
+    """Return R of rows^T = Q R, of the same Frobenius norm in every product: [heads, rank, size]."""
     factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
     return factors
-
-
-def _norm(matrices: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.matrix_norm(matrices)
-    return norms
 
 
 def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
@@ -338,7 +327,7 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
     the weights alone: it depends on what earlier layers write.
 
     Args:
-        pairs: table of `hr.composition`.
+        pairs: table of `hr.scores.composition`.
         scores: table with the column `previous`: of `hr.score(..., ["previous"])`, on random tokens
             (`hr.repeated_tokens`) or on text.
 
@@ -347,15 +336,12 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
         `circuit[induction].layer` and `circuit[induction].head`; NaN for heads of a first layer.
 
     Raises:
-        ValueError: if there is no column `previous`, or the tables are of different models.
+        ValueError: if the tables are of different models.
     """
-    if "previous" not in scores:
-        have = ", ".join(map(str, scores)) or "none"
-        raise ValueError(f"no column previous: got {have}; try hr.score(model, tokenizer, corpus, ['previous'])")
     texts = frame.provenance(pairs, "matching"), frame.provenance(scores, "previous")
-    weights = [dict(frame.fields(text))["weights"] for text in texts]
-    if weights[0] != weights[1]:
-        raise ValueError(f"tables of different models: got weights {' and '.join(weights)}; expected the same")
+    digests = [dict(frame.fields(text))["weights"] for text in texts]
+    if digests[0] != digests[1]:
+        raise ValueError(f"tables must be of one model, got weights {' and '.join(digests)}")
     writers = pd.MultiIndex.from_frame(pairs[["kind", "layer", "head"]])
     products = pairs["matching"] * scores["previous"].reindex(writers).to_numpy()
     best = pairs.loc[products.groupby([pairs["kind"], pairs["to_layer"], pairs["to_head"]]).idxmax()]
@@ -366,8 +352,11 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
     return frame.signed(table.astype(float).reindex(scores.index), text)
 
 
-SIZE = 64.0  # root mean square of what norms get: their epsilon is no part of the maps
-QUERY = 1  # the token of the query at a distance; keys, values and all else are of token 0
+# Maps are read as Jacobians of one forward pass, so that no family's names or order of queries, keys and values need to
+# be known. In this pass the inputs of all norms outside attention are leaves with rows of mean 0 and size `SIZE`, and
+# norms divide by a constant (the LRP rules "cp"): from each leaf to the queries, keys and values of the next attention
+# all is linear, and the Jacobian times `SIZE` is the map from states of size 1. A layer without a norm before it reads
+# its own input (OLMo 2), which is then the leaf.
 
 
 class Maps(NamedTuple):
@@ -387,32 +376,27 @@ class Circuits(NamedTuple):
 
 
 def read_circuits(
-    model: HeadModel, *, distance: int = 0, only: tuple[Kind, int] | None = None, turn: int = 0
+    model: HeadModel, *, distance: int = 0, only: tuple[Kind, int] | None = None, roll: int = 0
 ) -> Circuits:
-    """Read the maps as Jacobians, which needs neither the family's order of queries, keys and values nor its names."""
-    # a norm before attention counts with its weights, where what it divides by is 1; another `turn` gives other states
-    # to the norms: maps that differ by it are not linear
+    """Read the maps of a model, or of one site; another `roll` gives norms other states."""
     model.check_weights("attention")
-    if fault := unreadable(model):
-        raise ValueError(fault.replace("norms need", "circuits need", 1))
+    check_readable(model, "circuits")
     inputs = dummy_inputs(model.model) | _positions(model, distance)
     sites = [site for site in model.sites if site.heads and site.kind != "cross" and only in (None, site.key)]
     query = QUERY if "position_ids" in inputs else 0
     try:
-        return _read(model, inputs, sites, _Reader(query, turn), every_layer=False)
-    except ValueError:  # a layer reads the sum of earlier layers without a norm (OLMo 2)
-        return _read(model, inputs, sites, _Reader(query, turn), every_layer=True)
+        return _read(model, inputs, sites, _Reader(query, roll), every_layer=False)
+    except ValueError:  # a layer reads the sum of earlier layers without a norm
+        return _read(model, inputs, sites, _Reader(query, roll), every_layer=True)
 
 
 def _positions(model: HeadModel, distance: int) -> dict[str, Tensor]:
-    """Positions of the dummy input, in which token `QUERY` is `distance` tokens after the first one."""
-    if distance == 0:
-        return {}
+    """Return positions of the dummy input, in which token `QUERY` is `distance` tokens after the first one."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
-    if distance < 0 or distance >= limit:
-        raise ValueError(f"distance out of range: got distance={distance}; expected 0 or more, and below {limit}")
+    if number("distance", distance, below=limit, whole=True) == 0:
+        return {}
     if "position_ids" not in inspect.signature(model.model.forward).parameters:
-        raise ValueError(f"no distance in {model.name}: got distance={distance}, and no position_ids; expected 0")
+        raise ValueError(f"distance must be 0 for {model.name}, which takes no position_ids, got {distance}")
     positions = torch.full_like(dummy_inputs(model.model)["input_ids"], distance)
     positions[:, 0] = 0
     return {"position_ids": positions}
@@ -423,25 +407,37 @@ class _Reader:
     """One forward, in which the inputs of layers and of norms outside attention are leaves."""
 
     query: int  # the token of the query
-    turn: int  # by which the states that norms get are turned
+    roll: int  # by which the states that norms get are moved along the width
     leaves: list[Tensor] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)  # of leaves: what a norm divides by
     calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
     maps: list[nn.Module] = field(default_factory=list)  # linear maps in the order in which they ran
-    last: list[Tensor] = field(default_factory=list)  # the input of each of them
+    inputs: list[Tensor] = field(default_factory=list)  # of these maps
 
     def jacobian(self, output: Tensor, name: str, token: int = 0) -> Tensor:
-        """The map from the nearest leaf to a tensor of one token: [features, width]."""
+        """Return the map from the nearest leaf to a tensor of one token: [features, width]."""
         flat = output.flatten()
         eye = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
         reached = torch.autograd.grad(flat.sum(), self.leaves, retain_graph=True, allow_unused=True)
         pairs = zip(self.leaves, self.sizes, reached, strict=True)
         read = [(leaf, size) for leaf, size, slope in pairs if slope is not None]
         if len(read) != 1:
-            raise ValueError(f"maps of {name} cannot be read: got {len(read)} norms before it; expected one")
+            raise ValueError(f"maps of {name} cannot be read: expected one norm before it, got {len(read)}")
         leaf, size = read[0]
         (rows,) = torch.autograd.grad(flat, [leaf], eye, retain_graph=True, is_grads_batched=True)
         return rows[:, 0, token].double().cpu() * size
+
+    def of(self, site: Site) -> Maps:
+        """Return the maps of a site."""
+        call = self.calls[site.module][site.turn]
+
+        def read(tensor: Tensor, token: int = 0) -> Tensor:
+            flat = self.jacobian(tensor[:, :, token : token + 1], site.name, token)
+            rows: Tensor = flat.unflatten(0, (tensor.shape[1], -1))
+            return rows.repeat_interleave(site.heads // len(rows), dim=0)
+
+        out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
+        return Maps(read(call.query, self.query), read(call.key), read(call.value), out)
 
 
 def _read(
@@ -451,12 +447,12 @@ def _read(
     with model.evaluating() as changes, lrp_rules(model, "cp"), torch.enable_grad():
         _hook(changes, model, [site for site in model.sites if every_layer or site.layer == 0], reader)
         model.forward(inputs)
-        maps = {site.key: _maps(site, reader) for site in sites}
+        maps = {site.key: reader.of(site) for site in sites}
         unembedding = model.model.get_output_embeddings() if has_vocabulary(model) else None
         follows = unembedding in reader.maps and any(
             reader.maps[-2] in layer.modules() for layer in layers(model.model)
         )
-        final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
+        final = reader.jacobian(reader.inputs[-1][:, :1], "the unembedding") if follows else None
     return Circuits(maps, final)
 
 
@@ -466,14 +462,14 @@ def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reade
     def start(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if not args:
             return None
-        leaf, size = (args[0], 1.0) if module in starting else (_standard(args[0], reader.turn), SIZE)
+        leaf, size = (args[0], 1.0) if module in starting else (_standard(args[0], reader.roll), SIZE)
         reader.leaves.append(leaf.detach().requires_grad_())
         reader.sizes.append(size)
         return reader.leaves[-1], *args[1:]
 
     def ran(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         reader.maps.append(module)
-        reader.last.append(args[0] if args else torch.empty(0))
+        reader.inputs.append(args[0] if args else torch.empty(0))
 
     inside = {part for site in model.sites for part in site.module.modules()}
     starting = {layer_of(model.model, site) for site in starts}
@@ -485,27 +481,14 @@ def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reade
     observe_attention(changes, lambda call: reader.calls.setdefault(call.module, []).append(call))
 
 
-def _standard(states: Tensor, turn: int) -> Tensor:
-    """Rows of mean 0 and root mean square `SIZE`, by which layer norm and RMS norm divide, in the place of others."""
+def _standard(states: Tensor, roll: int) -> Tensor:
+    """Return rows of mean 0 and root mean square `SIZE`, by which layer norm and RMS norm divide."""
     row = torch.arange(states.shape[-1], dtype=torch.float64) - (states.shape[-1] - 1) / 2
     row *= SIZE / row.square().mean().sqrt()
-    return row.roll(turn).to(states).expand_as(states)
+    return row.roll(roll).to(states).expand_as(states)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm: all its own weights are vectors, and it has no children."""
+    """Return whether a module is a norm: all its own weights are vectors, and it has no children."""
     weights = list(module.parameters(recurse=False))
     return bool(weights) and all(weight.ndim == 1 for weight in weights) and not any(True for _ in module.children())
-
-
-def _maps(site: Site, reader: _Reader) -> Maps:
-    call = reader.calls[site.module][site.turn]
-
-    def read(tensor: Tensor, token: int = 0) -> Tensor:
-        rows: Tensor = reader.jacobian(tensor[:, :, token : token + 1], site.name, token).unflatten(
-            0, (tensor.shape[1], -1)
-        )
-        return rows.repeat_interleave(site.heads // len(rows), dim=0)
-
-    out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
-    return Maps(read(call.query, reader.query), read(call.key), read(call.value), out)

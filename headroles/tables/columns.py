@@ -162,8 +162,8 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("heads-", "hr.dynamics"),  # of checkpoints
         Table("attention", "hr.attention_examples", one_model=True, part="attention"),
         Table("attention-", "hr.attention_examples"),
-        Table("circuits", "hr.copying", one_model=True, part="circuits", per_head=True),
-        Table("composition", "hr.composition", one_model=True),
+        Table("circuits", "hr.scores.copying", one_model=True, part="circuits", per_head=True),
+        Table("composition", "hr.scores.composition", one_model=True),
         Table("offsets", "hr.data.offsets", "score", derived=True),
         Table("conservation-", "hr.score", "score", one_model=True, derived=True),
         Table("roles", "hr.roles", "roles", one_model=True, derived=True, part="roles"),

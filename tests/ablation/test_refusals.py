@@ -109,12 +109,12 @@ REFUSED = {
     ),
     "no role": (roles({}), "heads must have a role with a pattern, got none"),
     "head without a role": (roles({ONE: Previous()}, heads="L1H0"), "must have a role .*got dec-self:1:0"),
-    "role ahead": (roles({ONE: [Previous(), Offset(1)]}), r"cannot look ahead: got Offset\(offset=1\)"),
+    "role ahead": (roles({ONE: [Previous(), Offset(1)]}), r"offset must be 0 or below .*, got Offset\(offset=1\)"),
     "role of trees": (
         lambda: hr.test_roles(*given(text=corpus(3, trees=False)), {ONE: Dependency("nsubj")}),
         "needs dependency trees: got corpus 'letters'",
     ),
-    "role of cross heads": (roles({ONE: Diagonal()}), r"pattern Diagonal\(\) does not fit "),
+    "role of cross heads": (roles({ONE: Diagonal()}), r"pattern Diagonal\(\) is for cross heads"),
     # models and corpora
     "translator": (evaluate("bleu", classifier(), tokens_of("bert"), labelled()), "'bleu' needs a translation model"),
     "references": (evaluate("chrf", *given("marian", corpus(3, translated=False))), "'chrf' needs references"),

@@ -19,8 +19,8 @@ from headroles.patterns import (
     Absent,
     Duplicate,
     First,
+    LearnedOffset,
     Offset,
-    Own,
     Previous,
     Shift,
     Shuffle,
@@ -212,7 +212,7 @@ def test_texts_in_which_a_pattern_applies_are_counted(planted, case):
 
 def test_patterns_that_are_learnt_by_layer_are_tested(planted, case):
     """The tokens to which they apply were looked for in no layer, which ended in a KeyError."""
-    own = Own.learn(planted, case.tokenizer, texts(case, 12))
+    own = LearnedOffset.learn(planted, case.tokenizer, texts(case, 12))
     table = hr.test_roles(
         planted, case.tokenizer, texts(case, 12), {EXACT: own, SILENT: Streaming(1, 2)}, n_resamples=10
     )

@@ -159,7 +159,7 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
          "scores and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
-         "unknown class of a class logit: got of='best'; expected 'top' or 'label'"),
+         "of must be one of top, label, got 'best'"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
          "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from helpers import zoo
 from helpers.letters import tokens_of
-from helpers.messages import whole
 
 import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
@@ -48,13 +47,3 @@ def test_p_is_that_of_the_examples_with_a_number():
     stats = ExampleStats(intact, masked, list(range(8)), 0, METRICS["loss"])
     assert effects(stats, n_resamples=0).columns[".p"] == pytest.approx(0.5)
     assert len(stats.measured().numbers) == 2
-
-
-@pytest.mark.parametrize("scores", ["importance", "relevance"])
-def test_texts_of_one_token_alone_have_nothing_to_explain(model, scores):
-    message = (
-        "the corpus has nothing to explain: got no step at which the model predicts a token of the text; expected one "
-        "or more; try longer texts (a decoder predicts from the second token on)"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(model, tokens_of("gpt2"), corpus(*SINGLE), [scores], n_resamples=0)

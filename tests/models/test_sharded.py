@@ -187,8 +187,8 @@ REFUSED = {  # call -> function, what needs unsharded weights
     "training": (lambda *given: hr.prune(*given, "l0", keep=0.5, remove=False), "for training and removal"),
     "learnt gates": (lambda *given: hr.cache_budget(*given, by="l0", recent=2), "try by='integrated-gradients'"),
     "conservation": (hr.scores.lrp.conservation, ""),
-    "copying": (lambda model, *_: hr.copying(model), ""),
-    "composition": (lambda model, *_: hr.composition(model), ""),
+    "copying": (lambda model, *_: hr.scores.copying(model), ""),
+    "composition": (lambda model, *_: hr.scores.composition(model), ""),
     "weight_change": (lambda model, *_: hr.weight_change(model, model), ""),
     "BudgetedCache": (lambda model, *_: hr.BudgetedCache(model, None), ""),
     "remove_heads": (lambda model, *_: hr.remove_heads(model, ["L0H0"]), ""),
@@ -214,7 +214,7 @@ def test_heads_that_processes_cannot_divide_are_refused(half):
 
 
 @pytest.mark.usefixtures("two_processes")
-@pytest.mark.parametrize("measure", [hr.attention_sites, hr.copying], ids=["sites", "copying"])
+@pytest.mark.parametrize("measure", [hr.attention_sites, hr.scores.copying], ids=["sites", "copying"])
 def test_weights_that_fsdp_gathers_are_refused(measure):
     model = deepcopy(tiny("bert"))
     fully_shard(model.base_model.encoder.layer[0], mesh=torch.distributed.init_device_mesh("cpu", (2,)))

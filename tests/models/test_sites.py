@@ -137,7 +137,7 @@ def test_what_a_quantised_model_cannot_is_one_sentence(quantised, tmp_path):
         (lambda: hr.prune(model, tokenizer, TEXTS, "importance", keep=4), gradient),
         (lambda: hr.train(model, tokenizer, PAIRS, tmp_path / "trained"), gradient),
         (lambda: hr.score(model, tokenizer, TEXTS, ["confidence"], weights="norm", n_resamples=0), weight),
-        (lambda: hr.copying(model), weight),
+        (lambda: hr.scores.copying(model), weight),
         (lambda: hr.zero_heads(model, "L0H0"), weight),
         (lambda: hr.remove_heads(model, "L0H0"), weight),
     ):

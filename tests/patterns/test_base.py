@@ -9,7 +9,6 @@ import torch
 from helpers import zoo
 from helpers.imposed import tiny
 from helpers.letters import corpus, observation, tokenizer
-from helpers.messages import whole
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
@@ -131,34 +130,6 @@ def test_left_padding_leaves_the_text_as_it_is():
         with torch.no_grad(), hr.mask_heads(case.model, gates, pattern):
             plain, padded = case.model(input_ids=ids).logits, case.model(**left).logits[:, 3:]
         assert float((plain - padded).abs().max()) <= 1e-5 * float(plain.abs().max())
-
-
-def test_what_cannot_be_imposed_is_refused():
-    case = tiny("llama")
-    zeros = torch.zeros(case.heads)
-    message = r"^pattern Diagonal\(\) does not fit .*: got dec-self heads; expected cross$"
-    with pytest.raises(ValueError, match=message), hr.mask_heads(case.model, zeros, Diagonal()):
-        pass
-    message = r"^pattern Rarest\(frequent=500\) needs counts of tokens, and a forward has "
-    with pytest.raises(ValueError, match=message), hr.mask_heads(case.model, zeros, Rarest()):
-        case.output(case.model)
-    with torch.no_grad(), hr.mask_heads(case.model, zeros, Previous()):
-        message = r"^pattern Previous\(\) needs all tokens in one forward: got .*; try use_cache=False$"
-        with pytest.raises(ValueError, match=message):
-            case.model.generate(case.inputs["input_ids"], max_new_tokens=3, do_sample=False)
-
-
-def test_a_forward_without_token_ids_is_refused():
-    case = tiny("marian")
-    states = case.model.get_encoder()(input_ids=case.inputs["input_ids"])
-    inputs = {"encoder_outputs": states, "decoder_input_ids": case.inputs["decoder_input_ids"]}
-    message = (
-        "a pattern needs token ids: got a forward without those of the source; expected input_ids, also beside "
-        "encoder_outputs"
-    )
-    gates = hr.head_mask(case.model, [("cross", 0, 0)])
-    with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(case.model, gates, Diagonal()):
-        case.model(**inputs)
 
 
 def test_labels_are_words_for_columns_and_files():

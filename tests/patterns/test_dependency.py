@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import zoo
 from helpers.imposed import alike, imposed_equals_loop, lettered, table
-from helpers.letters import corpus, observation, tokenizer
-from helpers.messages import whole
+from helpers.letters import observation
 
-import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.tokens.alignment import NO_WORD
-from headroles.patterns import Dependency, Shift
+from headroles.patterns import Dependency
 
 # the words a b c d; b governs a and d, d governs c; c is written in two pieces, between [CLS] and [SEP]
 TREE = Sentence("abcd", ((0, 1), (1, 2), (2, 3), (3, 4)), (1, -1, 3, 1), ("nsubj:pass", "root", "amod", "obj"))
@@ -83,20 +80,3 @@ def test_imposed_is_a_slow_loop(name, way):
         return lambda query, _: alike(keys[query], len(words))
 
     imposed_equals_loop(case, Dependency("obj", way), case.sites[0].kind, row)
-
-
-def test_a_corpus_without_trees_is_refused():
-    message = (
-        "replacement shift=dependency=obj,1 needs dependency trees: got corpus 'letters' without any; read CoNLL-U, or "
-        "make trees with headroles.parse"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.ablate(
-            zoo.tiny("gpt2"), tokenizer(), corpus(3, trees=False), replacement=Shift(Dependency("obj"), 1),
-            n_resamples=0,
-        )  # fmt: skip
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(ValueError, match=whole("unknown way 'up'; expected one of: dep>head, head>dep")):
-        Dependency("obj", "up")

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.close import close
-from helpers.messages import whole
 from helpers.reports import told
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -148,14 +147,6 @@ def test_without_shared_keys_a_group_is_a_head():
         hr.ablate(plain.model, plain.tokenizer, plain.corpus, unit=unit, n_resamples=0) for unit in ("head", "group")
     ]
     assert tables[0].iloc[:, 0].tolist() == tables[1].iloc[:, 0].tolist()
-
-
-def test_units_that_are_not_known():
-    with pytest.raises(ValueError, match=whole("unknown unit of a mask: got unit='layer'; expected 'head' or 'group'")):
-        hr.Importance(unit="layer")
-    message = "AtP patches single heads: got unit='group'; expected 'head'; try a captum method"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.attribute(*given(), method="AtP", unit="group")
 
 
 def test_many_queries_of_one_key_are_one_group():

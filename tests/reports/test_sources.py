@@ -15,7 +15,7 @@ LACKS = {  # section -> the sentence that stands where its table is not there
     "heads": "There are no scores in these tables; <code>headroles score</code> makes them.",
     "ablation-loss-head-zero": "No ablation is in these tables; <code>headroles ablate</code> makes it.",
     "circuits": "Nothing that the weights alone say (copying, succession) is in these tables; "
-    "<code>hr.copying</code> in Python makes it.",
+    "<code>hr.scores.copying</code> in Python makes it.",
     "roles": "No roles are in these tables; <code>headroles roles</code> assigns them by scores.",
     "sparsity-l0": "No model pruned to several sizes is in these tables; "
     "<code>headroles sparsity-sweep</code> makes it.",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 import torch
 from helpers import zoo
 from helpers.letters import tokens_of
@@ -14,16 +11,6 @@ import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.scores.accumulator import Accumulator
 from headroles.tables import frame
-
-
-@pytest.mark.parametrize("texts", [("", ""), ("</s>", "")])
-def test_a_corpus_of_empty_sentences_is_an_error(texts):
-    message = (
-        "corpus 'texts' has nothing to measure: every score of every head would be NaN; got 0 content tokens (neither "
-        "padding nor special) in its source; expected some; try a corpus of whole sentences"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus.of(texts), n_resamples=2)
 
 
 def test_single_words_have_no_neighbours_and_that_is_said(caplog):

@@ -200,7 +200,7 @@ def test_a_pattern_of_ones_own_is_measured_and_imposed(case):
 def test_norms_and_repeated_labels(case):
     table = hr.score(case.model, case.tokenizer, case.corpus, [Measured(Offset(-1), weights="norm")], n_resamples=0)
     assert "pattern-norm[offset=-1 share]" in table
-    with pytest.raises(ValueError, match=r"^duplicate score 'pattern\[offset=-1\]'; expected each score once$"):
+    with pytest.raises(ValueError, match=r"^scores must be different, got 'pattern\[offset=-1\]' twice$"):
         hr.score(case.model, case.tokenizer, case.corpus, [Offset(-1), Measured(Offset(-1))], n_resamples=0)
 
 

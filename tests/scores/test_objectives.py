@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.close import bound
 from helpers.letters import corpus, tokens_of, writing
-from helpers.messages import whole
 from helpers.objectives import ALL, FORMULAS, alone, classifier, in_one, labelled, output
 
 import headroles as hr
 from headroles.ablation.metrics.base import Of
-from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads, masking
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
@@ -35,13 +33,6 @@ from headroles.scores.objectives import (
 )
 
 VOCABULARIES = ["marian", "t5", "bert", "gpt2", "llama-grouped"]
-
-
-@pytest.mark.parametrize(("values", "counted"), [((2, 3), (2, 1)), ((2, 1), (2, 3)), ((2,), (2,)), ((2, 3), (3, 2))])
-def test_values_of_other_steps_than_those_that_count_are_refused(values, counted):
-    message = f"targets of other shapes: got values {values} and counted {counted}; expected [batch, step] of both"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Explained(torch.zeros(values), torch.ones(counted, dtype=torch.bool))
 
 
 def test_values_of_one_example_are_not_those_of_the_batch():
@@ -333,71 +324,3 @@ def test_an_objective_is_known_by_its_name():
         assert cls.name == name
     given = ClassLogit(of="label")
     assert objective(given, HeadModel(classifier())) is given
-    message = "objective must be one of top, reference, class, similarity, loss, agreement, got 'magic'"
-    with pytest.raises(ValueError, match=whole(message)):
-        objective("magic", HeadModel(zoo.tiny("bert")))
-
-
-def refused(model, name, given, objective, message):
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(model, tokens_of(name), given, hr.Relevance(objective=objective), n_resamples=0)
-
-
-@pytest.mark.parametrize("name", ["top", "reference"])
-def test_a_vocabulary_is_needed(name):
-    start = f"objective {name!r} needs logits over a vocabulary: "
-    end = ", or load the model with its head"
-    states = f"{start}BertModel has none; try the objective 'similarity' (objective=){end}"
-    refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, states)
-    classes = f"{start}BertForSequenceClassification has none; try the objective 'class' (objective=){end}"
-    refused(classifier(), "bert", labelled(), name, classes)
-
-
-@pytest.mark.parametrize("name", ["class", "loss"])
-def test_classes_are_needed(name):
-    message = (
-        f"objective {name!r} needs a model that classifies or predicts tokens: BertModel has hidden states only; try "
-        f"the objective 'similarity' (objective=), or load the model with its head"
-    )
-    refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, message)
-
-
-def test_a_model_with_a_vocabulary_is_not_said_to_put_out_states():
-    with pytest.raises(ValueError, match="^objective 'class' needs a classifier") as error:
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), hr.Relevance(objective="class"), n_resamples=0)
-    assert "hidden states" not in str(error.value)
-
-
-def test_one_sentence_is_near_to_none():
-    message = "objective 'similarity' compares sentences: got a corpus of 1; expected 2 or more; try another objective"
-    refused(zoo.tiny("bert").base_model, "bert", corpus(1), "similarity", message)
-
-
-@pytest.mark.parametrize("name", ["bert", "marian"])
-def test_states_are_needed(name):
-    model = zoo.tiny(name)
-    message = (
-        f"objective 'similarity' needs hidden states: got the logits of {type(model).__name__}; expected a model "
-        f"without a head; try model.base_model"
-    )
-    refused(model, name, corpus(3), "similarity", message)
-
-
-@pytest.mark.parametrize("label", ["often", None, "3"])
-@pytest.mark.parametrize("given", [ClassLogit(of="label"), Loss()], ids=repr)
-def test_labels_are_needed(label, given):
-    known = "no, maybe, yes, 0, 1, 2"
-    message = f"label {label!r} is not a class of BertForSequenceClassification; known: {known}"
-    if label is None:
-        message = (
-            "a sentence has no label; give a table with a column label that has a label in each row (in "
-            "Python label= names another column)"
-        )
-    refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
-
-
-@pytest.mark.parametrize("score", [hr.Relevance, hr.Importance])
-def test_choices_have_no_gradient(score):
-    message = "no gradient reaches the heads: got a target that does not depend on any head; try another objective"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(3), score(objective="agreement"), n_resamples=0)

@@ -121,28 +121,21 @@ def test_several_classes_have_the_binary_cross_entropy(architecture):
 
 @pytest.mark.parametrize("metric", ["accuracy", "agreement", "f1", "matthews", "perplexity"])
 @pytest.mark.parametrize(
-    ("options", "labels", "predicted"),
+    ("options", "labels", "problem"),
     [
-        ({"num_labels": 1}, SCORES, "a score, not a class (regression)"),
-        (
-            {"num_labels": 3, "problem_type": "multi_label_classification"},
-            SEVERAL,
-            "any number of classes, not one (multi_label_classification)",
-        ),
+        ({"num_labels": 1}, SCORES, "regression"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, SEVERAL, "multi_label_classification"),
     ],
     ids=["score", "several"],
 )
-def test_metrics_of_one_choice_are_refused(options, labels, predicted, metric):
-    message = (
-        f"{metric} needs a model that chooses one of several classes: got BertForSequenceClassification, which "
-        f"predicts {predicted}; try 'loss' or 'class'"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
+def test_metrics_of_one_choice_are_refused(options, labels, problem, metric):
+    message = rf"{metric} needs a model that chooses .*, got BertForSequenceClassification \({problem}\)"
+    with pytest.raises(ValueError, match=message):
         value_of(classifier(**options), corpus(labels), metric)
 
 
 def test_a_label_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="label 'good' is not a number; BertForSequenceClassification predicts a sc"):
+    with pytest.raises(ValueError, match="label must be a number for BertForSequenceClassification.*, got 'good'"):
         value_of(classifier(num_labels=1), corpus(["good"] * 6), "loss")
 
 
@@ -193,9 +186,9 @@ def test_classes_are_those_that_the_config_names(kind):
 
 
 @pytest.mark.parametrize(("names", "numbers", "label", "said"), [
-    ({0: "1", 1: "2", 2: "3"}, None, "0", "label '0' is not a class of BertForSequenceClassification; known: 1, 2, 3"),
+    ({0: "1", 1: "2", 2: "3"}, None, "0", "label must be one of 1, 2, 3, got '0'"),
     ({0: "a", 1: "b", 2: "c"}, {"a": 1}, "a",
-     "label 'a' names the classes [0, 1] of BertForSequenceClassification; known: a, b, c, 0, 1, 2"),
+     "label 'a' must name one class of BertForSequenceClassification, got [0, 1]"),
 ])  # fmt: skip
 def test_a_label_that_two_classes_may_have_is_refused(names, numbers, label, said):
     model = named(names, numbers)

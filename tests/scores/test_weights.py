@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,10 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.close import MANY, close
-from helpers.messages import whole
+from helpers.worded import ordered
 from reference.circuits import HEADS, SIZE, WIDTH, dense, double
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import headroles as hr
 from headroles.data.probes import CLASSES
@@ -57,12 +55,12 @@ def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its
         for head, weights in enumerate(outputs.attentions[layer][0].double()):
             logits = torch.full_like(weights, -torch.inf)
             for distance in range(4):
-                matrix = hr.circuit_matrix(model, f"L{layer}H{head}", "QK", distance=distance)
+                matrix = hr.scores.circuit_matrix(model, f"L{layer}H{head}", "QK", distance=distance)
                 for key in range(4 - distance):
                     logits[key + distance, key] = states[key + distance] @ matrix @ states[key]
             size = model.config.head_dim if hasattr(model.config, "head_dim") else 8
             close((logits / size**0.5).softmax(-1), weights, operations=MANY)
-            total += weights @ states @ hr.circuit_matrix(model, f"L{layer}H{head}", "OV")
+            total += weights @ states @ hr.scores.circuit_matrix(model, f"L{layer}H{head}", "OV")
         close(total, written[module][0], operations=MANY)
 
 
@@ -83,7 +81,7 @@ def test_circuits_and_composition_are_those_of_transformerlens(name, tmp_path):
     bridge = pytest.importorskip("transformer_lens.model_bridge", reason="a peer: needs the extra [bench]")
     model = linear(name)
     model.save_pretrained(tmp_path)
-    words = tokenizer_of(CLASSES["days"])
+    words = ordered(CLASSES["days"])
     words.save_pretrained(tmp_path)
     theirs = bridge.TransformerBridge.boot_transformers(
         str(tmp_path), hf_model=copy.deepcopy(model), tokenizer=words, device="cpu"
@@ -93,24 +91,11 @@ def test_circuits_and_composition_are_those_of_transformerlens(name, tmp_path):
         for head in range(HEADS):
             for circuit in ("QK", "OV"):
                 matrix = getattr(theirs, circuit)[layer, head].AB.detach()
-                close(hr.circuit_matrix(model, f"L{layer}H{head}", circuit), matrix)
-    for row in hr.composition(model).itertuples():
+                close(hr.scores.circuit_matrix(model, f"L{layer}H{head}", circuit), matrix)
+    for row in hr.scores.composition(model).itertuples():
         for mode, score in zip("QKV", (row.query, row.key, row.value), strict=True):
             expected = theirs.all_composition_scores(mode).scores[row.layer, row.head, row.to_layer, row.to_head]
             close(score, expected.item(), operations=MANY)
-
-
-def test_circuits_that_are_no_matrix():
-    model = zoo.tiny("gemma3")
-    message = "QK of model.layers.1.self_attn is no matrix: got a norm within attention, of Gemma3ForCausalLM"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        hr.circuit_matrix(model, "L1H2", "QK")
-    assert torch.linalg.matrix_rank(hr.circuit_matrix(model, "L1H2", "OV")) == 16
-    with pytest.raises(ValueError, match=whole("no circuit 'KQ': expected one of QK, OV")):
-        hr.circuit_matrix(model, "L1H2", "KQ")
-    message = "circuits are of self-attention: got ('cross', 0, 1); expected enc-self or dec-self"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.circuit_matrix(zoo.tiny("marian"), "cross:0:1", "OV")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
@@ -126,21 +111,14 @@ def test_copying_is_that_of_the_whole_circuit(name):
             values = np.linalg.eigvals(logits @ final @ out @ value @ words.T)  # vocabulary by vocabulary
             largest = values[np.argsort(-np.abs(values))[:SIZE]]  # the others are 0 but for rounding
             expected.append(largest.sum().real / np.abs(largest).sum())
-    close(hr.copying(model)["copying"], expected, size=1, operations=MANY)
-
-
-def tokenizer_of(words):
-    """A tokenizer of whole words."""
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["<unk>", "to", *words])}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    close(hr.scores.copying(model)["copying"], expected, size=1, operations=MANY)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
 def test_succession_is_that_of_slow_loops_over_words(name):
     model, classes = copy.deepcopy(zoo.tiny(name)), ("days", "months", "numbers")
     members = [CLASSES[group] for group in classes]
-    tokenizer = tokenizer_of([word for group in members for word in group])
+    tokenizer = ordered([word for group in members for word in group])
     words, logits = model.get_input_embeddings().weight.detach(), double(model.get_output_embeddings().weight)
     last = model.transformer.ln_f if name == "gpt2" else model.model.norm
     final = np.diag(double(last.weight)) @ ((np.eye(WIDTH) - 1 / WIDTH) if name == "gpt2" else np.eye(WIDTH))
@@ -150,7 +128,7 @@ def test_succession_is_that_of_slow_loops_over_words(name):
     else:
         block = model.model.layers[0]
         added = block.mlp(block.post_attention_layernorm(words))
-    table, expected = hr.succession(model, tokenizer, classes=classes), []
+    table, expected = hr.scores.succession(model, tokenizer, classes=classes), []
     for layer in range(2):
         for head in range(HEADS):
             (_, _, value), out = dense(name, model, layer, head)
@@ -184,14 +162,14 @@ def test_heads_that_write_their_token_its_opposite_or_nothing():
             for head, sign in ((0, 1.0), (1, -1.0)):
                 attention.c_attn.weight[2 * token, 2 * 96 + 32 * head + token] = 1.0
                 attention.c_proj.weight[32 * head + token, 2 * token : 2 * token + 2] = sign * feature
-    copying = hr.copying(model)["copying"]
+    copying = hr.scores.copying(model)["copying"]
     close(copying.iloc[:2], [1, -1], operations=MANY)
     assert np.isnan(copying.iloc[2])
 
 
 def test_a_head_that_writes_the_next_day_is_a_successor_and_one_that_copies_or_writes_nothing_is_not():
     config = GPT2Config(vocab_size=9, n_embd=96, n_layer=1, n_head=3, n_positions=8, n_inner=9)
-    model, tokenizer = GPT2LMHeadModel(config).eval(), tokenizer_of(CLASSES["days"])
+    model, tokenizer = GPT2LMHeadModel(config).eval(), ordered(CLASSES["days"])
     block, feature = model.transformer.h[0], torch.tensor([1.0, -1.0])  # of mean 0
     with torch.no_grad():
         for module in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj, model.transformer.wpe):
@@ -206,7 +184,7 @@ def test_a_head_that_writes_the_next_day_is_a_successor_and_one_that_copies_or_w
             for head, written in ((0, token + 1), (1, token)):
                 block.attn.c_attn.weight[2 * token, 2 * 96 + 32 * head + token] = 1.0
                 block.attn.c_proj.weight[32 * head + token, 2 * written : 2 * written + 2] = feature
-    table = hr.succession(model, tokenizer, classes=["days"])
+    table = hr.scores.succession(model, tokenizer, classes=["days"])
     assert table["succession"].tolist() == [1, 0, 0]
     assert table["succession.words"].tolist() == [6, 6, 6]
     assert hr.roles(table)["successor"].tolist() == [True, False, False]
@@ -220,7 +198,7 @@ def test_a_head_that_writes_the_next_day_is_a_successor_and_one_that_copies_or_w
 @pytest.mark.parametrize("name", ["marian", "t5", "mixtral", "qwen3", "opt", "olmo2", "whisper"])
 def test_every_pair_of_one_stack_is_in_the_table(name):
     model = zoo.tiny(name)
-    pairs, scores = hr.composition(model), hr.copying(model)["copying"]
+    pairs, scores = hr.scores.composition(model), hr.scores.copying(model)["copying"]
     kinds = {"enc-self", "dec-self"} if model.config.is_encoder_decoder else {"dec-self"}
     assert {*pairs["kind"]} == kinds
     assert len(pairs) == HEADS**2 * len(kinds)
@@ -231,73 +209,45 @@ def test_every_pair_of_one_stack_is_in_the_table(name):
     assert "|score:composition|" in frame.provenance(pairs, "value")
 
 
-def test_maps_that_cannot_be_read():
-    cases = {
-        ("bert", "copying"): "copying is for dec-self heads: got BertForMaskedLM, which has none; expected a decoder",
-        (
-            "bert-decoder",
-            "copying",
-        ): "copying needs an unembedding right after the final norm: got BertLMHeadModel, with a map between",
-        ("bloom", "composition"): "circuits need the values and the output projection of every head: "
-        "transformer.h.0.self_attention in BloomForCausalLM attends outside transformers' attention interface",
-    }
-    for (name, function), message in cases.items():
-        with pytest.raises(ValueError, match=whole(message)):
-            getattr(hr, function)(zoo.tiny(name))
-    with pytest.raises(ValueError, match=re.escape("copying needs an unembedding: got GPT2Model without")):
-        hr.copying(zoo.tiny("gpt2").transformer)
-
-
 def test_columns_say_which_score_they_are_of():
     model = zoo.tiny("gpt2")
-    tables = hr.copying(model), hr.succession(model, tokenizer_of(CLASSES["days"])), hr.composition(model)
+    tables = (
+        hr.scores.copying(model),
+        hr.scores.succession(model, ordered(CLASSES["days"])),
+        hr.scores.composition(model),
+    )
     names = [{dict(frame.fields(text))["score"] for text in table.attrs["signatures"].values()} for table in tables]
     assert names == [{"copying"}, {"succession"}, {"composition"}]
 
 
-def test_models_and_tokenizers_without_succession():
-    tokenizer = tokenizer_of(CLASSES["days"])
-    cases = {
-        "bert": "succession is for dec-self heads: got BertForMaskedLM, which has none; expected a decoder",
-        "marian": "succession is for decoders alone: got MarianMTModel, with an encoder; expected a causal model",
-    }
-    for name, message in cases.items():
-        with pytest.raises(ValueError, match=whole(message)):
-            hr.succession(zoo.tiny(name), tokenizer)
-    message = "the tokenizer has no ordered words: got none of digits with 3 words in a row"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["digits"])
-    message = f"class must be one of {', '.join(CLASSES)}, got 'planets'"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["planets", "days"])
-    after = hr.tiny_model("opt", vocab_size=9, do_layer_norm_before=False)
-    message = "succession needs what the first MLP adds: got OPTForCausalLM, with a norm after the sum"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        hr.succession(after, tokenizer)
-
-
 def test_circuits_are_kept_and_not_computed_again(tmp_path, monkeypatch):
     model, study = zoo.tiny("gpt2"), hr.Study(tmp_path)
-    alone = {"circuits": hr.copying(model), "composition": hr.composition(model)}
-    found = {"circuits": hr.copying(model, study=study), "composition": hr.composition(model, study=study)}
+    alone = {"circuits": hr.scores.copying(model), "composition": hr.scores.composition(model)}
+    found = {
+        "circuits": hr.scores.copying(model, study=study),
+        "composition": hr.scores.composition(model, study=study),
+    }
     monkeypatch.setattr(by_weights, "read_circuits", lambda *_, **__: pytest.fail("computed again"))
-    again = {"circuits": hr.copying(model, study=tmp_path), "composition": hr.composition(model, study=tmp_path)}
+    again = {
+        "circuits": hr.scores.copying(model, study=tmp_path),
+        "composition": hr.scores.composition(model, study=tmp_path),
+    }
     for name, table in alone.items():
         for kept in (found[name], again[name], study.load(name)):
             pd.testing.assert_frame_equal(kept, table, check_exact=True)
 
 
 def test_other_weights_are_computed_again(tmp_path):
-    hr.copying(zoo.tiny("gpt2"), study=tmp_path)
+    hr.scores.copying(zoo.tiny("gpt2"), study=tmp_path)
     other = zoo.tiny("gpt2", seed=1)
-    found = hr.copying(other, study=hr.Study(tmp_path, overwrite=True))
-    pd.testing.assert_frame_equal(found, hr.copying(other))
+    found = hr.scores.copying(other, study=hr.Study(tmp_path, overwrite=True))
+    pd.testing.assert_frame_equal(found, hr.scores.copying(other))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
 def test_composition_is_that_of_dense_matrices(name):
     model = zoo.tiny(name)
-    table = hr.composition(model)
+    table = hr.scores.composition(model)
     assert len(table) == HEADS**2
     size = np.linalg.norm
     for row in table.itertuples():
@@ -323,7 +273,7 @@ def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
                 first.c_proj.weight[SIZE * head + i, place : place + 2] = torch.tensor([1.0, -1.0])
         for i in range(2):
             second.c_attn.weight[4 * 2 + 2 * i, i] = 1.0  # what head 2 writes
-    pairs = hr.composition(model).query("to_head == 0").set_index("head")
+    pairs = hr.scores.composition(model).query("to_head == 0").set_index("head")
     assert pairs.loc[2, "query"] > 0.3
     close(pairs.loc[[0, 1, 3], "query"], 0, size=1)
     assert (pairs[["key", "value"]] > 0.01).all(axis=None)
@@ -331,18 +281,21 @@ def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
 
 def test_a_rotated_query_composes_at_the_distance_as_its_circuit_does():
     model = zoo.tiny("llama-grouped")
-    row = hr.composition(model, distance=3).query("head == 1 and to_head == 2").iloc[0]
-    looked, made = hr.circuit_matrix(model, "L1H2", "QK", distance=3), hr.circuit_matrix(model, "L0H1", "OV")
+    row = hr.scores.composition(model, distance=3).query("head == 1 and to_head == 2").iloc[0]
+    looked, made = (
+        hr.scores.circuit_matrix(model, "L1H2", "QK", distance=3),
+        hr.scores.circuit_matrix(model, "L0H1", "OV"),
+    )
     sizes = looked.norm() * made.norm()
     close([row["key"], row["matching"]], [(looked @ made.mT).norm() / sizes, (looked * made).sum() / sizes])
-    still = hr.circuit_matrix(model, "L1H2", "QK")
+    still = hr.scores.circuit_matrix(model, "L1H2", "QK")
     assert (looked - still).norm() > 0.01 * still.norm()
 
 
 def previous_of(model, values):
     """A table of scores with the column `previous`."""
     index = frame.index({site.key: site.numbers for site in hr.attention_sites(model)})
-    text = frame.provenance(hr.copying(model), "copying")
+    text = frame.provenance(hr.scores.copying(model), "copying")
     return frame.table({"previous": values}, index, text)
 
 
@@ -358,11 +311,11 @@ def test_induction_strength_is_that_of_the_head_that_wrote_the_token_before():
         model.transformer.h[0].ln_1.weight.fill_(1.0)
         second.c_attn.weight[:, SIZE : 2 * SIZE] = value
         second.c_attn.weight[:, 32 + SIZE : 32 + 2 * SIZE] = first.c_proj.weight[SIZE * 3 : SIZE * 4].T
-    pairs = hr.composition(model)
+    pairs = hr.scores.composition(model)
     matching = pairs.set_index(["head", "to_head"])["matching"]
     assert matching[3, 1] > 0.9
     close(matching[2, 1], matching[3, 1])
-    table = hr.induction_strength(pairs, previous_of(model, [0.1, 0.1, 0.2, 0.9] + [0.0] * 4))
+    table = hr.scores.induction_strength(pairs, previous_of(model, [0.1, 0.1, 0.2, 0.9] + [0.0] * 4))
     assert table.loc["dec-self", 0].isna().all(axis=None)
     found = table.loc["dec-self", 1]
     close(found["circuit[induction]"].iloc[1], 0.9 * matching[3, 1])
@@ -370,34 +323,6 @@ def test_induction_strength_is_that_of_the_head_that_wrote_the_token_before():
     assert found["circuit[induction]"].drop(1).max() < 0.3
     for head in range(HEADS):
         close(found["circuit[induction]"].iloc[head], (matching[:, head] * [0.1, 0.1, 0.2, 0.9]).max())
-
-
-def test_induction_strength_needs_previous_of_the_same_model():
-    pairs, scores = hr.composition(zoo.tiny("gpt2")), previous_of(zoo.tiny("gpt2", seed=1), [0.0] * 8)
-    with pytest.raises(ValueError, match=re.escape("no column previous: got rarity; try hr.score(")):
-        hr.induction_strength(pairs, pd.DataFrame({"rarity": [1.0]}))
-    with pytest.raises(ValueError, match="tables of different models: got weights .* and .*; expected the same"):
-        hr.induction_strength(pairs, scores)
-
-
-class TwoNorms(nn.Module):
-    """The mean of two norms of the same stream."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.one, self.other = norm, copy.deepcopy(norm)
-
-    def forward(self, x):
-        return (self.one(x) + self.other(x)) / 2
-
-
-def test_maps_after_two_norms_are_refused():
-    model = zoo.tiny("gpt2")
-    model.transformer.ln_f = TwoNorms(model.transformer.ln_f)
-    with pytest.raises(
-        ValueError, match=whole("maps of the unembedding cannot be read: got 2 norms before it; expected one")
-    ):
-        hr.copying(model)
 
 
 def test_norms_are_modules_of_vectors_alone():
@@ -409,17 +334,3 @@ def test_norms_are_modules_of_vectors_alone():
     assert all(map(is_norm, (nn.LayerNorm(4), nn.RMSNorm(4), Scaled())))
     no_norms = nn.Linear(4, 4), nn.Embedding(4, 4), nn.Dropout(), nn.Sequential(nn.LayerNorm(4)), Scaled(nn.Dropout())
     assert not any(map(is_norm, no_norms))
-
-
-@pytest.mark.parametrize(
-    ("name", "distance", "message"),
-    [
-        ("llama-grouped", -1, "distance out of range: got distance=-1; expected 0 or more, and below {limit}"),
-        ("gpt2", 40, "distance out of range: got distance=40; expected 0 or more, and below {limit}"),
-        ("marian", 2, "no distance in MarianMTModel: got distance=2, and no position_ids; expected 0"),
-    ],
-)
-def test_distances_that_are_not(name, distance, message):
-    model = zoo.tiny(name)
-    with pytest.raises(ValueError, match=whole(message.format(limit=model.config.max_position_embeddings))):
-        hr.composition(model, distance=distance)

@@ -34,7 +34,7 @@ def main(shared: Path, trees: Path, output: Path = Path(__file__).parent) -> Non
         hr.score(model, tokenizer, corpus, ["importance", hr.Direct(), *relevance], n_resamples=200),
         hr.score(model, tokenizer, part, patching, n_resamples=200),
         hr.attribute(model, tokenizer, part, n_resamples=200),
-        hr.copying(model),
+        hr.scores.copying(model),
     )
     table.attrs.pop("resamples", None)
     seen = [name for name in map(str, table) if not UNSEEN.match(name)]

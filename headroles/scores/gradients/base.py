@@ -15,11 +15,11 @@ from torch.autograd import Function
 
 from headroles._changes import Changes
 from headroles.analysis.resampling import Bools
-from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Context
 from headroles.scores.accumulator import Accumulator
+from headroles.scores.attention import check_finite
 from headroles.scores.base import Measure, Sums
 from headroles.scores.lrp import Rules, lrp_rules
 from headroles.scores.lrp.conservation_report import NOTHING
@@ -47,7 +47,7 @@ class HeadGradients:
     values: Tensor
     counted: Tensor
 
-    def of(self, kind: Kind, part: slice) -> HeadGradients:
+    def at(self, kind: Kind, part: slice) -> HeadGradients:
         """Return the gradients of one site, with its heads at `part` of all heads."""
         return HeadGradients(kind, self.gradients[..., part], self.values, self.counted)
 
@@ -55,12 +55,6 @@ class HeadGradients:
     def steps(self) -> Tensor:
         """Number of steps that count in each example: [batch, 1]."""
         return self.counted.sum(-1, keepdim=True)
-
-
-def check_unit(unit: object) -> None:
-    """Raise ValueError for an unknown unit of a mask."""
-    if unit not in ("head", "group"):
-        raise ValueError(f"unknown unit of a mask: got unit={unit!r}; expected 'head' or 'group'")
 
 
 def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
@@ -72,7 +66,7 @@ def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientScore(Measure):
-    """Base class of gradient scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
+    """Base class of gradient scores. A subclass is a frozen dataclass; its fields are options.
 
     One method makes the backward passes. `update` and `compute` are pure functions, as those of `Score`.
 
@@ -175,17 +169,8 @@ def shares(gradients: HeadGradients, *, signed: bool) -> Tensor:
     return torch.where(whole == 0, 0.0, relevance / torch.where(whole == 0, 1.0, whole))
 
 
-def check_steps(steps: object) -> None:
-    """Raise ValueError unless `steps` is "all", "sum" or a positive number."""
-    if steps not in ("all", "sum") and not (isinstance(steps, int) and not isinstance(steps, bool) and steps > 0):
-        raise ValueError(
-            f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
-            f"sentence"
-        )
-
-
 def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | None:
-    """Which steps have a backward pass of their own, [batch, step]; None: their sum. One past the last is no step."""
+    """Return which steps have separate backward passes, [batch, step]; None: their sum. One past the last is none."""
     if steps == "sum":
         return None
     if steps == "all":
@@ -195,7 +180,7 @@ def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | N
 
 
 def _drawn(number: int, counted: Bools, steps: int) -> list[int]:
-    """Some of a sentence's steps, in order, padded with the index of no step."""
+    """Draw some of a sentence's steps, in order, padded with the index of no step."""
     drawn = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
     return [*sorted(drawn.tolist()), *[len(counted)] * (steps - len(drawn))]
 
@@ -223,7 +208,7 @@ class GradientPass:
         self.any_nonzero |= bool(gradients.gradients.any())
         start, kinds = 0, set[Kind]()
         for site in self.model.sites:
-            part = gradients.of(site.kind, slice(start, start + site.heads))
+            part = gradients.at(site.kind, slice(start, start + site.heads))
             start += site.heads
             if site.kind not in self.score.kinds:
                 continue
@@ -239,19 +224,14 @@ class GradientPass:
             raise ValueError(NOTHING)
         if not any(self.model.axis.gathered([self.any_nonzero])):
             raise ValueError(
-                f"every gradient of {self.score.label} is zero: no head of {self.model.name} has a part in "
-                f"objective {self.score.chosen(self.model).name!r}; choose another"
+                f"every gradient of {self.score.label} is zero: no head of {self.model.name} changes the objective "
+                f"{self.score.chosen(self.model).name!r}; try another"
             )
         return min(notes, key=lambda pair: pair[0])[1]  # the first batch is the first of the first process
 
     def _check_finite(self, gradients: HeadGradients, batch: Batch) -> None:
         finite = gradients.gradients.isfinite().flatten(1).all(-1)  # [batch]
-        if not finite.all():
-            number = batch.numbers[int(finite.int().argmin())]
-            raise ValueError(
-                f"{self.score.label} is not finite on sentence {number + 1} of the corpus; "
-                f"{dummy_inputs.advice(self.model.model)}; or load it in float32"
-            )
+        check_finite(finite, self.score.label, batch.numbers, self.model, "; or load it in float32")
 
 
 class Projection:

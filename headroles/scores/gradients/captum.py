@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.replacements import Word
-from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, check_unit
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
+from headroles.tables.arguments import one_of
 
 BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # methods with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
@@ -49,15 +51,9 @@ class Attribution(GradientScore):
     unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
 
     def __post_init__(self) -> None:
-        check_unit(self.unit)
-        known = methods()
-        if self.method not in known:
-            raise ValueError(f"unknown captum method {self.method!r}; known: {', '.join(known)}")
-        if self.replacement == "resample":  # the other examples of a batch are no property of a head
-            raise ValueError(
-                "replacement 'resample' takes the output for another example: got it for an attribution; expected "
-                "'zero' or 'uniform'; try hr.ablate(replacement='resample')"
-            )
+        one_of("unit", self.unit, get_args(Unit))
+        one_of("method", self.method, methods())
+        one_of("replacement", self.replacement, ("zero", "uniform"))
 
     def __str__(self) -> str:
         return repr(self) if self.unit == "head" else f"{repr(self)[:-1]}, unit='{self.unit}')"
@@ -103,7 +99,7 @@ def methods() -> list[str]:
 
 
 def _of_a_function_alone(cls: type) -> bool:
-    """Whether a class is made from a function and nothing else."""
+    """Return whether a class is made from a function and nothing else."""
     parameters = list(inspect.signature(cls).parameters.values())
     return not any(parameter.default is parameter.empty for parameter in parameters[1:])
 

@@ -32,19 +32,16 @@ class Difference(Objective):
     For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is like a
     name mover. They find name movers by path patching, and check that the OV circuits copy names (into the first five
     of all tokens); there is no threshold, and so no role here. On ordered words such a head is like a successor head in
-    context; Gould et al. (2023) define successor heads by weights, as `hr.succession` does.
+    context; Gould et al. (2023) define successor heads by weights, as `hr.scores.succession` does.
     """
 
     name: ClassVar[str] = "difference"
+    reads = "vocabulary"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
-        """Check that the model is a decoder alone, with a vocabulary."""
-        _check_vocabulary(model, self.name)
+        """Check that the model is a decoder without an encoder."""
         if model.config.is_encoder_decoder:
-            raise ValueError(
-                f"{self.name!r} is the token that continues a text: got {model.name}, of which the encoder "
-                f"reads the text; expected a decoder alone; try another objective"
-            )
+            raise ValueError(f"objective {self.name!r} needs a decoder without an encoder, got {model.name}")
         return super().fit(model, batches)
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
@@ -89,20 +86,20 @@ class Direct(GradientScore):
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return what computes the targets; ValueError without an unembedding."""
-        _check_vocabulary(model, self.label)
+        outputs.check_vocabulary(model, self.label)
         return super().fit(model, batches)
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the contribution of every head at every step."""
         sites = model.sites
         with torch.enable_grad(), lrp_rules(model, "cp") as changes:
-            outputs = direct_paths(changes, model)
+            written_by = direct_paths(changes, model)
             output = model.forward(batch)
             with inside(model):
                 explained = target.targets(output, batch)
             counted = explained.counted
             values = torch.where(counted, explained.values, 0.0)
-            written = {key: z for key, z in outputs.items() if key[0] in self.kinds and counted.any()}
+            written = {key: z for key, z in written_by.items() if key[0] in self.kinds and counted.any()}
             gradients = (
                 torch.autograd.grad(values.sum(), [*written.values()], materialize_grads=True) if written else ()
             )
@@ -140,7 +137,7 @@ def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], T
 
 
 def _maps(model: HeadModel, sites: list[Site]) -> list[nn.Module]:
-    """The linear maps, experts and convolutions inside the layers, without the output projections of heads."""
+    """Return linear maps, experts and convolutions inside the layers, without the output projections of heads."""
     kept = {part for site in sites if site.out for part in site.out.modules()}  # of one with an adapter, too
     modules = dict.fromkeys(module for layer in layers(model.model) for module in layer.modules() if module not in kept)
     return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
@@ -150,11 +147,3 @@ def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tens
     if isinstance(output, Tensor):
         return output.detach()
     return tuple(part.detach() if isinstance(part, Tensor) else part for part in output)
-
-
-def _check_vocabulary(model: HeadModel, name: str) -> None:
-    if not outputs.has_vocabulary(model):
-        raise ValueError(
-            f"{name!r} needs logits over a vocabulary: {model.name} has no unembedding; try the model with "
-            f"its language-model head"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,16 +11,10 @@ from torch import Tensor
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import (
-    GradientScore,
-    HeadGradients,
-    Unit,
-    check_unit,
-    head_gradients,
-    over_groups,
-)
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, head_gradients, over_groups
 from headroles.scores.objectives import Explained, Name, Targets
 from headroles.scores.outputs import Output
+from headroles.tables.arguments import one_of
 
 
 @dataclass(frozen=True)
@@ -44,12 +38,9 @@ class Importance(GradientScore):
     ordinary: ClassVar[Name] = "loss"
 
     def __post_init__(self) -> None:
-        check_unit(self.unit)
-        if self.per not in ("example", "token", "batch") or self.norm not in ("layer", None):
-            raise ValueError(
-                f"unknown importance: got per={self.per!r}, norm={self.norm!r}; expected per 'example', 'token' or "
-                f"'batch' and norm 'layer' or None"
-            )
+        one_of("unit", self.unit, get_args(Unit))
+        one_of("per", self.per, ("example", "token", "batch"))
+        one_of("norm", self.norm, ("layer", None))
 
     def __str__(self) -> str:
         return repr(self) if self.unit == "head" else f"{repr(self)[:-1]}, unit='{self.unit}')"
@@ -59,9 +50,9 @@ class Importance(GradientScore):
         """Column name, with the unit."""
         return "importance" if self.unit == "head" else f"importance[{self.unit}]"
 
-    def sampled(self, column: str) -> bool:
+    def has_interval(self, column: str) -> bool:
         """Return False per batch: its sentences share one value, which cannot be resampled."""
-        return self.per != "batch" and super().sampled(column)
+        return self.per != "batch" and super().has_interval(column)
 
     def needs_whole_weights(self) -> bool:
         """Return False: processes add up the gradients of their heads."""

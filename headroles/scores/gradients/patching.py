@@ -23,6 +23,7 @@ from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explained, Targets
 from headroles.scores.outputs import Output
+from headroles.tables.arguments import one_of
 from headroles.tables.frame import Kind
 
 Node = Literal["output", "query", "key"]
@@ -62,9 +63,8 @@ class AttributionPatching(GradientScore):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, known in (("node", self.node, Node), ("replacement", self.replacement, Patch)):
-            if value not in get_args(known):
-                raise ValueError(f"unknown {name} of AtP: got {value!r}; expected one of {', '.join(get_args(known))}")
+        one_of("node", self.node, get_args(Node))
+        one_of("replacement", self.replacement, get_args(Patch))
 
     @property
     def label(self) -> str:
@@ -82,20 +82,20 @@ class AttributionPatching(GradientScore):
         outside = next((site.name for site in sites if site.outside), None)
         if self.node != "output" and outside:
             raise ValueError(
-                f"no {self.node} of {outside} in {name} can be patched: got node={self.node!r}; it attends outside "
-                f"transformers' attention interface; try node='output'"
+                f"node must be 'output' for {name}, which attends outside transformers' attention interface in "
+                f"{outside}, got {self.node!r}"
             )
         layers = {(layer_of(model.model, site), site.turn) for site in sites}
         if self.drop and (len(layers) < 2 or any(layer is None for layer, _ in layers)):
-            raise ValueError(f"GradDrop needs two layers that are modules: got {name}; try drop=False, or method='AtP'")
+            raise ValueError(f"GradDrop needs two layers that are modules, got {name}; try drop=False, or method='AtP'")
         kept = list(batches) if self.replacement == "resample" else []
         return _Paired(super().fit(model, kept or batches), kept, self.seed)
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the effects with each layer dropped in turn, or with none, as the steps of an example."""
         assert isinstance(target, _Paired)
-        others = [(rows, other, _states(model, other, self.node)) for rows, other in target.others(batch)]
-        patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
+        sources = [(rows, source, _states(model, source, self.node)) for rows, source in target.sources(batch)]
+        patch, drops = _Patching(model, self.node, sources, self.replacement), _Drops()
         gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
         plain = self.node == "output" and self.replacement == "zero"
         mask = model.mask(gates, replacement=None if plain else patch)
@@ -117,7 +117,7 @@ class AttributionPatching(GradientScore):
 
 
 class _Paired:
-    """Targets of batches, and for each example of a corpus another one."""
+    """Targets of batches, and for each example of a corpus the example from which it is patched."""
 
     def __init__(self, target: Targets, batches: list[Batch], seed: int) -> None:
         self.target, self.batches = target, batches
@@ -133,11 +133,11 @@ class _Paired:
         """Compute the targets."""
         return self.target.targets(output, batch)
 
-    def others(self, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
+    def sources(self, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
         """Yield rows of a batch, and their partners as a batch, for each batch that partners are in."""
         places = [self.partner[number] for number in batch.numbers] if self.partner else []
         for place in dict.fromkeys(place for place, _ in places):
-            rows = [row for row, (other, _) in enumerate(places) if other == place]
+            rows = [row for row, (partner_place, _) in enumerate(places) if partner_place == place]
             device = batch.source.ids.device
             partner_rows = torch.tensor([places[row][1] for row in rows], device=device)
             yield torch.tensor(rows, device=device), self.batches[place].take(partner_rows)
@@ -149,7 +149,7 @@ class _Paired:
 
 
 def _states(model: HeadModel, batch: Batch, node: Node) -> list[Tensor]:
-    """The outputs, queries or keys of all heads, call by call: [batch, token, heads, size] each."""
+    """Return the outputs, queries or keys of all heads, call by call: [batch, token, heads, size] each."""
     states: list[Tensor] = []
 
     def keep(call: Call) -> None:
@@ -171,10 +171,10 @@ class _Patching:
         self,
         model: HeadModel,
         node: Node,
-        others: Sequence[tuple[Tensor, Batch, list[Tensor]]],
+        sources: Sequence[tuple[Tensor, Batch, list[Tensor]]],
         replacement: str,
     ) -> None:
-        self.node, self.others, self.replacement = node, others, replacement
+        self.node, self.sources, self.replacement = node, sources, replacement
         self.sites: dict[nn.Module, Site] = {site.module: site for site in model.sites}
         self.outputs: dict[nn.Module, Tensor] = {}
         self.calls = 0
@@ -199,8 +199,8 @@ class _Patching:
         if self.replacement == "zero":
             return torch.zeros_like(vectors)
         filled = vectors.detach().clone()
-        for rows, other, states in self.others:
-            view = other.keys(kind) if self.node == "key" else other.queries(kind)
+        for rows, source, states in self.sources:
+            view = source.keys(kind) if self.node == "key" else source.queries(kind)
             common = min(vectors.shape[1], view.attention_mask.shape[1])
             mask = view.attention_mask[:, :common, None, None].to(vectors.device)
             filled[rows, :common] = torch.where(mask, states[number][:, :common].to(vectors), filled[rows, :common])
@@ -208,7 +208,11 @@ class _Patching:
 
 
 class _Drops:
-    """Layers of a model, of which the gradient passes one by."""
+    """The layers of a model; the gradient passes by one of them."""
+
+    # A layer's output is its input plus what the layer adds. `_Residual` keeps the forward value, and in the backward
+    # pass sends the gradient either through the layer or, in the dropped layer, straight to the layer's input. One
+    # forward pass thus serves the backward passes of all dropped layers.
 
     def __init__(self) -> None:
         self.calls = 0  # of layers in the forward pass
@@ -224,14 +228,14 @@ class _Drops:
     ) -> Tensor | tuple[Tensor, ...]:
         number, self.calls = self.calls, self.calls + 1
         before = args[0] if args else kwargs["hidden_states"]
-        whole = output if isinstance(output, tuple) else (output,)
-        if before.shape != whole[0].shape:
+        parts = output if isinstance(output, tuple) else (output,)
+        if before.shape != parts[0].shape:
             raise ValueError(
-                f"GradDrop passes by what a layer adds: got a layer from shape {list(before.shape)} to "
-                f"{list(whole[0].shape)}; expected equal shapes; try drop=False, or method='AtP'"
+                f"GradDrop needs layers that keep the shape of states, got one from {list(before.shape)} to "
+                f"{list(parts[0].shape)}; try drop=False, or method='AtP'"
             )
-        after: Tensor = _Residual.apply(before, whole[0], lambda: self.dropped == number)
-        return (after, *whole[1:]) if isinstance(output, tuple) else after
+        after: Tensor = _Residual.apply(before, parts[0], lambda: self.dropped == number)
+        return (after, *parts[1:]) if isinstance(output, tuple) else after
 
 
 class _ResidualContext(Protocol):

@@ -13,11 +13,12 @@ from torch import Tensor
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, head_gradients, shares
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, head_gradients, shares
 from headroles.scores.lrp import Rules
 from headroles.scores.lrp.conservation_report import report, totals, worst
 from headroles.scores.lrp.context import start, table
 from headroles.scores.objectives import Targets
+from headroles.tables.arguments import number, one_of
 
 CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
 LEAK = 0.02  # residue above which a conserving rule set lacks a rule for some operation of the model
@@ -67,15 +68,14 @@ class Relevance(GradientScore):
 
     def __post_init__(self) -> None:
         table(self.rules, self.epsilon)
-        if self.max_residue is not None and not self.max_residue >= 0:
-            raise ValueError(f"max_residue out of range: got {self.max_residue}; expected a number >= 0, such as 0.02")
-        check_steps(self.steps)
-        if self.by not in ("layer", "logit", "sum"):
-            raise ValueError(f"unknown normalisation: got by={self.by!r}; expected 'layer', 'logit' or 'sum'")
+        if self.max_residue is not None:
+            number("max_residue", self.max_residue)
+        if self.steps not in ("all", "sum"):
+            number("steps", self.steps, least=1, whole=True)
+        one_of("by", self.by, ("layer", "logit", "sum"))
         if self.by == "sum" and not self.rules.startswith("voita"):
             raise ValueError(
-                f"rules {self.rules!r} give relevance of both signs, and its plain sum may be near 0: got by='sum'; "
-                f"expected 'layer' or 'logit'; try by='layer', which divides by the sum of |R|"
+                f"by must be 'layer' or 'logit' with rules {self.rules!r}, which give both signs, got 'sum'"
             )
 
     @property
@@ -96,16 +96,15 @@ class Relevance(GradientScore):
         most = self.max_residue
         if most is None:
             most = LEAK_IN_HALF if _is_half(model) else LEAK
-        place, residue = worst(balance)  # what layers lose and others invent may cancel out in the whole
+        place, residue = worst(balance)  # what layers lose and others invent may cancel out in the model
         size = balance.attrs["size"]  # of targets of both signs, which may cancel out, too
         scale = balance.attrs["explained"] / size if size else 0.0
-        whole, here = totals(balance)["residue"] * scale, residue * scale
-        if (lost := max(abs(whole), abs(here))) > most:
+        in_model, in_place = totals(balance)["residue"] * scale, residue * scale
+        if (lost := max(abs(in_model), abs(in_place))) > most:
             raise ValueError(
-                f"{self.label} does not add up in {model.name}: got {100 * whole:.3g} % of the target that neither "
-                f"inputs nor biases account for, and {100 * here:.3g} % in {place}; expected at most {100 * most:.3g} "
-                f"%, lost or invented; try rules='gradient' or the score 'importance', or accept the numbers by "
-                f"max_residue={lost * 1.1:.2g}"
+                f"{self.label} must lose or invent at most {100 * most:.3g} % of the target, "
+                f"got {100 * in_model:.3g} % in {model.name} and {100 * in_place:.3g} % in {place}; "
+                f"try rules='gradient' or the score 'importance', or accept the numbers by max_residue={lost * 1.1:.2g}"
             )
 
     def _check_positive(self, model: HeadModel, target: Targets, batch: Batch, lowest: float) -> None:
@@ -114,9 +113,8 @@ class Relevance(GradientScore):
             return
         self._check_conserved(model, report(model, target, batch, self.rules))  # which names the layer
         raise ValueError(
-            f"{self.label} is below 0 in {model.name}: got {100 * lowest:.3g} % of the target at a head; expected 0 or "
-            f"more, as the rules of Voita promise; try rules='cp' or the score 'importance', or accept the numbers by "
-            f"max_residue={LEAK}"
+            f"{self.label} must not be below 0 by the rules of Voita, got {100 * lowest:.3g} % of the target at a head "
+            f"of {model.name}; try rules='cp' or the score 'importance', or accept the numbers by max_residue={LEAK}"
         )
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:

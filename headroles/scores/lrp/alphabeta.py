@@ -206,8 +206,8 @@ def attend(call: Call) -> Tensor:
     weights = call.weights.detach()
     if weights.shape[-1] != v.shape[-2] or _differ(weights @ v.detach(), out):
         raise ValueError(
-            f"rules 'voita' need attention of which the output is its weights times the values: got another in "
-            f"{type(call.module).__name__}, as with a scale after the softmax; try rules='cp' or 'attn'"
+            f"rules 'voita' need attention that is its weights times the values, got {type(call.module).__name__}, as "
+            f"with a scale after the softmax; try rules='cp' or 'attn'"
         )
     cap = call.options.get("softcap")
     attended: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling, math.inf if cap is None else cap)
@@ -223,7 +223,7 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 def _attend(
     r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, cap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
+    """Return cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
     step = max(1, BLOCK // (k.numel() * k.shape[-1]))
     rows, ck, cv = [], torch.zeros_like(k[..., :1, :]), torch.zeros_like(r[..., :1, :])
     for block_r, block_q, block_o, block_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
@@ -236,6 +236,11 @@ def _attend(
 def _block(
     r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, cap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    # An output o_id = sum_j a_ij v_jd depends on q, k and v at once. The contribution of an input is the Jacobian times
+    # the input: of v_jd it is a_ij v_jd; of k_je it is g_ijd m_ije, with g the derivative of o_id by the score_ij, and
+    # m_ije = q_ie k_je, the part of k_je in that score; of q_ie it is d_ide = q_ie sum_j g_ijd k_je. The contributions
+    # of keys are too many to be stored: a product is positive where its factors have one sign, so that their sums are
+    # products of the positive and negative parts of m (`above`, `below`) and of g (`rise`, `fall`).
     m = q[..., :, None, :] * k[..., None, :, :]  # contribution of k_je to score_ij: [batch, heads, i, j, e]
     above, below = m.clamp(min=0).sum(-1), m.clamp(max=0).sum(-1)
     slope = 1 - ((above + below) / cap).tanh() ** 2  # of capped scores
@@ -247,8 +252,8 @@ def _block(
     positive = a @ v.clamp(min=0) + _over(above, rise) + _over(below, fall) + d.clamp(min=0).sum(-1)
     negative = a @ v.clamp(max=0) + _over(below, rise) + _over(above, fall) + d.clamp(max=0).sum(-1)
     s, t = _split(r, positive, negative)
-    same, other = rise @ s[..., None] + fall @ t[..., None], fall @ s[..., None] + rise @ t[..., None]  # [.., i, j, 1]
-    ck = (q[..., :, None, :] * torch.where(m > 0, same, other)).sum(-3)
+    if_above, if_below = rise @ s[..., None] + fall @ t[..., None], fall @ s[..., None] + rise @ t[..., None]
+    ck = (q[..., :, None, :] * torch.where(m > 0, if_above, if_below)).sum(-3)
     cq = (e * torch.where(d > 0, s[..., None], t[..., None])).sum(-2)
     cv = torch.where(v > 0, a.transpose(-1, -2) @ s, a.transpose(-1, -2) @ t)
     return cq, ck, cv
@@ -260,13 +265,13 @@ def _over(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """Half of R over the positive and half over the negative sum of contributions, 0 where there are none."""
+    """Return half of R over the positive and half over the negative sum of contributions, 0 where there are none."""
     s, t = (torch.where(z == 0, 0.0, 0.5 * r / torch.where(z == 0, 1.0, z)) for z in (positive, negative))
     return s, t
 
 
 def _scale(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """Factor that rescales the relevance of a row of inputs to that of its outputs: [..., 1]."""
+    """Return the factor that rescales the relevance of a row of inputs to that of its outputs: [..., 1]."""
     return _ratio(outputs.abs().sum(-1, keepdim=True), inputs.abs().sum(-1, keepdim=True))
 
 
@@ -275,7 +280,7 @@ def _ratio(whole: Tensor, part: Tensor) -> Tensor:
 
 
 def _exact(r: Tensor, x: Tensor, z: Tensor) -> Tensor:
-    """Cotangent of x from R of its outputs and all contributions z [..., out, in]."""
+    """Return the cotangent of x from R of its outputs and all contributions z [..., out, in]."""
     positive, negative = z.clamp(min=0), z.clamp(max=0)
     s, t = _split(r, positive.sum(-1), negative.sum(-1))
     taken = (s[..., None] * positive + t[..., None] * negative).sum(-2)

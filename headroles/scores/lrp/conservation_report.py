@@ -22,27 +22,17 @@ from headroles.models import batching, heads
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores import objectives
+from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.context import Rules, Table, applied, check_reached, inside, start, table
-from headroles.scores.lrp.rules import (
-    ADD,
-    GROUP_NORM,
-    INSTANCE_NORM,
-    LINEAR,
-    NORM,
-    SUBTRACT,
-    Operand,
-    Operation,
-    Rule,
-    plain,
-)
+from headroles.scores.lrp.rules import Operand, Operation, Rule, plain
 from headroles.scores.objectives import Name, Objective, Targets
 from headroles.scores.outputs import Output
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
 STACKS = ("decoder", "encoder")
 NOTHING = (
-    "the corpus has nothing to explain: got no step at which the model predicts a token of the text; expected one or "
-    "more; try longer texts (a decoder predicts from the second token on)"
+    "the corpus must have steps at which the model predicts a token of the text, got none; try longer texts (a decoder "
+    "predicts from the second token on)"
 )
 Place = tuple[str, int]  # ("encoder" | "decoder", layer), OUTPUT or INPUT
 OUTPUT: Place = ("output", 0)
@@ -85,17 +75,15 @@ def conservation(
     encoded = handle.tokenised(as_corpus(corpus))
     with handle.evaluating():
         target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
-        batches = track(
-            handle.batches(encoded, max_tokens=max_tokens), "balance", len(batching.groups(encoded, max_tokens))
-        )
-        reports = [report(handle, target, batch, rules, epsilon=epsilon) for batch in batches]
+        batches, count = handle.batches(encoded, max_tokens=max_tokens), len(batching.groups(encoded, max_tokens))
+        reports = [report(handle, target, batch, rules, epsilon=epsilon) for batch in track(batches, "balance", count)]
     reports = [table for table in reports if table.attrs["explained"]]
     if not reports:
         raise ValueError(NOTHING)
-    whole = sum(table.attrs["explained"] for table in reports)
-    shares = [table.attrs["explained"] / whole * table for table in reports]
+    total = sum(table.attrs["explained"] for table in reports)
+    shares = [table.attrs["explained"] / total * table for table in reports]
     mean: pd.DataFrame = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
-    mean.attrs = {"explained": whole}
+    mean.attrs = {"explained": total}
     return mean
 
 
@@ -105,14 +93,14 @@ def report(
     """Compute the report of `balance` on all targets of a batch, with the sum of their sizes in `attrs["size"]`."""
     sizes: list[Tensor] = []
 
-    def whole(output: Output) -> Tensor:
+    def total(output: Output) -> Tensor:
         explained = target.targets(output, batch)
         values = torch.where(explained.counted, explained.values, 0.0)
         started = values * start(values.detach(), rules)
         sizes.append(started.detach().double().abs().sum())
         return started.sum()
 
-    table = balance(model, batch.inputs, whole, rules, epsilon=epsilon)
+    table = balance(model, batch.inputs, total, rules, epsilon=epsilon)
     table.attrs["size"] = float(sizes[0])
     return table
 
@@ -120,17 +108,17 @@ def report(
 def balance(
     model: HeadModel,
     inputs: Mapping[str, Tensor],
-    whole: Callable[[Output], Tensor],
+    total: Callable[[Output], Tensor],
     rules: Rules = "cp",
     *,
     epsilon: float = 0.0,
 ) -> pd.DataFrame:
-    """Compute where the relevance of `whole`, a number computed from the model's output, ends up, layer by layer.
+    """Compute where the relevance of `total`, a number computed from the model's output, ends up, layer by layer.
 
     Returns:
         One row per layer, from output to input, as shares of the target. `arrives`: relevance of the layer's output;
         `leaves`: relevance passed to the layer below, in the row "input" to the embeddings of tokens and positions;
-        `source`: relevance that a decoder layer passes to the source by cross-attention, or to embeddings of its own;
+        `source`: relevance that a decoder layer passes to the source by cross-attention, or to its own embeddings;
         `biases`: relevance absorbed by biases; `residue`: arrives - leaves - source - biases, 0 for a conserving rule
         set. The row "output" is everything above the last layers; relevance passed to the source arrives there again,
         that of embeddings in the row "input". Keys and values that later layers reuse are part of the stream.
@@ -143,8 +131,8 @@ def balance(
             changes.hook(layer, recorder.after, after=True, with_kwargs=True)
         output = model.forward(recorder.inputs(inputs))
         with inside(model):
-            total = whole(output)
-    return recorder.report(total)
+            value = total(output)
+    return recorder.report(value)
 
 
 def totals(report: pd.DataFrame) -> dict[str, float]:
@@ -187,6 +175,12 @@ class _Entry(NamedTuple):
 
 class _Recorder:
     """Records, during one forward pass, the tensors of the report and the layer that is running."""
+
+    # The relevance of a tensor x is the sum of x times its gradient, so that the report needs one backward pass to all
+    # tensors at which relevance is counted. Three kinds of hooks collect them: before a layer its stream and the states
+    # of the source, after it its output, and in place of operations the rules below, which turn every constant that
+    # takes a share (embeddings, biases, positions) into a leaf. What is between layers is of the row "input" until one
+    # has run, and of "output" after it.
 
     def __init__(self, model: HeadModel) -> None:
         kinds = heads.layers(model.model)
@@ -260,37 +254,36 @@ class _Recorder:
             return y + (shift - shift.detach())  # the bits of y
 
         rules: dict[Operation, Rule] = {F.embedding: embedded, torch.cat: joined}
-        rules |= dict.fromkeys((*ADD, *SUBTRACT), added)
+        rules |= dict.fromkeys((*lrp.ADD, *lrp.SUBTRACT), added)
         rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
-        rules |= {func: self._with_bias(base.get(func, plain), 2) for func in LINEAR}
-        rules |= {func: self._with_bias(base.get(func, plain), 3) for func in (*NORM, *GROUP_NORM)}
-        rules |= {func: self._with_bias(base.get(func, plain), 4) for func in INSTANCE_NORM}
-        rules |= {func: self._with_bias(base.get(func, plain), 0) for func in (torch.addmm, Tensor.addmm)}
-        return rules
+        biases: dict[Operation, int] = {**dict.fromkeys(lrp.LINEAR, 2)}  # function -> place of the argument
+        biases |= dict.fromkeys((*lrp.NORM, *lrp.GROUP_NORM), 3)
+        biases |= dict.fromkeys(lrp.INSTANCE_NORM, 4) | dict.fromkeys((torch.addmm, Tensor.addmm), 0)
+        return rules | {func: self._with_bias(base.get(func, plain), place) for func, place in biases.items()}
 
-    def report(self, total: Tensor) -> pd.DataFrame:
+    def report(self, target: Tensor) -> pd.DataFrame:
         """Compute the report from the gradients of the target."""
-        check_reached(total)
+        check_reached(target)
         entries = [entry for entry in self.entries if entry.tensor.requires_grad]  # some models run in part without
-        gradients = torch.autograd.grad(total, [entry.tensor for entry in entries], allow_unused=True)
+        gradients = torch.autograd.grad(target, [entry.tensor for entry in entries], allow_unused=True)
         sums: dict[tuple[Place, str], float] = defaultdict(float)
         for (place, column, tensor), c in zip(entries, gradients, strict=True):
             if c is not None:  # masks hold infinities, with gradient 0
                 sums[place, column] += float(torch.where(c == 0, 0.0, c.double() * tensor.detach().double()).sum())
         parts: list[list[Place]] = [[(part, i) for i in reversed(range(self.calls[part]))] for part in STACKS]
         ends = [(part[0], part[-1]) for part in parts if part]
-        whole = float(total.detach().double())
+        total = float(target.detach().double())
         source = sum(sums[place, "source"] for part in parts for place in part)
-        sums[OUTPUT, "arrives"] = whole + (source if all(parts) else 0)
+        sums[OUTPUT, "arrives"] = total + (source if all(parts) else 0)
         sums[OUTPUT, "leaves"] = sum(sums[last, "arrives"] for last, _ in ends)
         sums[INPUT, "arrives"] = sum(sums[first, "leaves"] for _, first in ends) + (0 if all(parts) else source)
         places = [OUTPUT, *parts[0], *parts[1], INPUT]
-        divisor = whole or math.nan  # a target of 0 has no shares
+        divisor = total or math.nan  # a target of 0 has no shares
         values = [[sums[place, column] / divisor for column in COLUMNS[:-1]] for place in places]
         index = pd.MultiIndex.from_tuples(places, names=["part", "layer"])
         report = pd.DataFrame(values, index=index, columns=COLUMNS[:-1])
         report["residue"] = report["arrives"] - report[["leaves", "source", "biases"]].sum(axis=1)
-        report.attrs |= {"explained": whole, "modules": self.modules}
+        report.attrs |= {"explained": total, "modules": self.modules}
         return report
 
     def _tapped(self, value: object, columns: Iterator[str]) -> object:
@@ -307,12 +300,12 @@ class _Recorder:
                 if isinstance(states, tuple):
                     mapping[key] = tuple(self._tapped(state, repeat(column)) for state in states)
 
-    def _constant(self, tensor: Tensor, other: Tensor, *, biases: bool) -> Tensor:
+    def _constant(self, tensor: Tensor, stream: Tensor, *, biases: bool) -> Tensor:
         """Record a constant added to the stream: a position if it has a row for each token, otherwise a bias."""
-        if tensor.requires_grad or not (other.requires_grad and tensor.is_floating_point()):
+        if tensor.requires_grad or not (stream.requires_grad and tensor.is_floating_point()):
             return tensor
-        rows = min(tensor.ndim, other.ndim) > 1 and tensor.shape[-2] == other.shape[-2] > 1
-        if rows and self.here == INPUT:
+        by_token = min(tensor.ndim, stream.ndim) > 1 and tensor.shape[-2] == stream.shape[-2] > 1
+        if by_token and self.here == INPUT:
             return self.entry(INPUT, "leaves", tensor)
         return self.entry(self.here, "biases", tensor) if biases else tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, get_args
@@ -17,6 +18,7 @@ from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.alphabeta import alphabeta
 from headroles.scores.lrp.rules import Operation, Rule, damped, plain, products
+from headroles.tables.arguments import number, one_of
 
 Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
 RULES: tuple[Rules, ...] = get_args(Rules)
@@ -155,19 +157,19 @@ def _check(model: HeadModel, rules: Table) -> None:
     sites, name = model.sites, model.name
     model.check_gradients(all_floating=True)
     if torch.is_autocast_enabled(model.device.type):
-        raise ValueError(f"rules need the precision of the weights of {name}: got autocast; try without it")
+        raise ValueError(f"rules need the precision of the weights of {name}, got autocast")
     if model.model.training:
-        raise ValueError(f"{name} is in train mode: dropout would change the relevance; try model.eval() first")
+        raise ValueError(f"rules need {name} in eval mode, got train mode; try model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):
         raise ValueError(
-            f"{name} has gradient checkpointing on, which recomputes layers without rules; "
+            f"rules need {name} without gradient checkpointing, which recomputes layers without rules; "
             f"try model.gradient_checkpointing_disable() first"
         )
     outside = next((site.name for site in sites if site.outside), None)
     if "attention" in rules and outside:
         raise ValueError(
-            f"rules 'voita' need query, key and value of every head, and {outside} attends outside transformers' "
-            f"interface, where they cannot be taken apart; use 'cp' or 'attn'"
+            f"rules 'voita' need query, key and value of every head, got {outside}, which attends outside "
+            f"transformers' interface; try 'cp' or 'attn'"
         )
 
 
@@ -188,17 +190,14 @@ def table(rules: Rules, epsilon: float = 0.0) -> Table:
 
     Returns:
         Rules by operation.
-
-    Raises:
-        ValueError: if the name is unknown or epsilon is negative or not available for the rule set.
     """
-    if rules not in RULES:
-        raise ValueError(f"unknown rules {rules!r}; known: {', '.join(RULES)}")
-    if not epsilon >= 0 or (epsilon and rules not in ("cp", "cp-gate", "attn")):
-        raise ValueError(
-            f"epsilon out of range: got epsilon={epsilon} with rules {rules!r}; expected a number >= 0 for the rules "
-            f"cp, cp-gate and attn, otherwise 0"
-        )
+    # Operations without a rule keep their gradient. All rule sets share `_common`: norms have a constant deviation,
+    # factors of a product take half each, activations pass all of it. They differ in attention: "cp" takes its weights
+    # for constants, "attn" leaves the softmax its gradient, and "voita" shares relevance by alpha-beta among the inputs
+    # of linear maps, of sums, and of attention as a whole. With `epsilon`, linear maps damp small outputs; "every" sees
+    # each operation, since models also write linear maps as products.
+    one_of("rules", rules, RULES)
+    number(f"epsilon of rules {rules!r}", epsilon, most=math.inf if rules in ("cp", "cp-gate", "attn") else 0)
     if rules == "gradient":
         return {}
     if rules in ("voita", "voita-exact"):
@@ -224,13 +223,11 @@ def start(values: Tensor, rules: Rules) -> Tensor:
 def check_reached(explained: Tensor) -> None:
     """Raise ValueError if the target has no gradient."""
     if not explained.requires_grad:
-        raise ValueError(
-            "no gradient reaches the heads: got a target that does not depend on any head; try another objective"
-        )
+        raise ValueError("no gradient reaches the heads: the target depends on none of them; try another objective")
 
 
 def _common() -> dict[Operation, Rule]:
-    """Rules common to all composites."""
+    """Return the rules that all rule sets but "gradient" share."""
     return {
         **dict.fromkeys((*lrp.MULTIPLY, *lrp.MATMUL), lrp.halves),
         torch.einsum: lrp.shares,

@@ -220,11 +220,15 @@ def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:
 def fused(func: Rule, *_: object, **__: object) -> Tensor:
     """Refuse fused attention, which cannot be given rules."""
     raise ValueError(
-        f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
-        f"rules need a model that calls transformers' attention interface, or rules='gradient'"
+        f"rules need attention by transformers' interface, got {func.__name__}, which cannot be taken apart into "
+        f"softmax and products; try rules='gradient'"
     )
 
 
+# The epsilon rule on linear maps (Bach et al. 2015, eq. 58). A product of activations with weights is a linear map,
+# whether it is called `F.linear`, `@`, `bmm` or `einsum`. Weights are frozen parameters and what is made of them alone,
+# such as transposed, cast or selected ones: each operation marks its outputs. A bias that is added to a product is part
+# of the map, so that the damping moves from the product to the sum.
 _SUMMED = (torch.baddbmm, Tensor.baddbmm)  # their first tensor is added to the product
 _PRODUCT = (*MATMUL, *_SUMMED, torch.einsum, torch.mv, Tensor.mv)
 _OF_EXPERTS = ("_grouped_mm", "grouped_mm_fallback")  # in torch, and in transformers where torch has none
@@ -248,24 +252,22 @@ def products(epsilon: float, rule: Rule, func: Rule, *args: object, **kwargs: ob
     if not weights or not isinstance(y, Tensor) or not y.requires_grad:
         return y
     factors = tensors[-2:] if func in _SUMMED else tensors
+    is_known = True
     if func in _PRODUCT or func.__name__ in _OF_EXPERTS:
         activations = sum(not _is_weight(x) for x in factors)
+        is_known = activations in (1, len(factors))
         if activations == 1 < len(factors):
             y._product = _damp(epsilon, y)  # type: ignore[attr-defined]
-        elif activations < len(factors):
-            raise ValueError(_unknown(func))
     elif func in (*ADD, *SUBTRACT):
         _add_bias(epsilon, y, args[:2])
-    elif rule is plain and func.__name__ not in _NO_PRODUCT and any(x.ndim > 1 for x in weights):
-        raise ValueError(_unknown(func))
+    else:
+        is_known = rule is not plain or func.__name__ in _NO_PRODUCT or all(x.ndim <= 1 for x in weights)
+    if not is_known:
+        raise ValueError(
+            f"epsilon must be 0 for a model with {func.__name__}, an operation on weights that may be a linear map "
+            f"other than F.linear, addmm, a convolution, matmul, bmm, einsum or grouped_mm"
+        )
     return y
-
-
-def _unknown(func: Rule) -> str:
-    return (
-        f"epsilon is not known for {func.__name__}: got an operation on weights that may be a linear map; expected "
-        f"F.linear, addmm, a convolution, matmul, bmm, einsum or grouped_mm; try epsilon=0"
-    )
 
 
 def _damp(epsilon: float, y: Tensor) -> RemovableHandle | None:

@@ -32,7 +32,6 @@ from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Projection, head_gradients, observed
-from headroles.scores.gradients.captum import methods
 from headroles.scores.objectives import Loss, Reference, Top, objective
 from headroles.scores.registry import list_scores
 from headroles.tables import frame
@@ -291,82 +290,6 @@ def _outputs(model, value):
 
 
 # --- what cannot be measured ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.scores.lrp.RULES)}"),
-        (lambda: hr.Relevance(by="heads"), "unknown normalisation: got by='heads'; expected 'layer', 'logit' or 'sum'"),
-        *(
-            (
-                lambda rules=rules: hr.Relevance(rules=rules, by="sum"),
-                f"rules {rules!r} give relevance of both signs, and its plain sum may be near 0: got by='sum'; "
-                "expected 'layer' or 'logit'; try by='layer', which divides by the sum of |R|",
-            )
-            for rules in ("cp", "attn", "gradient")
-        ),
-        *(
-            (
-                lambda steps=steps: hr.Relevance(steps=steps),
-                f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
-                "sentence",
-            )
-            for steps in ("first", 0, -1, True, 1.5)
-        ),
-        (
-            lambda: hr.Importance(per="word"),
-            "unknown importance: got per='word', norm=None; expected per 'example', 'token' or 'batch' and norm "
-            "'layer' or None",
-        ),
-        (
-            lambda: hr.Importance(norm="model"),
-            "unknown importance: got per='example', norm='model'; expected per 'example', 'token' or 'batch' and norm "
-            "'layer' or None",
-        ),
-        (lambda: hr.Attribution(method="Magic"), f"unknown captum method 'Magic'; known: {', '.join(methods())}"),
-    ],
-)
-def test_options_that_are_none(make, message):
-    with pytest.raises(ValueError, match=whole(message)):
-        make()
-
-
-@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
-@pytest.mark.parametrize("name", ["marian", "gpt2"])
-def test_heads_without_a_part_in_the_objective(name, score):
-    model = zoo.tiny(name)
-    _outputs(model, 0.0)
-    message = (
-        f"every gradient of {score.label} is zero: no head of {type(model).__name__} has a part in objective "
-        f"{score.chosen(HeadModel(model)).name!r}; choose another"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(model, tokens_of(name), corpus(4), score)
-
-
-@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
-def test_weights_that_are_no_numbers(score):
-    model = zoo.tiny("bert")
-    _outputs(model, math.nan)
-    longest = max(range(4), key=lambda i: (len(tokens_of("bert")(corpus(4)[i].text)["input_ids"]), -i)) + 1
-    message = (
-        f"{score.label} is not finite on sentence {longest} of the corpus; look for NaN or infinite weights in "
-        f"BertForMaskedLM: 1,024 of 1,024 in bert.encoder.layer.0.attention.output.dense.weight; or load it in float32"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(model, tokens_of("bert"), corpus(4), score)
-
-
-@pytest.mark.parametrize("score", ["relevance", "importance"])
-def test_the_sentence_with_gradients_that_are_not_finite_is_named(score):
-    model = zoo.tiny("bert")
-    words = model.bert.embeddings.word_embeddings
-    words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted
-    words.weight.data[tokens_of("bert")("d")["input_ids"][1]] = math.nan
-    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c d a", "b a c"))))
-    with pytest.raises(ValueError, match=r"is not finite on sentence 3 of the corpus"):
-        hr.score(model, tokens_of("bert"), given, score)
 
 
 @pytest.mark.usefixtures("forgotten")

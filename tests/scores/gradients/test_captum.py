@@ -7,17 +7,15 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.close import bound, close
-from helpers.explaining import FEW, measured
+from helpers.explaining import FEW
 from helpers.letters import corpus, tokens_of
-from helpers.messages import whole
 
 import headroles as hr
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus
 from headroles.models import batching, masking
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.captum import methods
-from headroles.scores.lrp.conservation_report import NOTHING
 from headroles.scores.objectives import held, objective
 from headroles.tables import frame
 
@@ -152,13 +150,3 @@ def test_the_methods_of_captum_are_those_made_of_a_function_alone():
     }
     assert not {"LRP", "LayerConductance", "GuidedGradCam"} & {*methods()}
     assert hr.Attribution().label == "attribution[IntegratedGradients]"
-
-
-SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
-
-
-@pytest.mark.parametrize("score", ["relevance", "importance", hr.Attribution(method="FeatureAblation")])
-def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
-    message = NOTHING
-    with pytest.raises(ValueError, match=whole(message)):
-        measured("gpt2", score, SHORT)

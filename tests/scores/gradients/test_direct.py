@@ -11,7 +11,6 @@ import torch
 from helpers import zoo
 from helpers.close import MANY, close
 from helpers.letters import corpus, tokens_of
-from helpers.messages import whole
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -20,7 +19,6 @@ from headroles.data.probes import CLASSES, Choice
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import batches, encode
 from headroles.scores.gradients.direct import Difference, Direct
-from headroles.scores.lrp.conservation_report import NOTHING
 
 
 def read(model, tokenizer, sentences, names):
@@ -211,27 +209,6 @@ def test_heads_that_nothing_reads_write_nothing():
     hook.remove()
     assert (table.loc[1, "direct[reference].size"] == 0).all()
     assert (table.loc[0, "direct[reference].size"] > 0).all()
-
-
-def test_models_that_write_no_logits():
-    bare = zoo.tiny("gpt2").transformer
-    message = (
-        "'direct[reference]' needs logits over a vocabulary: GPT2Model has no unembedding; try the model with its "
-        "language-model head"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(bare, tokens_of("gpt2"), corpus(2), "direct")
-    with pytest.raises(ValueError, match=whole(NOTHING)):  # no text with a choice
-        hr.score(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(2), Direct(objective=Difference()))
-    message = (
-        "'difference' is the token that continues a text: got MarianMTModel, of which the encoder reads the text; "
-        "expected a decoder alone; try another objective"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(4), [Direct(objective=Difference())])
-    message = "score 'direct' is for dec-self or cross heads; the model has enc-self"
-    with pytest.raises(ValueError, match=whole(message)):
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(2), "direct")
 
 
 @pytest.mark.parametrize("name", ["gemma3", "mixtral", "bloom", "mistral"])

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from helpers import zoo
-from helpers.messages import whole
 from helpers.relevance import close, exact, relevance
 from torch.autograd.functional import jacobian
 
@@ -116,19 +115,6 @@ def test_attention_of_a_model_is_that_of_its_jacobian(monkeypatch, name):
     found = relevance(model, inputs, "voita")
     monkeypatch.setattr(alphabeta, "attend", lambda call: ByJacobian.apply(call.query, call.key, call.value, call))
     close(found, relevance(model, inputs, "voita"), 1e-5)
-
-
-def test_attention_that_is_rescaled_after_the_softmax_is_refused():
-    model = hr.tiny_model("granite_swa")
-    inputs = {"input_ids": torch.tensor([[5, 9, 20, 7]])}
-    message = (
-        "rules 'voita' need attention of which the output is its weights times the values: got another in "
-        "GraniteSWAAttention, as with a scale after the softmax; try rules='cp' or 'attn'"
-    )
-    for rules in ("voita", "voita-exact"):
-        with pytest.raises(ValueError, match=whole(message)):
-            relevance(model, inputs, rules)
-    assert relevance(model, inputs, "cp").any()
 
 
 @pytest.mark.parametrize("gated", [False, True])

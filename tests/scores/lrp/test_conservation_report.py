@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import architectures
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 from helpers import zoo
 from helpers.relevance import ONLY_FLOAT32, TOKEN, begun, exact, explained, relevance
 from helpers.traces import NAMES
 from torch import nn
 
+import headroles as hr
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import RULES
 from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals, worst
+from headroles.testing.case import Case, cast, first
+from headroles.testing.checks import conserved
 
 # Norms of these compute in float32 whatever the model's precision ...
 FLOAT32_NORMS = {
@@ -151,3 +156,71 @@ def test_voita_gives_no_head_less_than_nothing(name):
     if name not in SIGNED or name in ("whisper", "vit"):
         assert found.min() >= 0
     assert totals(report(name, "voita"))["inputs"] == pytest.approx(1, abs=SIGNED.get(name, 1e-6))
+
+
+class InstanceOverTokens(nn.Module):
+    """Instance norm over the tokens, after another norm."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.instance = norm, nn.InstanceNorm1d(len(norm.weight), affine=True).double()
+        with torch.no_grad():
+            self.instance.bias += torch.linspace(-1, 1, len(norm.weight))
+
+    def forward(self, x):
+        return self.instance(self.norm(x).transpose(1, 2)).transpose(1, 2)
+
+
+def test_instance_norm_conserves():
+    case = Case(hr.tiny_model("gpt2"))
+    model = case.precise
+    model.transformer.ln_f = InstanceOverTokens(model.transformer.ln_f)
+    expected = first(model(**case.inputs)).amax(-1).sum()
+    report = balance(HeadModel(model), case.inputs, lambda output: first(output).amax(-1).sum(), "cp")
+    assert report["residue"].abs().max() < 1e-9
+    assert report.attrs["explained"] == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+SHARED_KEYS = ["gemma3n, shared keys", "gemma4, shared keys"]
+# norms as powers; reused keys; gates by softplus and exp; linear attention; einsum; soft-capped logits
+FAMILIES = ["embedding_gemma2_text", "muse_glimmer_text", "neomme", "laguna", "inkling_text"]
+LINEAR = ["jamba", "kimi_linear", "olmo_hybrid", "qwen3_5_text", "qwen3_next"]
+
+
+@pytest.mark.parametrize("name", [*SHARED_KEYS, *FAMILIES, *LINEAR])
+def test_a_family_conserves(name):
+    if name not in architectures.VARIANTS and name not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    assert conserved(Case(architectures.build(name))) < 1e-6
+
+
+@pytest.mark.parametrize("name", SHARED_KEYS)
+def test_every_row_of_the_report_adds_up_where_layers_reuse_keys(name):
+    """Keys and values for later layers, and embeddings of a layer's own, are in the rows that they belong to."""
+    case = Case(architectures.build(name))
+    model = case.precise
+    report = balance(
+        HeadModel(model), cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
+    )
+    assert report["residue"].abs().max() < 1e-6
+    assert report["arrives"].iloc[0] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "vaultgemma"])
+def test_the_cap_of_logits_is_no_gate(name):
+    """By `cp-gate` no relevance reached the heads."""
+    case = Case(hr.tiny_model(name))
+    report = balance(HeadModel(case.precise), case.inputs, lambda output: first(output).amax(-1).sum(), "cp-gate")
+    assert abs(totals(report)["residue"]) < 1e-6
+
+
+def test_values_may_be_narrower_than_keys():
+    """Latent attention has other sizes for keys and values."""
+    case = Case(hr.tiny_model("minicpm3"))
+
+    def target(output):
+        values = first(output).amax(-1)
+        return values.sum() / values.detach().sum()
+
+    report = balance(HeadModel(case.precise), case.inputs, target, "voita")
+    assert totals(report)["inputs"] == pytest.approx(1, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Own: mean attention by relative position, learnt in a plain loop on another corpus, and imposed by it."""
+"""Learned offsets: mean attention by relative position, learnt in a plain loop on another corpus, and imposed by it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.imposed import imposed_equals_loop, lettered, tiny
+from helpers.imposed import imposed_equals_loop, lettered
 from helpers.letters import corpus
 
 import headroles as hr
 from headroles.data.corpus import Corpus
-from headroles.patterns import Own, Previous
+from headroles.patterns import LearnedOffset
 
 OTHER = Corpus("others", corpus(14).sentences[6:])
 
@@ -19,7 +19,7 @@ OTHER = Corpus("others", corpus(14).sentences[6:])
 @cache
 def learnt(name, span=64):
     case = lettered(name)
-    return Own.learn(case.model, case.tokenizer, OTHER, span=span)
+    return LearnedOffset.learn(case.model, case.tokenizer, OTHER, span=span)
 
 
 def by_hand(case, layer, head, span):
@@ -70,22 +70,9 @@ def test_other_means_are_other_patterns(tmp_path):
     case, patterns = lettered("gpt2"), [learnt("gpt2", 2), learnt("gpt2")]
     assert patterns[0] != patterns[1]
     assert patterns[0].label != patterns[1].label
-    assert patterns[0] == Own.learn(case.model, case.tokenizer, OTHER, span=2)
-    assert hash(patterns[0]) == hash(Own(patterns[0].mean))
+    assert patterns[0] == LearnedOffset.learn(case.model, case.tokenizer, OTHER, span=2)
+    assert hash(patterns[0]) == hash(LearnedOffset(patterns[0].mean))
     options = {"replacement": patterns[1], "n_resamples": 0}
     hr.ablate(case.model, case.tokenizer, case.corpus, study=tmp_path, **options | {"replacement": patterns[0]})
     kept = hr.ablate(case.model, case.tokenizer, case.corpus, study=tmp_path, **options)
     assert kept.equals(hr.ablate(case.model, case.tokenizer, case.corpus, **options))
-
-
-def test_heads_of_which_nothing_was_learnt_are_refused():
-    case = tiny("bert")
-    zeros = torch.zeros(case.heads)
-    for pattern, got in ((learnt("gpt2"), 0), (Own({("enc-self", 0): torch.ones(3, 5)}), 3)):
-        message = (
-            rf"^pattern Own\(digest='\w{{12}}'\) was learnt on other heads: got {got} of enc-self layer 0; expected "
-            r"4; try Own.learn with this model$"
-        )
-        with pytest.raises(ValueError, match=message), hr.mask_heads(case.model, zeros, pattern):
-            pass
-    assert Previous() != learnt("gpt2")

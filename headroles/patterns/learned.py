@@ -1,4 +1,4 @@
-"""Own: each query is about the places to which the head attends on average, learnt on another corpus."""
+"""Learned offsets: each query is about the places to which the head attends on average on another corpus."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from headroles.tables.frame import Kind
 
 
 @dataclass(frozen=True)
-class Own(Pattern):
-    """A head's mean attention by relative position: what it does without regard to the words (`Own.learn`).
+class LearnedOffset(Pattern):
+    """A head's mean attention by relative position: what it does without regard to the words (`LearnedOffset.learn`).
 
     Args:
         mean: (kind, layer) -> mean weights at the offsets -span to span, Tensor[heads, 2 x span + 1].
@@ -36,7 +36,9 @@ class Own(Pattern):
         object.__setattr__(self, "digest", fingerprint(self.mean))  # frozen
 
     @classmethod
-    def learn(cls, model: Model, tokenizer: PreTrainedTokenizerBase, corpus: CorpusLike, *, span: int = 64) -> Own:
+    def learn(
+        cls, model: Model, tokenizer: PreTrainedTokenizerBase, corpus: CorpusLike, *, span: int = 64
+    ) -> LearnedOffset:
         """Learn the mean attention of every head by relative position.
 
         Args:
@@ -80,8 +82,8 @@ class Own(Pattern):
         learnt = len(self.mean.get(site.key, ()))
         if learnt != site.heads:
             raise ValueError(
-                f"pattern {self} was learnt on other heads: got {learnt} of {site.kind} layer {site.layer}; expected "
-                f"{site.heads}; try Own.learn with this model"
+                f"pattern {self} must be learnt on the {site.heads} heads of {site.kind} layer {site.layer}, got "
+                f"{learnt}; try LearnedOffset.learn with this model"
             )
 
     def targets(self, observation: Observation) -> Tensor:
