@@ -309,7 +309,7 @@ HALF = {("enc-self", 0): torch.ones(4, 8)}  # of two layers
         ("gpt2", 0 * ONES, {("dec-self", 0, 0): Previous(), ("dec-self", 0, 1): "zero"}, "of each head .*got 'zero'"),
         ("gpt2", 0 * ONES, Dependency("obj"), "needs dependency trees"),
         ("gpt2", 0 * ONES, Offset(1), "offset must be 0 or below .*, got Offset"),
-        ("bert", 0 * ONES, Induction(), "got enc-self heads; expected dec-self"),
+        ("bert", 0 * ONES, Induction(), "is for dec-self heads, got enc-self heads"),
     ],
 )
 def test_mask_heads_refusals(name, gates, replacement, said):
