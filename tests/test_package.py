@@ -22,7 +22,7 @@ PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
 TESTS = ROOT.parent / "tests"
 ACROSS = {  # files of tests of what several modules of a package do together
     "models/test_offloading.py", "pruning/test_key_value_groups.py", "pruning/test_zeroed_heads.py",
-    "scores/test_padding.py", "scores/test_planted.py", "scores/test_refusals.py", "patterns/test_refusals.py",
+    "scores/test_padding.py", "scores/test_planted.py",
     "scores/test_without_sink.py",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
