@@ -27,9 +27,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DATED = re.compile(
     r"PREREGISTERED-|PLAN\.md"
 )  # plans of studies, registered before them: their words stay as they were
-GONE = {  # what the changelog names because it is gone
-    "CHANGELOG.md": {"headroles.experiments", "headroles.plots.report", "hr.plots.report"},
-}
 PLACEHOLDERS = {"SEED": "0", "STEP": "1", "ARM": "A"}
 MADE = {".docs/_build/html", "tests/heads.parquet"}  # by a command beside it
 SEPARATORS = re.compile(r"[;|&<>()]+")
@@ -228,4 +225,4 @@ def test_every_python_name_is_there():
         for found in re.findall(r"(?<![\w./-])(?:hr|headroles)(?:\.[a-zA-Z]\w*)+(?![\w/]|\.\w)", code)
     }
     assert len(names) > 150
-    assert sorted(pair for pair in names if not _resolves(pair[1]) and pair[1] not in GONE.get(pair[0], ())) == []
+    assert sorted(pair for pair in names if not _resolves(pair[1])) == []
