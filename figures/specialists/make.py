@@ -21,7 +21,7 @@ from replication import prepared
 from several_models import TESTED, again, pool_models
 
 import headroles as hr
-from headroles.papers.bench import metric_label
+from headroles.papers.verdicts import metric_label
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 ONE_ENCODER = "All models start from one pretrained encoder: they share errors."
