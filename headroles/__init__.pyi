@@ -64,7 +64,7 @@ from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .reports import report as report
 from .reports.demo import demo as demo
-from .reports.explorer import explore as explore
+from .reports.widget import explore as explore
 from .scores.attributions import attribute as attribute
 from .scores.base import Score as Score
 from .scores.examples import attention_examples as attention_examples

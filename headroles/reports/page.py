@@ -6,20 +6,24 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from headroles.analysis.changes import CHANGE, compare_models
 from headroles.plots.axes import TITLES
 from headroles.plots.labels import FINDS, LOOKS, MATTERS
-from headroles.reports import compared as comparison
-from headroles.reports import contents, findings, results
-from headroles.reports.contents import Entry
-from headroles.reports.sources import Studies, Table, gathered, heads_of
+from headroles.reports import contents
+from headroles.reports.contents import Entry, Head
+from headroles.reports.sources import Measurement, Studies, Table, columns, gathered, heads_of, places
 from headroles.tables.columns import TABLES, table_of
-from headroles.tables.frame import KINDS
+from headroles.tables.frame import KINDS, bare, provenance
 from headroles.tables.io import check_ours, mark_of, replacing
+from headroles.tables.study import Study
 
 log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "budgets", "attention", "card", "start")  # in this order
@@ -65,10 +69,10 @@ def report(
     Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads and
     for a comparison of other than two studies, and FileExistsError for an output that only `overwrite` may replace.
     """
-    pair = comparison.pair(studies) if compare else None
+    pair = _pair(studies) if compare else None
     tables, others = gathered(studies if pair is None else pair[0])
-    compared = None if pair is None else comparison.compared(pair, heads_of(tables))
-    check_ours(Path(output), ", ".join(results.facts(tables)["weights"]), overwrite=overwrite)
+    compared = None if pair is None else _compared(pair, heads_of(tables))
+    check_ours(Path(output), ", ".join(contents.facts(tables)["weights"]), overwrite=overwrite)
     page = rendered(tables, others, title=title, compared=compared)
     size = len(page.encode())
     if size > HEAVY:
@@ -76,6 +80,55 @@ def report(
     with replacing(Path(output)) as draft:
         draft.write_text(page, encoding="utf-8")
     return Path(output)
+
+
+def _pair(studies: Studies) -> tuple[Path, Path]:
+    """Return the two folders that are compared.
+
+    Raises:
+        ValueError: For fewer or more.
+    """
+    folders = list(places(studies).values())
+    if len(folders) != 2:
+        raise ValueError(
+            f"a comparison is of two studies: got {len(folders)}; expected the folders of two models of one shape"
+        )
+    return folders[0], folders[1]
+
+
+def _compared(folders: tuple[Path, Path], index: Sequence[Head]) -> dict[str, Any]:
+    """Collect the facts of two models: their names, roles gained and lost, and the changes of scores."""
+    changes = compare_models(*map(Study, folders))
+    first, second = places(folders)
+    measurements, _ = columns([Table(f"{second} less {first}", "", _differences(changes))])
+    maps = [_change_map(change, index) for change in measurements if change.parts[""].notna().any()]
+    roles = contents.along(changes[["gained", "lost", "unsure"]], index)
+    return {"first": first, "second": second, "columns": maps, "roles": _role_changes(roles)}
+
+
+def _differences(changes: pd.DataFrame) -> pd.DataFrame:
+    """The changes of scores, named as the scores, so that they have their label, unit and direction."""
+    names = {str(name): str(name).replace(CHANGE, "") for name in changes if CHANGE in str(name)}
+    table = bare(changes)[list(names)].rename(columns=names)
+    table.attrs["signatures"] = {names[name]: provenance(changes, name) for name in names}
+    return table
+
+
+def _change_map(change: Measurement, index: Sequence[Head]) -> Entry:
+    """The entry of a map, without ranks: a change is no better for being large."""
+    return {name: value for name, value in contents.entry_of(change, index).items() if name != "rank"}
+
+
+def _role_changes(changes: pd.DataFrame) -> list[dict[str, Any]]:
+    """A row for each role that some head gains or loses: its heads in words."""
+    rows: dict[str, dict[str, Any]] = {}
+    for (kind, layer, head), (gained, lost, unsure) in zip(changes.index, changes.to_numpy(), strict=True):
+        place = f"L{layer}H{head}" if changes.index.unique("kind").size == 1 else f"{kind}:{layer}:{head}"
+        for what, text in (("gained", gained), ("lost", lost)):
+            for name in filter(None, text.split(", ")):
+                row = rows.setdefault(name, {"role": name, "gained": [], "lost": []})
+                row[what].append(f"{place}{'?' * (name in unsure.split(', '))}")
+    return list(rows.values())
 
 
 def rendered(
@@ -94,7 +147,7 @@ def rendered(
         loader=PackageLoader("headroles", "reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     data, duplicates = _data(tables)
-    facts = results.facts(tables)
+    facts = contents.facts(tables)
     heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
     names = SCRIPTS if notebook is None else (*SCRIPTS, "notebook")
     styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
@@ -105,11 +158,11 @@ def rendered(
         facts=facts,
         mark=mark_of(", ".join(facts["weights"])),
         compared=compared,
-        found=findings.findings(data),
+        found=contents.findings(data),
         parts=[(place, name, bool(data[part])) for part, (place, name) in PARTS.items()],
         lacks={name: command for name, command in MADE_BY.items() if _lacks(data, name)},
-        missing=findings.MISSING,
-        signatures=results.signatures(tables),
+        missing=contents.MISSING,
+        signatures=contents.signatures(tables),
         again=[(name, contents.place(table)) for name, table in duplicates],
         others=others,
         version=version("headroles"),
@@ -131,14 +184,14 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
         "columns": columns,
         "shared": contents.shared(tables, index),
         **contents.roles(tables, index),
-        "tests": results.tests(tables, index),
+        "tests": contents.tests(tables, index),
         "prunings": contents.prunings(tables, index),
-        "gates": results.gates(tables, index),
-        "sizes": results.sizes(tables),
-        "budgets": results.budgets(tables),
-        "curves": results.curves(tables),
-        "relate": results.relate(tables),
-        "attention": results.attention(tables, index),
+        "gates": contents.gates(tables, index),
+        "sizes": contents.sizes(tables),
+        "budgets": contents.budgets(tables),
+        "curves": contents.curves(tables),
+        "relate": contents.relate(tables),
+        "attention": contents.attention(tables, index),
     }
     return data, duplicates
 
@@ -146,7 +199,7 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
 def _lacks(data: Entry, name: str) -> bool:
     """Whether the page names a part as missing: of circuits only for decoders, of tests only beside roles."""
     wanted = {"circuits": "dec-self" in data["kinds"], "tests": bool(data["roles"])}  # type: ignore[operator]
-    return name in findings.MISSING and wanted.get(name, True) and not _has(data, name)
+    return name in contents.MISSING and wanted.get(name, True) and not _has(data, name)
 
 
 def _has(data: Entry, name: str) -> bool:

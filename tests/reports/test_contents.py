@@ -1,18 +1,20 @@
-"""What a report says of heads is what the tables say."""
+"""What a report says is what the tables say: its first sentences, heads, and results of whole studies."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.reports import SIZES, flat, same, told
+from helpers.reports import EVIL, IMAGE, SIZES, decoded, flat, interval, same, told
 
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.analysis.role_rules import VERDICTS
-from headroles.reports import results
+from headroles.plots.labels import label_of
+from headroles.reports import contents
 from headroles.reports.contents import fate, measured, prunings
 from headroles.reports.sources import Table
 from headroles.tables import frame
@@ -118,7 +120,7 @@ def test_tests_of_roles_are_those_of_the_table(study):
     columns = {"explained": [0.75, float("nan"), 0.5], "explained.low": [0.5, float("nan"), 0.25]}
     columns |= {"explained.high": [1.0, float("nan"), 0.75], "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]]}
     table = pd.DataFrame(columns, index=index.set_names(["heads", "role"]))
-    found = results.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
+    found = contents.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
     assert found == [
         {"row": 0, "role": "sink", "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"}
         | {"from": "mine/role-tests-loss"},
@@ -138,3 +140,110 @@ def test_how_an_effect_was_estimated_and_when_heads_were_pruned_are_no_measureme
     assert [one["name"] for one in measured(made[:1], [*rows])[0]] == ["ablation[loss]"]
     (pruning,) = prunings(made[1:], [*rows])
     assert pruning["fate"] == ["kept with 1 heads", "pruned with 1 heads", "pruned with 1 heads"]
+
+
+def test_curves_and_sizes_are_those_of_the_tables(study, html):
+    data = told(html)
+    table = study.load("curves-loss")
+    (curves,) = data["curves"]
+    rows = [(line["name"], *point) for line in curves["lines"] for point in line["points"]]
+    table["order"] = table["order"].map(label_of)  # words, not the names of columns
+    assert rows == list(table[["order", "masked", "share", "value", "low", "high"]].itertuples(index=False, name=None))
+    (sizes,) = data["sizes"]
+    assert (sizes["label"], curves["label"]) == ("loss (nats)", "loss (nats)")
+    assert [one["heads"] for one in sizes["rows"]] == [144, 72, 10]
+    assert [one["value"] for one in sizes["rows"]] == study.load("sparsity-l0")[
+        ["value", "low", "high"]
+    ].to_numpy().tolist()
+    assert sizes["rows"][2]["change"] == [1.0, 0.9, 1.1]
+
+
+def test_missing_numbers_of_roles_and_outcomes_are_none_beside_their_note(html):
+    known, missing = told(html)["relate"]["rows"]
+    assert known["difference"] == [0.25, 0.26, 0.27]
+    assert (known["within"], known["p"], known["note"]) == ([0.43, 0.44, 0.45], 0.46, "")
+    assert missing["note"] == f"no head has the role {EVIL}"
+    assert {name: missing[name] for name in ("difference", "within", "p", "bh")} == dict.fromkeys(
+        ("difference", "within", "p", "bh")
+    )
+    assert "NaN" not in html
+
+
+def test_attention_is_that_of_the_table(study, html):
+    data, table = told(html), study.load("attention")
+    assert len(data["attention"]) == 3
+    rows = table[(table["sentence"] == 2)].set_index(frame.LEVELS)
+    sentence = data["attention"][2]
+    assert sentence["target"] == f"Ziel 2 {IMAGE}"
+    assert sentence["tokens"]["cross"]["keys"] == list(rows.loc[("cross", 3, 4), "keys"])
+    for row, head in enumerate(data["heads"]):
+        same(decoded(sentence["weights"][row]), (1000 * rows.loc[tuple(head), "weights"]).round())
+
+
+def test_budgets_are_those_of_the_tables_also_alone(tmp_path):
+    rows = [("dec-self", layer, group) for layer in (0, 2) for group in range(2)]
+    index = pd.MultiIndex.from_tuples(rows, names=["kind", "layer", "group"])
+    kept = [0.0, 1, 0, 0]
+    columns = interval("effect", np.array([0.5, 2, -0.25, 0])) | {"effect.p": [0.5, 0.01, 1, np.nan]}
+    columns |= {"retrieval": kept, "streaming": 1 - np.array(kept)}
+    table = frame.signed(pd.DataFrame(columns, index=index), "model:toy|weights:abc|sink:4|recent:256")
+    save_table(table, tmp_path / "budget-l0.parquet")
+    page = hr.report(tmp_path, tmp_path / "report.html").read_text(encoding="utf-8")
+    data = told(page)
+    (budget,) = data["budgets"]
+    assert (budget["name"], budget["sink"], budget["recent"], budget["decimals"]) == ("l0", 4, 256, 2)
+    assert [(row["layer"], row["group"]) for row in budget["rows"]] == [row[1:] for row in rows]
+    assert [row["kept"] for row in budget["rows"]] == [False, True, False, False]
+    assert [row["effect"] for row in budget["rows"]][1] == [2, 1.99, 2.02]
+    assert [row["p"] for row in budget["rows"]] == [0.5, 0.01, 1, None]
+    assert data["heads"] == []
+    assert "headroles cache-budget" not in page
+    (picture,) = hr.plot(tmp_path)
+    assert picture.name == "budget-l0.png"
+
+
+FIGURES = Path(__file__).resolve().parents[2] / "figures"
+
+
+def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):
+    html = hr.report(FIGURES / "minilm/pud", tmp_path / "report.html").read_text()
+    roles = hr.load_table(FIGURES / "minilm/pud/roles.parquet")
+    held = roles[[name for name in roles if roles[name].dtype == bool]]
+    counts = held.T.groupby(held.columns.str.partition("[").get_level_values(0)).any().T.sum()
+    first = re.search(r'<p class="found">(.*?)</p>', html)
+    assert first is not None
+    assert first[1].startswith(f"{held.any(axis=1).sum()} of {len(held)} heads have a role: ")
+    assert {f"{count} {name}" for name, count in counts.items() if count} == {*first[1][:-1].split(": ")[1].split(", ")}
+    places = [html.index(f'id="{name}"') for name in ("roles", "rolemaps", "overview", "table", "lacks", "sources")]
+    assert places == sorted(places)
+    assert 'id="curves"' not in html  # no section of what there is not
+    assert "<code>headroles ablate</code> makes it." in html[html.index('id="lacks"') :]
+
+
+def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
+    html = hr.report(FIGURES / "multi30k-en-de/ablation", tmp_path / "report.html").read_text()
+    effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-head-zero.parquet")
+    assert effects["ablation[loss]"].idxmax() == ("dec-self", 1, 0)
+    assert "Most is lost without layer 1 head 0 of decoder self-attention (effect on loss +0.0321)" in html
+
+
+def test_what_pruning_costs_and_that_no_head_has_a_role():
+    sizes = {"name": "l0", "label": "BLEU", "of": 24, "decimals": 1}
+    rows = [{"heads": 24, "change": [0.0]}, {"heads": 6, "change": [-1.25, -2, 0]}]
+    role = {"family": "rare", "held": [0, 0]}
+    data = {"heads": [["enc-self", 0, 0]] * 2, "kinds": {"enc-self": ""}, "roles": [role], "columns": []}
+    assert contents.findings(data | {"sizes": [sizes | {"rows": rows}]}) == [
+        "None of the 2 heads has a role.",
+        "Pruned to 6 of 24 heads left (l0), BLEU changes by −1.2.",
+    ]
+
+
+def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
+    heads = [["dec-self", 0, 0], ["dec-self", 0, 1]]
+    columns = [
+        {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": -1, "values": values, "decimals": 2}
+        for unit, values in ((" all_but_one", [-0.9, -0.1]), (" group", [-0.8, -0.1]), ("", [-0.1, -0.5]))
+    ]
+    data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": []}
+    assert contents.findings(data) == ["Most is lost without layer 0 head 1 (effect −0.50)."]
+    assert contents.findings(data | {"columns": columns[:2]}) == []
