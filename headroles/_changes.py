@@ -1,7 +1,7 @@
 """Changes of a model within a block: each is written down before it is made, and undone when the block is left.
 
-An interrupt (Ctrl-C) may come at the first instruction of `__exit__`, or while changes are undone. What it leaves stays
-written down, and the next call of headroles undoes it (`heal`), if Python does not before.
+What an interrupt (Ctrl-C) leaves, at the first instruction of `__exit__` or while changes are undone, stays written
+down, and the next call of headroles undoes it (`heal`), if Python does not before.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from weakref import ref
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 from transformers import PreTrainedModel
 
-HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-OPTIONS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
-healers: list[Callable[[], object]] = []  # called at every entry, after blocks were undone
+KINDS = ("pre_hooks_with_kwargs", "hooks_with_kwargs", "hooks_always_called", "pre_hooks", "hooks")
+HOOKS = tuple(f"_forward_{kind}" for kind in KINDS)  # where a module has its hooks, and their options
 opened: list[Changes] = []  # all blocks with changes that are not undone yet
 
 
@@ -30,9 +30,9 @@ class Hook(partial[Any]):
 
 
 class _Exit:
-    # How do we know that a block is over? Python holds the exit of a `with` statement as long as its
-    # block is open, and no traceback holds it. So each statement gets its own exit, to which `is_open` is a weak
-    # reference; it heals when it dies. (`ExitStack` asks the class: its blocks count as open until they are left.)
+    # How do we know that a block is over? Python holds the exit of a `with` statement as long as its block is open,
+    # and no traceback holds it. So each statement gets its own exit, to which `is_open` is a weak reference; it heals
+    # when it dies. (`ExitStack` asks the class: its blocks count as open until they are left.)
     def __get__(self, changes: Changes | None, _: type) -> Callable[..., None]:
         if changes is None:
             return Changes.leave
@@ -42,15 +42,11 @@ class _Exit:
 
 
 class Changes:
-    """A block in which a model is changed; `begin` makes the first changes. Blocks are left in reverse order.
-
-    One model is for one thread, and so are models that share modules or a config.
-    """
+    """A block in which a model, used by one thread, is changed. Blocks are left in reverse order."""
 
     def __init__(self, model: PreTrainedModel, begin: Callable[[Changes], object] = lambda _: None) -> None:
         self.model, self.begin, self.undos = model, begin, list[Callable[[], object]]()
         self.by_example = False  # whether they are of the examples of one batch, each its own
-        self.was_left = False
         self.is_open: Callable[[], object] = lambda: True
 
     def __enter__(self) -> Self:
@@ -101,14 +97,15 @@ class Changes:
 
 def heal(_: object = None) -> None:
     """Undo the blocks that are over and were not left, those within others first: called at every entry."""
-    for changes in [changes for changes in reversed(opened) if changes.was_left or changes.is_open() is None]:
+    for changes in [block for block in reversed(opened) if block.was_left or block.is_open() is None]:
         changes.undo()
-    for healer in healers:
-        healer()
+    modes: list[Any] = _get_current_function_mode_stack()
+    for mode in [mode for mode in modes if getattr(mode, "has_ended", False)]:  # torch may bring one back
+        mode.off()
 
 
 def _unhook(module: nn.Module, hook: Hook) -> None:
     """Remove a hook, also after an interrupted registration."""
     for number in [number for name in HOOKS for number, value in vars(module)[name].items() if value is hook]:
-        for name in (*OPTIONS, *HOOKS):
+        for name in HOOKS:
             vars(module)[name].pop(number, None)

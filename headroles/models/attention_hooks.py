@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,8 +15,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.masking_utils import eager_mask
 
 from headroles._changes import Changes
+from headroles.models.sites import Site
 
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+PartCallback = Callable[[Site, Tensor, int, Tensor | None], None]
 
 
 class Implementation(str):
@@ -101,6 +105,79 @@ def restore_names(configs: list[PreTrainedConfig], key: int) -> None:
         config._attn_implementation_internal = [before, *names.values()][-1]
         if not names:
             del _names[id(config)]
+
+
+def capture(changes: Changes, sites: list[Site], callback: PartCallback, cells: int | None = None) -> None:
+    """Call `callback(site, weights, first, mask)` at every attention of known sites, of at most `cells` weights each.
+
+    `mask` is the model's additive mask, [batch, heads or 1, query, key]; None without one, or where it is unknown.
+    """
+    counter = _CallCounter(sites)
+
+    def pass_on(module: nn.Module, weights: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
+        site = counter.site(module, first)
+        if site is not None:
+            callback(site, site.join(weights), first, site.join_mask(mask))
+
+    no_head_masks(changes)
+    if counter.shared:
+        each_forward(changes, counter.calls.clear)
+    observe_attention(changes, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells)
+    for module in {site.module: None for site in sites if site.outside}:
+        ask_for_weights(changes, module, pass_on)
+
+
+class _CallCounter:
+    """Assigns each call of an attention module to a site: the n-th call in a forward is the module's n-th site."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.sites: dict[nn.Module, list[Site]] = {}
+        for site in sorted(sites, key=lambda site: site.turn):
+            self.sites.setdefault(site.module, []).append(site)
+        self.calls: Counter[nn.Module] = Counter()  # in this forward
+        self.shared = any(len(sites) > 1 for sites in self.sites.values())
+
+    def site(self, module: nn.Module, first: int) -> Site | None:
+        """The site of this call of `module`, None if it is not a site; parts with `first` > 0 continue a call."""
+        sites = self.sites.get(module)
+        if sites is None:
+            return None
+        self.calls[module] += first == 0
+        return sites[(self.calls[module] - 1) % len(sites)]
+
+
+def no_head_masks(changes: Changes) -> None:
+    """Raise TypeError if the changed model is called with a head mask: transformers 5 ignores them."""
+    changes.hook(changes.model, _refuse_head_masks, with_kwargs=True)
+
+
+def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:
+    names = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
+    if names:
+        raise TypeError(
+            f"{type(model).__name__} was called with {', '.join(names)}: transformers 5 accepts head masks and ignores "
+            f"them, so no head would be masked; use headroles.mask_heads(model, gates) instead"
+        )
+
+
+def ask_for_weights(changes: Changes, module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> None:
+    """Let an attention module outside the interface pass its weights to `handler` only."""
+    first: list[bool] = []  # blocks nest: the outermost requests the weights first and removes them last
+
+    def request(
+        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        bound = arguments(module, args, kwargs)
+        first.append(not bound.arguments.get("output_attentions"))
+        bound.arguments["output_attentions"] = True
+        return bound.args, bound.kwargs
+
+    def take(module: nn.Module, _: object, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        handler(module, output[1])
+        return type(output)([output[0], None, *output[2:]]) if first.pop() else None
+
+    changes.hook(module, request, with_kwargs=True)
+    changes.hook(module, take, after=True, prepend=True)
 
 
 def each_forward(changes: Changes, begin: Callable[[], None], end: Callable[[], None] = lambda: None) -> None:

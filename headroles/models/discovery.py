@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles._changes import Changes
-from headroles.models.attention_hooks import Call, arguments, evaluating, observe_attention, without_cache
-from headroles.models.dummy_inputs import body
+from headroles.models.attention_hooks import Call, ask_for_weights, evaluating, observe_attention, without_cache
 from headroles.models.sharded import ranks_of
-from headroles.models.sites import Outside, Site, hint, is_map, outside, width
+from headroles.models.sites import Outside, Site, body, hint, is_map, outside, width
 from headroles.tables.frame import KINDS, Kind
 
 TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # inputs of text alone
@@ -100,26 +97,6 @@ class _Observer:
             call.out, call.flat = module, None
         else:
             call.later.append((module, args[0].clone()))
-
-
-def ask_for_weights(changes: Changes, module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> None:
-    """Let an attention module outside the interface pass its weights to `handler` only."""
-    first: list[bool] = []  # blocks nest: the outermost requests the weights first and removes them last
-
-    def request(
-        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        bound = arguments(module, args, kwargs)
-        first.append(not bound.arguments.get("output_attentions"))
-        bound.arguments["output_attentions"] = True
-        return bound.args, bound.kwargs
-
-    def take(module: nn.Module, _: object, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        handler(module, output[1])
-        return type(output)([output[0], None, *output[2:]]) if first.pop() else None
-
-    changes.hook(module, request, with_kwargs=True)
-    changes.hook(module, take, after=True, prepend=True)
 
 
 def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import evaluating, without_cache
-from headroles.models.sites import has_non_token_head
+from headroles.models.sites import body, has_non_token_head
 from headroles.models.tokens.vocabulary import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that cross-attention is recognised by shape
@@ -42,14 +42,6 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0, length: i
     if has_decoder(model) and not reads_source_twice(model):
         inputs |= _texts(model, batch, TARGET, padding // 2, generator, "decoder_")
     return {name: value for name, value in inputs.items() if name in accepted}
-
-
-def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its task head, or itself if its base model reads other inputs."""
-    base = model.base_model
-    if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
-        return base
-    return model
 
 
 def words(model: PreTrainedModel) -> list[int]:

@@ -33,12 +33,13 @@ from headroles.models import (
     missing,
     sharded,
 )
+from headroles.models.attention_hooks import PartCallback
 from headroles.models.batching import Batch, Encoded
-from headroles.models.heads import Head, PartCallback
+from headroles.models.heads import Head
 from headroles.models.loading import rounding
 from headroles.models.memory import keep_memory
 from headroles.models.replacements import ReplacementLike
-from headroles.models.sites import Sites, is_packed
+from headroles.models.sites import Sites, body, is_packed
 from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -153,7 +154,7 @@ class HeadModel:
     @cached_property
     def body(self) -> PreTrainedModel:
         """The model without its task head, or itself if its base model reads other inputs."""
-        return dummy_inputs.body(self.model)
+        return body(self.model)
 
     @cached_property
     def divisible(self) -> bool:
@@ -405,7 +406,7 @@ class HeadModel:
             A context manager.
         """
         cells = cells if cells and self.divisible else None
-        return Changes(self.model, lambda changes: heads.capture(changes, self.sites, callback, cells))
+        return Changes(self.model, lambda changes: attention_hooks.capture(changes, self.sites, callback, cells))
 
     # heads by name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles._changes import Changes, heal
-from headroles.models.attention_hooks import configs_of, each_forward, evaluating, observe_attention, without_cache
-from headroles.models.discovery import ask_for_weights, discover_sites
+from headroles.models.attention_hooks import capture, configs_of, evaluating, without_cache
+from headroles.models.discovery import discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.sharded import check_supported
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
@@ -24,11 +23,9 @@ from headroles.tables.frame import KINDS, Kind, parsed_head
 
 Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
-PartCallback = Callable[[Site, Tensor, int, Tensor | None], None]
 # the modules themselves in order, the shapes of their weights, and options of modules and configs
 Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
 CELLS = 2**22  # weights of a part: 16 MiB in float32, which fit the cache
-HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
 _sites: WeakKeyDictionary[PreTrainedModel, tuple[Structure, Sites]] = WeakKeyDictionary()
 
@@ -256,61 +253,3 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
         capture(changes, sites, keep, cells)
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}
-
-
-def capture(changes: Changes, sites: list[Site], callback: PartCallback, cells: int | None = None) -> None:
-    """Call `callback(site, weights, first, mask)` at every attention of known sites, of at most `cells` weights each.
-
-    `mask` is the model's additive mask, [batch, heads or 1, query, key]; None without one, or where it is unknown.
-    """
-    counter = _CallCounter(sites)
-
-    def pass_on(module: nn.Module, weights: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
-        site = counter.site(module, first)
-        if site is not None:
-            callback(site, site.join(weights), first, site.join_mask(mask))
-
-    no_head_masks(changes)
-    if counter.shared:
-        each_forward(changes, counter.calls.clear)
-    observe_attention(changes, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells)
-    outside_attending(changes, sites, pass_on)
-
-
-class _CallCounter:
-    """Assigns each call of an attention module to a site: the n-th call in a forward is the module's n-th site."""
-
-    def __init__(self, sites: list[Site]) -> None:
-        self.sites: dict[nn.Module, list[Site]] = {}
-        for site in sorted(sites, key=lambda site: site.turn):
-            self.sites.setdefault(site.module, []).append(site)
-        self.calls: Counter[nn.Module] = Counter()  # in this forward
-        self.shared = any(len(sites) > 1 for sites in self.sites.values())
-
-    def site(self, module: nn.Module, first: int) -> Site | None:
-        """The site of this call of `module`, None if it is not a site; parts with `first` > 0 continue a call."""
-        sites = self.sites.get(module)
-        if sites is None:
-            return None
-        self.calls[module] += first == 0
-        return sites[(self.calls[module] - 1) % len(sites)]
-
-
-def outside_attending(changes: Changes, sites: list[Site], handler: Callable[[nn.Module, Tensor], None]) -> None:
-    """Call `handler(module, weights)` at every call of the sites outside the attention interface."""
-    for module in {site.module: None for site in sites if site.outside}:
-        ask_for_weights(changes, module, handler)
-
-
-def no_head_masks(changes: Changes) -> None:
-    """Raise TypeError if the changed model is called with a head mask: transformers 5 ignores them."""
-    changes.hook(changes.model, _refuse_head_masks, with_kwargs=True)
-
-
-def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:
-    names = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
-    if names:
-        raise TypeError(
-            f"{type(model).__name__} was called with {', '.join(names)}: transformers 5 accepts head masks and ignores "
-            f"them, so no head would be masked; use headroles.mask_heads(model, gates) instead"
-        )

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from headroles._changes import Changes
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import each_forward, without_cache
+from headroles.models.attention_hooks import each_forward, no_head_masks, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import Head as Head
-from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes, uncompiled
+from headroles.models.heads import attention_sites, check_head, named_heads, sizes, uncompiled
 from headroles.models.replacements import Replacement, ReplacementLike, Values, as_replacement, capture_values
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind

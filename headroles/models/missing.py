@@ -15,9 +15,9 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import evaluating, observe_attention, without_cache
-from headroles.models.dummy_inputs import body, dummy_inputs, examples
+from headroles.models.dummy_inputs import dummy_inputs, examples
 from headroles.models.identity import DRAWN, is_offloaded
-from headroles.models.sites import Site
+from headroles.models.sites import Site, body
 
 What = Literal["output", "attention"]
 SAMPLED = 1000  # values of a weight by which it is recognised

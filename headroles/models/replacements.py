@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles._changes import Changes
-from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import Call, arguments, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.heads import Head, attention_sites, check_head, named_heads
-from headroles.models.sites import Site
+from headroles.models.sites import Site, body
 from headroles.tables.arguments import one_of
 from headroles.tables.frame import Kind
 
@@ -300,7 +299,7 @@ def _keep_inputs(changes: Changes, inputs: dict[str, dict[str, Tensor]]) -> None
     """Keep the token ids and attention masks of the encoder and the decoder in each forward, by side."""
     model = changes.model
     is_pair = model.config.is_encoder_decoder
-    sides = {"source": model.get_encoder() if is_pair else dummy_inputs.body(model)}
+    sides = {"source": model.get_encoder() if is_pair else body(model)}
     sides |= {"target": model.get_decoder()} if is_pair else {}
     for side, module in sides.items():
 

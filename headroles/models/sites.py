@@ -61,6 +61,14 @@ def _has_config(module: PreTrainedModel, config: PreTrainedConfig) -> bool:
     )
 
 
+def body(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model without its task head, or itself if its base model reads other inputs."""
+    base = model.base_model
+    if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
+        return base
+    return model
+
+
 def has_non_token_head(model: PreTrainedModel) -> bool:
     """Return whether a model has a task head that predicts no tokens, such as that of a classifier."""
     return model.base_model is not model and model.get_output_embeddings() is None
@@ -170,7 +178,7 @@ class Site:
 
     def join(self, part: Tensor, dim: int = 1) -> Tensor:
         """Return a tensor of all heads, those at `dim`, of which this process may have a part."""
-        return self.ranks.join(part, dim)
+        return part if self.ranks.group is None else self.ranks.join(part, dim)
 
     def join_mask(self, mask: Tensor | None) -> Tensor | None:
         """Return the attention mask of all heads, [batch, heads or 1, query, key]."""

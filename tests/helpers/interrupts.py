@@ -19,7 +19,7 @@ from headroles import _changes
 from headroles.models import attention_hooks
 from headroles.pruning.learned_gates import frozen
 
-HOOKS = (*_changes.HOOKS, *_changes.OPTIONS, "_backward_hooks", "_backward_pre_hooks")
+HOOKS = (*_changes.HOOKS, "_backward_hooks", "_backward_pre_hooks")
 REGISTERS = ("register_forward_hook", "register_forward_pre_hook")  # of torch, in which a hook may be half there
 PLACES = ("/headroles/", "/contextlib.py", "/torch/autograd/grad_mode.py", "/torch/overrides.py")
 MASK = torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 0])

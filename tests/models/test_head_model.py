@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.letters import corpus
+from tools.files_run import files_run
 
 from headroles.models.head_model import HeadModel
 
@@ -24,3 +25,8 @@ def test_encode_without_a_tokenizer_raises_and_a_handle_is_taken_as_it_is():
     with pytest.raises(ValueError, match="^no tokenizer: got BertForMaskedLM alone; expected the tokenizer"):
         HeadModel(zoo.tiny("bert")).encode(corpus(2))
     assert HeadModel.of(handle := HeadModel(zoo.tiny("bert"))) is handle
+
+
+def test_a_score_reads_a_batch_within_ten_files():
+    files = files_run()
+    assert len(files) <= 10, sorted(files)

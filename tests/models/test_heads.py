@@ -229,7 +229,7 @@ def test_output_attentions_work_outside_the_block():
     assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
 
 
-@pytest.mark.parametrize("mask", heads.HEAD_MASKS)
+@pytest.mark.parametrize("mask", attention_hooks.HEAD_MASKS)
 def test_head_masks_are_refused(mask):
     model = tiny("marian")
     message = (

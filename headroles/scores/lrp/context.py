@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from headroles._changes import Changes, healers
+from headroles._changes import Changes
 from headroles.models import attention_hooks
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import rules as lrp
@@ -96,7 +96,7 @@ class _Mode(TorchFunctionMode):
 
     def __init__(self, rules: Table, model: nn.Module | None = None) -> None:
         super().__init__()
-        self.rules, self.model = rules, model
+        self.rules, self.model, self.has_ended = rules, model, False
 
     def on(self) -> None:
         """Enter the mode before a forward pass."""
@@ -113,7 +113,7 @@ class _Mode(TorchFunctionMode):
 
     def end(self) -> None:
         """Exit the mode for good. Without rules it does nothing: torch may bring back a mode after an interrupt."""
-        self.rules = {}
+        self.rules, self.has_ended = {}, True
         self.off()
         _modes[:] = [mode for mode in _modes if mode is not self]
 
@@ -127,16 +127,6 @@ class _Mode(TorchFunctionMode):
         rule, every = self.rules.get(func, plain), self.rules.get("every")
         call = rule if every is None else partial(every, rule)
         return call(func, *args, **(kwargs or {}))
-
-
-def _remove_ended() -> None:
-    """Remove modes that have ended: torch takes a mode off by a generator, and an interrupted one brings it back."""
-    for mode in _get_current_function_mode_stack():
-        if isinstance(mode, _Mode) and not mode.rules:
-            mode.off()
-
-
-healers.append(_remove_ended)
 
 
 def is_activation(module: nn.Module) -> bool:
