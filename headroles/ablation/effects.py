@@ -171,7 +171,7 @@ class Ablation:
     def masked(self) -> list[HeadSet]:
         """Heads masked for each row of the table."""
         if self.sets is not None:
-            return [frozenset(self.model.named_heads(heads)) for heads in self.sets.values()]
+            return [frozenset(self.model.sites.named(heads)) for heads in self.sets.values()]
         return [self._masked(head) for head in self.model.heads]
 
     def _masked(self, head: Head) -> HeadSet:

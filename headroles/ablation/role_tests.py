@@ -115,10 +115,10 @@ def test_roles(
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     if isinstance(roles, pd.DataFrame):
         pairs = _of_table(roles, patterns or {})
-        handle.named_heads([head for _, head, _ in pairs])  # raises for heads that the model lacks
+        handle.sites.named([head for _, head, _ in pairs])  # raises for heads that the model lacks
     else:
-        pairs = _of_mapping(dict(zip(handle.named_heads(roles), roles.values(), strict=True)))
-    rows = _rows(pairs, None if heads is None else handle.named_heads(heads))
+        pairs = _of_mapping(dict(zip(handle.sites.named(roles), roles.values(), strict=True)))
+    rows = _rows(pairs, None if heads is None else handle.sites.named(heads))
     folder = None if study is None else as_study(study).work / ".sweeps"
     test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens, folder)
     test.check()

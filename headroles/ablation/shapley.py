@@ -124,7 +124,7 @@ class Game:
 
     def __init__(self, sweep: Sweep, heads: Iterable[Head | str] | str | None, n_resamples: int, seed: int) -> None:
         index = sweep.model.heads
-        chosen = index if heads is None else sweep.model.named_heads(heads)
+        chosen = index if heads is None else sweep.model.sites.named(heads)
         if len(set(chosen)) < max(2, len(chosen)):
             raise ValueError(f"heads must be two or more different ones, got {written(frozenset(chosen))}")
         self.sweep, self.n_resamples, self.seed = sweep, n_resamples, seed

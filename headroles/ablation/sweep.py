@@ -232,7 +232,7 @@ class Sweep:
 
         Heads that were removed and are kept as zeroed remain no more.
         """
-        rows = [self.model.head_mask(masked) for masked in variants]
+        rows = [head_mask(self.model.model, masked) for masked in variants]
         if not rows:
             return torch.ones(0, len(self.model.gated), device=self.model.device)
         gates = torch.stack(rows)

@@ -7,7 +7,7 @@ the weights or removes heads makes a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -35,11 +35,10 @@ from headroles.models import (
 )
 from headroles.models.attention_hooks import PartCallback
 from headroles.models.batching import Batch, Encoded
-from headroles.models.heads import Head
 from headroles.models.loading import rounding
 from headroles.models.memory import keep_memory
 from headroles.models.replacements import ReplacementLike
-from headroles.models.sites import Sites, body, is_packed
+from headroles.models.sites import Head, Sites, body, is_packed
 from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -116,12 +115,12 @@ class HeadModel:
     @cached_property
     def index(self) -> pd.MultiIndex:
         """The index (kind, layer, head) of every table: of the heads that are left."""
-        return heads.head_index(self.model)
+        return self.sites.index
 
     @cached_property
     def gated(self) -> pd.MultiIndex:
         """The index of gates and masks: also of heads that were removed and are kept as zeroed heads."""
-        return heads.gate_index(self.model)
+        return self.sites.gated
 
     def table(self, columns: Mapping[str, Any], text: str) -> pd.DataFrame:
         """Make a table, a row per head that is left, of values in the order of gates, with the provenance `text`."""
@@ -407,23 +406,6 @@ class HeadModel:
         """
         cells = cells if cells and self.divisible else None
         return Changes(self.model, lambda changes: attention_hooks.capture(changes, self.sites, callback, cells))
-
-    # heads by name
-
-    def heads_of(self, kinds: Sequence[str] | None) -> list[Head]:
-        """Return the heads of some kinds or all; ValueError for a kind that the model lacks."""
-        return heads.heads_of_kinds(self.model, kinds)
-
-    def named_heads(self, names: Iterable[Head | str] | str) -> list[Head]:
-        """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"."""
-        chosen = heads.named_heads(self.model, names)
-        for head in chosen:
-            heads.check_head(self.model, head)
-        return chosen
-
-    def head_mask(self, names: Iterable[Head | str] | str) -> Tensor:
-        """Return a mask that ablates some heads: 0 for these and 1 for all others, Tensor[heads]."""
-        return masking.head_mask(self.model, names)
 
 
 def _check_order(model: object, tokenizer: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -18,10 +18,8 @@ from headroles.models.discovery import discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.sharded import check_supported
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
-from headroles.tables import frame
-from headroles.tables.frame import KINDS, Kind, parsed_head
+from headroles.tables.frame import Kind
 
-Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
 # the modules themselves in order, the shapes of their weights, and options of modules and configs
 Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
@@ -54,7 +52,8 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     structure = _structure(model)
     if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
-    sites = Sites(recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model))))
+    found = recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model)))
+    sites = Sites(found, type(model).__name__)
     if not sites:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
@@ -109,7 +108,7 @@ def _numbers(values: dict[str, Any]) -> list[object]:
 
 def remember(model: PreTrainedModel, sites: list[Site]) -> None:
     """Cache the sites after a change of parameters that leaves attention as it is."""
-    _sites[model] = _structure(model), Sites(sites)
+    _sites[model] = _structure(model), Sites(sites, type(model).__name__)
 
 
 def head_index(model: PreTrainedModel) -> pd.MultiIndex:
@@ -121,60 +120,7 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
     Returns:
         The levels (kind, layer, head), one entry per head that is left.
     """
-    return frame.index({site.key: site.left for site in attention_sites(model)})
-
-
-def gate_index(model: PreTrainedModel) -> pd.MultiIndex:
-    """Return the index of the gates and masks of a model: also of heads that were removed and are kept as zeroed."""
-    return frame.index({site.key: site.numbers for site in attention_sites(model)})
-
-
-def heads_of_kinds(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
-    """Return the heads of a model, of some kinds or all; ValueError for a kind it lacks."""
-    if isinstance(kinds, str):
-        raise ValueError(f"kinds must be several: got {kinds!r}; expected a list; try kinds=[{kinds!r}]")
-    heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
-    present = dict.fromkeys(kind for kind, _, _ in heads)
-    if lacking := sorted(set(kinds or ()) - set(present)):
-        raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")
-    return [head for head in heads if kinds is None or head[0] in kinds]
-
-
-def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
-    """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"; unchecked."""
-    listed = heads.split(",") if isinstance(heads, str) else list(heads) if isinstance(heads, Iterable) else [heads]
-    if unknown := [head for head in listed if not isinstance(head, Iterable)]:
-        raise ValueError(f"no head {unknown[0]!r}: expected (kind, layer, head) of each, or text such as enc-self:0:2")
-    return [_named_head(model, head) if isinstance(head, str) else (*head,) for head in listed]
-
-
-def _named_head(model: PreTrainedModel, text: str) -> Head:
-    kind, layer, head = parsed_head(text)
-    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
-    if kind is None and len(kinds) > 1:
-        raise ValueError(
-            f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
-        )
-    return kind or kinds[0], layer, head
-
-
-def check_head(model: PreTrainedModel, head: Head) -> None:
-    """Raise ValueError if `model` does not have the (kind, layer, head), with the heads that it has."""
-    sites = attention_sites(model)
-    if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.left for site in sites):
-        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites)}")
-
-
-def sizes(sites: list[Site]) -> str:
-    """Return the numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
-    counts = {kind: [len(site.left) for site in sites if site.kind == kind] for kind in KINDS}
-    zeroed = sum(len(site.silenced) for site in sites)
-    parts = [
-        f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
-        for kind, heads in counts.items()
-        if heads
-    ]
-    return ", ".join([*parts, *([f"and {zeroed} removed, kept as zeroed"] if zeroed else [])])
+    return attention_sites(model).index
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:

@@ -16,10 +16,10 @@ from headroles._changes import Changes
 from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import each_forward, no_head_masks, without_cache
 from headroles.models.batching import Batch
-from headroles.models.heads import Head as Head
-from headroles.models.heads import attention_sites, check_head, named_heads, sizes, uncompiled
+from headroles.models.heads import attention_sites, uncompiled
 from headroles.models.replacements import Replacement, ReplacementLike, Values, as_replacement, capture_values
-from headroles.models.sites import Site
+from headroles.models.sites import Head as Head
+from headroles.models.sites import Site, Sites
 from headroles.tables.frame import KINDS, Kind
 
 NO_VALUES = Values(torch.empty(0), None, None, {})  # of a replacement that needs none
@@ -150,14 +150,10 @@ def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tens
         Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table; also of heads that
             were removed and are kept as zeroed, which are in no table.
     """
-    numbered = [(*site.key, number) for site in attention_sites(model) for number in site.numbers]
-    places: dict[tuple[Kind | int, ...], int] = {head: place for place, head in enumerate(numbered)}
-    gates = torch.ones(len(numbered), device=model.device)
-    for head in named_heads(model, heads):
-        if tuple(head) not in places:
-            check_head(model, head)
-        gates[places[tuple(head)]] = 0.0
-    return gates
+    sites = attention_sites(model)
+    masked = {*sites.named(heads, zeroed=True)}
+    gates = [float((*site.key, number) not in masked) for site in sites for number in site.numbers]
+    return torch.tensor(gates, device=model.device)
 
 
 def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, int], Tensor]:
@@ -256,5 +252,5 @@ def _check_gates(model: PreTrainedModel, sites: list[Site], gates: Tensor) -> No
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(
             f"wrong number of gates: got shape {list(gates.shape)}; expected [{heads}] or [batch, {heads}] for "
-            f"{type(model).__name__}, which has {sizes(sites)}"
+            f"{type(model).__name__}, which has {Sites(sites).sizes}"
         )

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from headroles._changes import Changes
 from headroles.models.attention_hooks import Call, arguments, observe_attention
 from headroles.models.batching import Batch
-from headroles.models.heads import Head, attention_sites, check_head, named_heads
-from headroles.models.sites import Site, body
+from headroles.models.heads import attention_sites
+from headroles.models.sites import Head, Site, body
 from headroles.tables.arguments import one_of
 from headroles.tables.frame import Kind
 
@@ -216,9 +216,7 @@ class ByHead(Replacement):
 
 def by_head(model: PreTrainedModel, parts: Mapping[Head, Replacement]) -> ByHead:
     """Return a replacement for each head, also of heads in writing; ValueError for heads that the model lacks."""
-    heads = named_heads(model, parts)
-    for head in heads:
-        check_head(model, head)
+    heads = attention_sites(model).named(parts)
     return ByHead(dict(zip(heads, parts.values(), strict=True)))
 
 

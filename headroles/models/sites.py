@@ -7,12 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.models.sharded import Ranks
-from headroles.tables.frame import Kind
+from headroles.tables import frame
+from headroles.tables.arguments import one_of, several
+from headroles.tables.frame import KINDS, Kind, parsed_head
+
+Head = tuple[Kind, int, int]  # kind, layer, head
 
 
 def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
@@ -186,7 +191,68 @@ class Site:
 
 
 class Sites(list[Site]):
-    """The attention sites of a model; shown as a line each, in notebooks as a table."""
+    """The attention sites of a model, which name its heads; shown as a line each, in notebooks as a table."""
+
+    def __init__(self, sites: Iterable[Site] = (), model: str = "the model") -> None:
+        super().__init__(sites)
+        self.model = model  # its class, for messages
+
+    @property
+    def index(self) -> pd.MultiIndex:
+        """The index (kind, layer, head) of every table: of the heads that are left."""
+        return frame.index({site.key: site.left for site in self})
+
+    @property
+    def gated(self) -> pd.MultiIndex:
+        """The index of gates and masks: also of heads that were removed and are kept as zeroed."""
+        return frame.index({site.key: site.numbers for site in self})
+
+    def of_kinds(self, kinds: Sequence[str] | None) -> list[Head]:
+        """Return the heads of some kinds or all; ValueError for a kind that the model lacks."""
+        heads = [(kind, layer, head) for kind, layer, head in self.index]
+        present = dict.fromkeys(kind for kind, _, _ in heads)
+        chosen = present if kinds is None else [one_of("kind", kind, present) for kind in several(kinds)]
+        return [head for head in heads if head[0] in chosen]
+
+    def named(self, heads: Iterable[Head | str] | str, *, zeroed: bool = False) -> list[Head]:
+        """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0".
+
+        Args:
+            heads: The heads.
+            zeroed: Whether heads that were removed and are kept as zeroed are among those of the model.
+
+        Raises:
+            ValueError: The model lacks one; with the heads that it has.
+        """
+        given = heads.split(",") if isinstance(heads, str) else several(heads)
+        if unknown := [head for head in given if not isinstance(head, Iterable)]:
+            raise ValueError(f"heads must be (kind, layer, head) or text such as enc-self:0:2, got {unknown[0]!r}")
+        found = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
+        known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.left)}
+        if lacking := next((head for head in found if head not in known), None):
+            raise ValueError(f"no head {lacking} in {self.model}, which has {self.sizes}")
+        return found
+
+    def _named(self, text: str) -> Head:
+        kind, layer, head = parsed_head(text)
+        kinds = [kind for kind in KINDS if any(site.kind == kind for site in self)]
+        if kind is None and len(kinds) > 1:
+            raise ValueError(
+                f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
+            )
+        return kind or kinds[0], layer, head
+
+    @property
+    def sizes(self) -> str:
+        """The numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
+        counts = {kind: [len(site.left) for site in self if site.kind == kind] for kind in KINDS}
+        zeroed = sum(len(site.silenced) for site in self)
+        parts = [
+            f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
+            for kind, heads in counts.items()
+            if heads
+        ]
+        return ", ".join([*parts, *([f"and {zeroed} removed, kept as zeroed"] if zeroed else [])])
 
     def __repr__(self) -> str:
         lines = [f"{site.kind} {site.layer}: {site.heads} heads of {site.size} in {site.name}" for site in self]

@@ -15,7 +15,7 @@ from headroles.data.corpus import Corpus
 from headroles.data.readers import read
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import heads_of_kinds
+from headroles.models.heads import attention_sites
 from headroles.models.masking import Head
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.learned_gates import L0
@@ -136,7 +136,9 @@ class Workflow:
 
     def random_ranking(self) -> list[Head]:
         """Rank all heads at random, a head of each layer in turn."""
-        context = RankingContext(self.model, self.tokenizer, Corpus("none", ()), heads_of_kinds(self.model, None), 0)
+        context = RankingContext(
+            self.model, self.tokenizer, Corpus("none", ()), attention_sites(self.model).of_kinds(None), 0
+        )
         return Random("layer").order(context)
 
 

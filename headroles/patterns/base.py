@@ -15,7 +15,7 @@ from torch import Tensor
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import Head
-from headroles.models.masking import mask_heads
+from headroles.models.masking import head_mask, mask_heads
 from headroles.models.replacements import Counted, Need, Replacement, Values, attended, needing
 from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD
@@ -186,7 +186,7 @@ def count_applications(
         The number of content queries of each text to which each pattern applies, and of all content queries: [2, text].
     """
     counts = _Count(patterns, batch, counted)
-    with mask_heads(model.model, model.head_mask(patterns.values()), counts):
+    with mask_heads(model.model, head_mask(model.model, patterns.values()), counts):
         model.forward_body(batch)
     return counts.numbers
 

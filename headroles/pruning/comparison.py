@@ -100,7 +100,7 @@ def compare_pruning(
     )
     trials.check(handle)
     trials.claim("compare-pruning")
-    work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
+    work = _Work(trials, handle.sites.of_kinds(kinds), scored, tune or {})
     size = len(work.among)
     counts = sorted({counted(number, size) for number in several(keep)}, reverse=True)
     runs: list[_Run] = []

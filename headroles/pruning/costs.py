@@ -21,7 +21,7 @@ from headroles._distributed import track
 from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Head
+from headroles.models.masking import Head, head_mask
 from headroles.models.memory import sharing
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
@@ -83,8 +83,8 @@ def efficiency(
         kept = as_study(study)
         kept.claim("efficiency", frame.sign(weights=handle.weights))
     if order is None:
-        order = Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]
-    rows, ranked = [], handle.named_heads(order)
+        order = Random("layer").order(RankingContext(model, None, None, handle.sites.of_kinds(None), seed))  # type: ignore[arg-type]
+    rows, ranked = [], handle.sites.named(order)
     variants = [*_variants(handle, ranked, shares, groups)]
     with handle.evaluating():
         for batch in batches:
@@ -93,7 +93,7 @@ def efficiency(
             base = _flops(intact)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 variant = make()
-                forward = _Forward(variant, inputs, handle.head_mask(ranked[:count]) if way == "gates" else None)
+                forward = _Forward(variant, inputs, head_mask(handle.model, ranked[:count]) if way == "gates" else None)
                 row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(variant.model)
                 flops = _flops(forward)
                 rows.append(

@@ -27,7 +27,7 @@ from headroles._changes import Changes
 from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models import heads
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import gate_index
+from headroles.models.heads import attention_sites
 from headroles.models.masking import Head, mask_heads
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
@@ -83,7 +83,7 @@ class Gates(nn.Module, ABC):
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
-        self.gated = gate_index(model)
+        self.gated = attention_sites(model).gated
         self.heads, self.learnt, self.horizon = len(self.gated), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([self.gated.get_loc(head) for head in learnt], dtype=torch.long)

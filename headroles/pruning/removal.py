@@ -20,7 +20,7 @@ from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import observe_attention
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
-from headroles.models.masking import Head, by_projection
+from headroles.models.masking import Head, by_projection, head_mask
 from headroles.models.memory import sharing
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
@@ -142,7 +142,7 @@ def _pruned_heads(handle: HeadModel, heads: Iterable[Head | str] | str | pd.Seri
         if unknown := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(f"column {heads.name!r} must hold 0 (removed) and 1 (stays), got {unknown[0]:g}")
         heads = heads.index[heads == 0].tolist()
-    return {(kind, int(layer), int(head)) for kind, layer, head in handle.named_heads(heads)}
+    return {(kind, int(layer), int(head)) for kind, layer, head in handle.sites.named(heads)}
 
 
 def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
@@ -265,7 +265,7 @@ def _states(handle: HeadModel, masked: Iterable[Head] = ()) -> Tensor:
     """Return the output of the model's base for a small input, with masked heads."""
     devices = [handle.device] if handle.device.type == "cuda" else []
     exact = torch.autocast(handle.device.type, enabled=False)  # it would round both outputs
-    mask = handle.mask(handle.head_mask(masked))
+    mask = handle.mask(head_mask(handle.model, masked))
     with torch.random.fork_rng(devices), exact, handle.evaluating(), mask, torch.no_grad():
         torch.manual_seed(0)  # some models mask inputs at random
         output = handle.forward_body(dummy_inputs.dummy_inputs(handle.model))

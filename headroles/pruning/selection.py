@@ -126,7 +126,7 @@ def prune(
         handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
         check_plain(handle)  # fails now rather than after training
-    context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed, unit)
+    context = RankingContext(handle.model, tokenizer, corpus, handle.sites.of_kinds(kinds), seed, unit)
     count = _count(chosen, keep, len(context.units))
     label, name, history = _names(chosen, unit, count, kinds or ())
     provenance = handle.provenance(

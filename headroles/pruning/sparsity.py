@@ -96,7 +96,7 @@ def sparsity_sweep(
     check_examples(HeadModel(model, tokenizer), corpus, length=options.get("length"))
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), as_metric(metric), as_study(study)
-    size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
+    size, what = len(handle.sites.of_kinds(kinds)), (handle, corpus, held_out, measured, kept)
     trials = Trials(*what, kinds=kinds, tune=options, strategy=chosen)
     trials.check(handle if isinstance(chosen, Ranking) else HeadModel(model, tokenizer).to_be_trained())
     kept.remove(trials.claim(f"sparsity-{name}"))

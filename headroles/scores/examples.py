@@ -83,7 +83,7 @@ def attention_matrix(
         ValueError: If the sentence is empty, or the attention is not finite.
     """
     handle = HeadModel.of(model, tokenizer)
-    (head,) = handle.named_heads([head])
+    (head,) = handle.sites.named([head])
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
     if not text.text.strip():
         raise ValueError(f"sentence must have text, got {text.text!r}")

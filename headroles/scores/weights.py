@@ -64,7 +64,7 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
             linear: a norm of queries and keys (Gemma 3, Qwen 3), which leaves no QK.
     """
     handle = HeadModel.of(model)
-    (place,) = handle.named_heads([head])
+    (place,) = handle.sites.named([head])
     one_of("circuit", circuit, get_args(Circuit))
     one_of("kind of the head", place[0], ("enc-self", "dec-self"))
     (site,) = (site for site in handle.sites if site.key == place[:2])

@@ -14,10 +14,9 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import missing
 from headroles.models.attention_hooks import configs_of, without_cache
 from headroles.models.dummy_inputs import classifies, examples, reads_source_twice, words
-from headroles.models.heads import attention_sites, capture_attention, gate_index, head_index
+from headroles.models.heads import attention_sites, capture_attention
 from headroles.models.masking import Head, mask_heads
 from headroles.models.memory import sharing
-from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import checkpoint_tokenizer, vocabulary
 from headroles.tables.frame import Kind
 
@@ -56,19 +55,19 @@ class Case:
     ) -> None:
         self.model: Any = (sharing(model) if copy else model).float().eval()
         missing.forget(self.model)  # checks hold for random weights, too
-        self.sites: list[Site] = attention_sites(self.model, inputs)
+        self.sites = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
         self.plain = self.output(self.model)  # the output without masks
 
     @cached_property
     def heads(self) -> int:
         """The number of gates: of all heads in the weights."""
-        return len(gate_index(self.model))
+        return len(self.sites.gated)
 
     @cached_property
     def left(self) -> Tensor:
         """Which of the gates are of heads that are left, and not of removed ones that are kept as zeroed: [heads]."""
-        return torch.from_numpy(gate_index(self.model).isin(head_index(self.model)))
+        return torch.from_numpy(self.sites.gated.isin(self.sites.index))
 
     @cached_property
     def eager(self) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from transformers.masking_utils import eager_mask
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
+from headroles.models.masking import head_mask
 from headroles.testing.case import Case
 
 NAME = "a slow loop"
@@ -69,7 +70,7 @@ def imposed_equals_loop(case, pattern, kind, row, head=1, layer=0, sentence=0):
     handle = HeadModel(case.model, case.tokenizer)
     site = next(site for site in handle.sites if site.key == (kind, layer))
     (batch,) = handle.batches(handle.encode(case.corpus[sentence : sentence + 1]))
-    with torch.no_grad(), handle.mask(handle.head_mask([(*site.key, head)]), pattern.bind(batch)):
+    with torch.no_grad(), handle.mask(head_mask(handle.model, [(*site.key, head)]), pattern.bind(batch)):
         imposed = case.output(case.model, batch.inputs)
     slow = case.sharing()
     twin = next(other for other in hr.attention_sites(slow) if other.key == site.key)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.trainings import films, tokenizer, untrained
 
-from headroles.models.heads import heads_of_kinds
+from headroles.models.heads import attention_sites
 from headroles.pruning.rankings import RankingContext
 
 
@@ -32,7 +32,7 @@ def wide():
 
 
 def setting(seed=0, kinds=None, size=24):
-    return RankingContext(learnt(), tokenizer(), films(size), heads_of_kinds(learnt(), kinds), seed)
+    return RankingContext(learnt(), tokenizer(), films(size), attention_sites(learnt()).of_kinds(kinds), seed)
 
 
 def grid(layers, per_layer, *kinds):

@@ -15,16 +15,16 @@ from helpers.silenced import silenced
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import headroles as hr
-from headroles.models import attention_hooks, heads
+from headroles.models import attention_hooks
 from headroles.models.batching import one_example_per_batch
 
 
-def test_check_head_out_of_range_raises():
+def test_named_of_a_head_out_of_range_raises():
     message = (
         "no head ('enc-self', 0, 8) in MarianMTModel, which has enc-self 3 layers of 8 heads, dec-self 1 layers of 4"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        heads.check_head(zoo.tiny("marian-asymmetric"), ("enc-self", 0, 8))
+        hr.attention_sites(zoo.tiny("marian-asymmetric")).named([("enc-self", 0, 8)])
 
 
 def test_sites_are_discovered_again_after_heads_are_removed():

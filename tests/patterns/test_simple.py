@@ -17,6 +17,7 @@ from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import eager
 from headroles.models.batching import Encoded
 from headroles.models.head_model import HeadModel
+from headroles.models.masking import head_mask
 from headroles.patterns import (
     Duplicate,
     First,
@@ -104,7 +105,7 @@ def test_special_tokens_imposed_are_a_slow_loop():
     ids = encoded.source[0].ids
     (batch,) = handle.batches(replace(encoded, special=frozenset({ids[1], ids[4]})))
     places = [place for place, token in enumerate(ids) if token in (ids[1], ids[4])]
-    gates = handle.head_mask([("enc-self", 0, 2)])
+    gates = head_mask(handle.model, [("enc-self", 0, 2)])
     with torch.no_grad(), handle.mask(gates, Special().bind(batch)):
         imposed = case.output(case.model, batch.inputs)
     site = handle.sites[0]

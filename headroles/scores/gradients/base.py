@@ -100,7 +100,7 @@ class GradientScore(Measure):
             batch: the sentences.
 
         Returns:
-            Gradients of all sites side by side, in the order of `headroles.models.heads.gate_index`.
+            Gradients of all sites side by side, in the order of `headroles.models.sites.Sites.gated`.
         """
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
