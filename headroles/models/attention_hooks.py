@@ -265,6 +265,10 @@ class _Mask:
         self.options = options
 
 
+# Every config has this function as its attention within a block, also for modules that no block observes, since models
+# may share a config. It calls the eager function of the model's own file, whose weights handlers see. For long texts it
+# does so for some queries at a time: the smallest number of cells that an open block allows gives the size of a part,
+# so that memory is linear in the length. A softmax is over keys, so parts of queries are independent of each other.
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -288,7 +292,7 @@ def _attend(
 
 
 def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
-    """The queries of each part; one span if no handler limits the cells."""
+    """The queries of each part: as many as all limits of cells allow, at least one; all of them without a limit."""
     length = query.shape[2]
     step = min([length, *(max(1, limit // (query.shape[0] * query.shape[1] * key.shape[2])) for limit in cells)])
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]

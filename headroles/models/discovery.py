@@ -122,6 +122,9 @@ def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
         ) from error
 
 
+# Some models multiply the heads by a gate after attention: no map then reads what attention gave. So the forward runs
+# once more, with 1 added to the output of head 0 in this call alone. Maps after it with inputs of the size of the heads
+# are candidates; the output projection is the first one in which the slice of head 0, and no other, has changed.
 def _projection_behind(
     model: PreTrainedModel, inputs: dict[str, Tensor], number: int, call: _ObservedCall
 ) -> nn.Module | None:
