@@ -52,7 +52,9 @@ def test_replacements_may_be_arrays(model):
 
 @pytest.mark.parametrize("heads", [None, 3, [3]])
 def test_heads_that_are_none(model, heads):
-    with pytest.raises(ValueError, match=r"^no head (None|3): expected \(kind, layer, head\) of each, or text such"):
+    with pytest.raises(
+        ValueError, match=r"^heads must be \(kind, layer, head\) or text such as enc-self:0:2, got (None|3)$"
+    ):
         hr.head_mask(model, heads)
 
 

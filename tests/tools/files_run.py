@@ -25,12 +25,14 @@ ROOT = Path(hr.__file__).parent
 
 def files_run():
     """The functions that run, by file."""
-    found, read = defaultdict(set), AttentionPass.read.__code__
+    found, read, reads = defaultdict(set), AttentionPass.read.__code__, False
 
     def note(frame, event, _):
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and ROOT in path.parents and _is_within(frame, read):
-            found[path.relative_to(ROOT).as_posix()].add(frame.f_code.co_qualname)
+        nonlocal reads
+        if frame.f_code is read:
+            reads = event == "call"
+        if reads and event == "call" and frame.f_code.co_filename.startswith(f"{ROOT}/"):
+            found[frame.f_code.co_filename.removeprefix(f"{ROOT}/")].add(frame.f_code.co_qualname)
 
     model, tokenizer = zoo.tiny("bert"), tokens_of("bert")
     hr.attention_sites(model)  # which are found once
@@ -40,12 +42,6 @@ def files_run():
     finally:
         sys.setprofile(None)
     return dict(found)
-
-
-def _is_within(frame, code):
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
 
 
 if __name__ == "__main__":
