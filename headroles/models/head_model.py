@@ -7,10 +7,9 @@ the weights or removes heads makes a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -62,7 +61,6 @@ class HeadModel:
         allow_sharded: bool = False,
     ) -> None:
         heal()
-        _check_order(model, tokenizer)
         self.model = heads.uncompiled(model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
         self._checked: set[missing.What] = set()
@@ -406,15 +404,6 @@ class HeadModel:
         """
         cells = cells if cells and self.divisible else None
         return Changes(self.model, lambda changes: attention_hooks.capture(changes, self.sites, callback, cells))
-
-
-def _check_order(model: object, tokenizer: object) -> None:
-    """Raise TypeError for arguments that changed places, before something in the depth fails."""
-    order = "expected (model, tokenizer, corpus); try model, tokenizer = hr.load(...) first"
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"no model: got {type(model).__name__}; {order}")
-    if isinstance(tokenizer, torch.nn.Module | Corpus | str | Path | Sequence):
-        raise TypeError(f"no tokenizer: got {type(tokenizer).__name__}; {order}")
 
 
 Model = PreTrainedModel | HeadModel  # what public functions take

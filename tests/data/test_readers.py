@@ -256,13 +256,8 @@ def test_functions_take_pairs_and_give_what_a_corpus_gives(name):
     pd.testing.assert_frame_equal(table, CALLS[name](model, tokenizer, Corpus("texts", corpus.sentences)))
 
 
-def test_arguments_that_changed_places_are_named():
-    model, order = hr.tiny_model("llama"), r"expected \(model, tokenizer, corpus\); try model, tokenizer = hr.load.*"
-    with pytest.raises(TypeError, match=f"^no model: got list; {order}$"):
-        hr.score(TEXTS, model, None)
-    with pytest.raises(TypeError, match=f"^no model: got str; {order}$"):
+def test_functions_of_another_model_raise():
+    with pytest.raises(TypeError, match="^expected a transformers model, got list"):
+        hr.score(TEXTS, hr.tiny_model("llama"), None)
+    with pytest.raises(TypeError, match="^expected a transformers model, got str"):
         hr.evaluate("minilm", None, TEXTS)
-    with pytest.raises(TypeError, match=f"^no tokenizer: got list; {order}$"):
-        hr.ablate(model, TEXTS, None)
-    with pytest.raises(TypeError, match=f"^no tokenizer: got LlamaForCausalLM; {order}$"):
-        hr.prune(model, model, TEXTS)
