@@ -22,8 +22,7 @@ from headroles.analysis.intervals import Array
 from headroles.budgets.attention import streams
 from headroles.data.corpus import Chat, Corpus, Sentence
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import Head
-from headroles.models.sites import Site
+from headroles.models.sites import Head, Site
 from headroles.models.tokens.alignment import pieces
 from headroles.patterns import Streaming
 from headroles.pruning.learned_gates import L0, RATE, frozen

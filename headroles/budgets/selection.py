@@ -15,8 +15,7 @@ from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.heads import Head
-from headroles.models.sites import Site, shared_keys
+from headroles.models.sites import Head, Site, shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.tables import frame

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import Head
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.replacements import Counted, Need, Replacement, Values, attended, needing
-from headroles.models.sites import Site
+from headroles.models.sites import Head, Site
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.observation import Observation
 from headroles.tables.frame import KINDS, Kind
