@@ -26,7 +26,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.masking import Head
+from headroles.models.masking import Head, head_mask
 from headroles.models.replacements import Replacement
 from headroles.scores import Attribution, Importance, Measure, Relevance, objectives, outputs
 from headroles.scores import score as score_heads
@@ -85,7 +85,7 @@ def ablation_curve(
     """
     handle, text = HeadModel.of(model, tokenizer, allow_sharded=True), as_corpus(corpus)
     chosen, replaced = as_metric(metric), known_replacement(handle, replacement)
-    ordered = {name: handle.named_heads(order) for name, order in orders.items()}
+    ordered = {name: handle.sites.named(order) for name, order in orders.items()}
     points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
     masked = [frozenset(ordered[name][:count]) for name, count in points]
     place = None if study is None else as_study(study)
@@ -174,7 +174,7 @@ def repeated_ranking(
     for step in range(1, steps + 1):
         if not (count := round(size * step / steps) - len(masked)):
             continue
-        with handle.mask(handle.head_mask(masked if is_zero else [])):
+        with handle.mask(head_mask(handle.model, masked if is_zero else [])):
             try:
                 if score == "ablation":
                     beside = [] if is_zero else masked

@@ -24,7 +24,7 @@ from headroles.models import dummy_inputs, masking
 from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
-from headroles.models.masking import Head
+from headroles.models.masking import Head, head_mask
 from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
