@@ -266,7 +266,7 @@ class _Mask:
 
 
 # Every config has this function as its attention within a block, also for modules that no block observes, since models
-# may share a config. It calls the eager function of the model's own file, whose weights handlers see. For long texts it
+# may share a config. It calls the eager function of the file of the model; handlers see its weights. For long texts it
 # does so for some queries at a time: the smallest number of cells that an open block allows gives the size of a part,
 # so that memory is linear in the length. A softmax is over keys, so parts of queries are independent of each other.
 def _attend(

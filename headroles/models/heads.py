@@ -52,8 +52,8 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     structure = _structure(model)
     if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
-    found = recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model)))
-    sites = Sites(found, type(model).__name__)
+    discovered = recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model)))
+    sites = Sites(discovered, type(model).__name__)
     if not sites:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "

@@ -227,11 +227,11 @@ class Sites(list[Site]):
         given = heads.split(",") if isinstance(heads, str) else several(heads)
         if unknown := [head for head in given if not isinstance(head, Iterable)]:
             raise ValueError(f"heads must be (kind, layer, head) or text such as enc-self:0:2, got {unknown[0]!r}")
-        found = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
+        chosen = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
         known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.left)}
-        if lacking := next((head for head in found if head not in known), None):
+        if lacking := next((head for head in chosen if head not in known), None):
             raise ValueError(f"no head {lacking} in {self.model}, which has {self.sizes}")
-        return found
+        return chosen
 
     def _named(self, text: str) -> Head:
         kind, layer, head = parsed_head(text)
