@@ -49,11 +49,11 @@ def print_table(
     """
     star = str(table.columns[0])
     headings = {name.replace("*", star): heading for name, heading in printed.columns.items()}
-    headings = headings or {name: name for name in without_ends(table)}
-    shown = table
+    shown = table.rename(columns={"low": "value.low", "high": "value.high"})
+    headings = headings or {name: name for name in without_ends(shown)}
     if column := printed.by.strip("|").replace("*", star):
         sizes = table[column].abs() if printed.by.startswith("|") else table[column]
-        shown = table.loc[sizes.sort_values(ascending=False, kind="stable").index]
+        shown = shown.loc[sizes.sort_values(ascending=False, kind="stable").index]
     shown = shown.head(printed.first or len(table))
     facts = {"rows": len(table), "shown": len(shown), **_facts(table, star)}
     renamed = {f"{name}{end}": f"{heading}{end}" for name, heading in headings.items() for end in ENDS}

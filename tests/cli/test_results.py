@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.commands import cells, run
 
 import headroles as hr
-from headroles.cli.results import show_roles
+from headroles.cli.results import print_table, show_roles
 from headroles.tables import frame
+from headroles.tables.columns import PRINTED
 
 FIGURES = Path(__file__).parents[2] / "figures"
 
@@ -155,3 +157,12 @@ def test_a_score_without_a_role_is_printed_by_its_largest_heads(tmp_path):
     lines = [row for row in cells(done.out) if row[0].startswith("L")]
     assert [row[0] for row in lines] == [f"L{layer}H{head}" for _, layer, head in values.index]
     assert all(row[1].startswith(f"{value:.3f} [") for value, row in zip(values, lines, strict=True))
+
+
+def test_a_declared_column_is_printed_with_its_interval(capsys):
+    columns = {"heads": [8, 4], "value": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7], "change": [0.0, 0.1]}
+    words = {"strategy": "l0", "held_out": hr.Corpus("dev", ()), "better": "loss: smaller is better"}
+    print_table(pd.DataFrame(columns), PRINTED["sparsity-"], words)
+    title, _, _, *rows = cells(capsys.readouterr().out)
+    assert title == ["l0 on dev; loss: smaller is better"]
+    assert rows[:2] == [["8", "0.500 [0.400, 0.600]", "0.000"], ["4", "0.600 [0.500, 0.700]", "0.100"]]
