@@ -113,12 +113,12 @@ class HeadModel:
     @cached_property
     def index(self) -> pd.MultiIndex:
         """The index (kind, layer, head) of every table: of the heads that are left."""
-        return self.sites.index
+        return self.sites.head_index
 
     @cached_property
     def gated(self) -> pd.MultiIndex:
         """The index of gates and masks: also of heads that were removed and are kept as zeroed heads."""
-        return self.sites.gated
+        return self.sites.gate_index
 
     def table(self, columns: Mapping[str, Any], text: str) -> pd.DataFrame:
         """Make a table, a row per head that is left, of values in the order of gates, with the provenance `text`."""

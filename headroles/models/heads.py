@@ -120,7 +120,7 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
     Returns:
         The levels (kind, layer, head), one entry per head that is left.
     """
-    return attention_sites(model).index
+    return attention_sites(model).head_index
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:

@@ -198,18 +198,18 @@ class Sites(list[Site]):
         self.model = model  # its class, for messages
 
     @property
-    def index(self) -> pd.MultiIndex:
+    def head_index(self) -> pd.MultiIndex:
         """The index (kind, layer, head) of every table: of the heads that are left."""
         return frame.index({site.key: site.left for site in self})
 
     @property
-    def gated(self) -> pd.MultiIndex:
+    def gate_index(self) -> pd.MultiIndex:
         """The index of gates and masks: also of heads that were removed and are kept as zeroed."""
         return frame.index({site.key: site.numbers for site in self})
 
     def of_kinds(self, kinds: Sequence[str] | None) -> list[Head]:
         """Return the heads of some kinds or all; ValueError for a kind that the model lacks."""
-        heads = [(kind, layer, head) for kind, layer, head in self.index]
+        heads = [(kind, layer, head) for kind, layer, head in self.head_index]
         present = dict.fromkeys(kind for kind, _, _ in heads)
         chosen = present if kinds is None else [one_of("kind", kind, present) for kind in several(kinds)]
         return [head for head in heads if head[0] in chosen]

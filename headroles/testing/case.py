@@ -62,12 +62,12 @@ class Case:
     @cached_property
     def heads(self) -> int:
         """The number of gates: of all heads in the weights."""
-        return len(self.sites.gated)
+        return len(self.sites.gate_index)
 
     @cached_property
     def left(self) -> Tensor:
         """Which of the gates are of heads that are left, and not of removed ones that are kept as zeroed: [heads]."""
-        return torch.from_numpy(self.sites.gated.isin(self.sites.index))
+        return torch.from_numpy(self.sites.gate_index.isin(self.sites.head_index))
 
     @cached_property
     def eager(self) -> PreTrainedModel:
