@@ -196,9 +196,8 @@ class Ablation:
 
     def measure(self, max_tokens: int, folder: Path | None = None) -> ExampleStats:
         """Measure the example statistics of the intact model and of all variants."""
-        variants, what = list(dict.fromkeys(self.masked)), (self.model, self.corpus, self.metric)
-        options = {"replacement": self.replacement, "max_tokens": max_tokens, "folder": folder, "seed": self.seed}
-        sweep = Sweep(*what, **options)
+        variants, options = list(dict.fromkeys(self.masked)), {"max_tokens": max_tokens, "seed": self.seed}
+        sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, folder=folder, **options)
         return run_until_precise(sweep, variants, self.precision) if self.is_sampled else sweep.run(variants)
 
     def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:

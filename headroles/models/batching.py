@@ -319,8 +319,8 @@ def _view(
     content = attention_mask & in_text & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
     if shifted:
         content[:, 0] = False
-    tensors = [tensor.to(model.device) for tensor in (ids, attention_mask, content, words)]
-    return TokenView(*tensors, tuple(row.sentence for row in rows))
+    ids, attention_mask, content, words = (tensor.to(model.device) for tensor in (ids, attention_mask, content, words))
+    return TokenView(ids, attention_mask, content, words, tuple(row.sentence for row in rows))
 
 
 def _generated(ids: Tensor, encoded: Encoded, model: PreTrainedModel) -> TokenView:
@@ -331,8 +331,9 @@ def _generated(ids: Tensor, encoded: Encoded, model: PreTrainedModel) -> TokenVi
     attention_mask = torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
     content = attention_mask & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
     content[:, 0] = False
-    tensors = (ids, attention_mask, content, torch.full_like(ids, NO_WORD))
-    return TokenView(*(tensor.to(model.device) for tensor in tensors), (None,) * len(ids))
+    words = torch.full_like(ids, NO_WORD)
+    ids, attention_mask, content, words = (tensor.to(model.device) for tensor in (ids, attention_mask, content, words))
+    return TokenView(ids, attention_mask, content, words, (None,) * len(ids))
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:

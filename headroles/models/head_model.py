@@ -382,7 +382,7 @@ class HeadModel:
         Weights that are loaded in inference mode can have no gradients afterwards. It begins and ends with the C++
         object that this returns, which only a `with` statement may hold: Python could be interrupted in between.
         """
-        return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)  # type: ignore[return-value]
+        return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)
 
     def mask(
         self,

@@ -83,7 +83,7 @@ class Gates(nn.Module, ABC):
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
-        self.gated = attention_sites(model).gated
+        self.gated = attention_sites(model).gate_index
         self.heads, self.learnt, self.horizon = len(self.gated), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([self.gated.get_loc(head) for head in learnt], dtype=torch.long)

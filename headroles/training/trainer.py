@@ -186,7 +186,9 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
     recipe = folder / PROVENANCE
     if recipe.is_file() and recipe.read_text() != provenance:
-        raise ValueError(f"{folder} holds training of another model, corpus or options; give another, or remove it")
+        raise ValueError(
+            f"{folder} holds training of another model, corpus or options; give another folder, or remove it"
+        )
     if not recipe.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():

@@ -254,14 +254,14 @@ def differences(name, metric, variant, replacement, step=0.005):
     try:
         sweep = Sweep(HeadModel(model, tokenizer), text, metric, replacement=replacement)
         (row,) = sweep._gates([variant])
-        observe = sweep.observe
+        read = sweep.read
         (batch,) = sweep.batches
         outputs = sweep.outputs.bind(batch)
         values = []
         for sign in (1, -1):
             gates = 1 + sign * step * (row.double() - 1)
             with torch.no_grad(), hr.mask_heads(model, gates, outputs):
-                target = metric.targets(observe(batch, model(**batch.inputs)))
+                target = metric.targets(read(batch, model(**batch.inputs)))
             values.append(torch.where(target.counted, target.values, 0.0).double().sum(-1).numpy())
         predicted = sweep.predict([variant])
         assert predicted.numbers == list(batch.numbers)

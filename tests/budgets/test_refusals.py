@@ -16,7 +16,7 @@ from headroles.patterns import Streaming
 
 BUDGET = [
     ({"by": "nonsense"}, "by must be one of integrated-gradients, .*, or a column of a table, got 'nonsense'"),
-    ({"recent": 0}, "recent=0"),
+    ({"recent": 0}, "recent must be .* got 0"),
     ({"points": 1}, "points must be an integer >= 2, got 1"),
     ({"by": "l0", "steps": 0}, "steps must be an integer >= 1, got 0"),
     ({"keep": 5}, "keep must be a share .* of 4, or a number from 1 to 4, got 5"),

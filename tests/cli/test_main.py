@@ -50,7 +50,7 @@ MISTAKES = {  # command -> what is said; the files are those of the fixture `pla
     "remove-heads none 0:1 --output new": "head '0:1' is not of the form kind:layer:head, such as enc-self:0:2",
     "score model text.txt --scores syntax --study new": "score 'syntax' needs dependency trees, .* headroles parse",
     "score model text.txt --scores magic --study new": "score must be one of alignment, .*, got 'magic'",
-    "score model text.txt --scores confidence,confidence --study new": "scores must be different, got 'confidence'",
+    "score model text.txt --scores confidence,confidence --study new": "--scores must be different, got 'confidence'",
     "score model text.txt --scores alignment --study new": "score 'alignment' is for cross heads; ",
     "roles study --threshold magic=0.5": "no table|.*'magic'",
     "roles text.txt": "study must be a folder of tables, got the file text.txt",

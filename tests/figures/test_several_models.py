@@ -16,7 +16,7 @@ from several_models import pool_models
 from typer.testing import CliRunner
 
 from headroles.analysis.role_rules import roles
-from headroles.plots import drift
+from headroles.plots import role_changes
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -126,7 +126,7 @@ def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders
     assert rare["outcome"].tolist() == ["survival[12]", "survival[6]", "survival[3]"]
     assert ((rare["r.low"] < 0) & (rare["r.high"] > 0)).all()
     half = found.changes.assign(kept=found.changes["kept"] - (found.changes["gates"] == "1"))
-    (ax,) = drift(half[half["role"] == "positional"])
+    (ax,) = role_changes(half[half["role"] == "positional"])
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
     assert heights["kept"] == [2.5, 1.5, 0.5, -0.5]
     assert heights["pruned"] == [0, -1, -2, -3]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
-from helpers.processes import Fork
 
 import headroles as hr
 from headroles.models.memory import sharing
@@ -58,6 +59,7 @@ print(first, faults())
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems keep memory by rules of their own")
 def test_keep_memory_keeps_the_memory_of_a_batch_for_the_next():
-    first, then = map(int, Fork(FAULTS).communicate()[0].split())
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    first, then = map(int, done.stdout.split())
     pages = 10 * 4 * 2**23 // resource.getpagesize()
     assert then < pages / 10 < first

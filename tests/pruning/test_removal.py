@@ -138,7 +138,7 @@ def test_a_pruned_model_has_the_output_of_masked_heads(name):
     assert model.num_parameters() < unpruned(name).num_parameters()
     assert _traces(model)[1:] == _traces(unpruned(name))[1:]
     left = [head for head in families.head_index(unpruned(name)) if head not in set(gone) - silent(name)]
-    assert hr.attention_sites(model).gated.tolist() == left
+    assert hr.attention_sites(model).gate_index.tolist() == left
     assert families.head_index(model).tolist() == [head for head in left if head not in gone]
     for one in hr.attention_sites(model):
         assert (one.heads, width(one.out)) == (len(one.numbers), one.heads * one.size)
@@ -198,7 +198,7 @@ def test_a_whole_layer_can_go(name, tmp_path):
     assert apart(outputs(model, given), closing(unpruned(name), gone, given)) <= 1e-5
     silent = {(*one.key, number) for one in hr.attention_sites(model) for number in one.silenced}
     left = [head for head in families.head_index(unpruned(name)) if head not in gone or head in silent]
-    assert hr.attention_sites(model).gated.tolist() == left
+    assert hr.attention_sites(model).gate_index.tolist() == left
     assert families.head_index(model).tolist() == [head for head in left if head not in silent]
     assert silent <= {(*one.key, 0) for one in hr.attention_sites(unpruned(name))}
     assert silent >= {("dec-self", 0, 0)} & set(gone)  # a decoder's cache takes its length from it
@@ -430,7 +430,7 @@ def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to
     remove_heads(model, [("dec-self", 0, 1)], groups="whole")
     assert model.num_parameters() == unpruned("llama-grouped").num_parameters()
     assert not hr.attention_sites(model)[0].out.weight[:, 8:16].any()
-    assert hr.attention_sites(model).gated.equals(families.head_index(unpruned("llama-grouped")))
+    assert hr.attention_sites(model).gate_index.equals(families.head_index(unpruned("llama-grouped")))
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert torch.equal(outputs(again, given), outputs(model, given))

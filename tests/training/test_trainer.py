@@ -457,7 +457,7 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     assert (done.code, done.err) == (0, "")
     history = load_table(tmp_path / "new" / "history.parquet")
     assert history["step"].tolist() == [10, 20, 30]
-    assert "trained on films, an epoch a row" in done.out
+    assert "trained on films, an epoch per row" in done.out
     for name in ("loss", "held_out accuracy", "held_out loss"):
         assert name in done.out
         assert all(f"{value:.3f}" in done.out for value in history[name])

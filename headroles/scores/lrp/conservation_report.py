@@ -257,8 +257,9 @@ class _Recorder:
         rules |= dict.fromkeys((*lrp.ADD, *lrp.SUBTRACT), added)
         rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         biases: dict[Operation, int] = {**dict.fromkeys(lrp.LINEAR, 2)}  # function -> place of the argument
-        biases |= dict.fromkeys((*lrp.NORM, *lrp.GROUP_NORM), 3)
-        biases |= dict.fromkeys(lrp.INSTANCE_NORM, 4) | dict.fromkeys((torch.addmm, Tensor.addmm), 0)
+        biases.update(dict.fromkeys((*lrp.NORM, *lrp.GROUP_NORM), 3))
+        biases.update(dict.fromkeys(lrp.INSTANCE_NORM, 4))
+        biases.update(dict.fromkeys((torch.addmm, Tensor.addmm), 0))
         return rules | {func: self._with_bias(base.get(func, plain), place) for func, place in biases.items()}
 
     def report(self, target: Tensor) -> pd.DataFrame:
