@@ -57,7 +57,7 @@ def tiny(kind: str):
 
 def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """The results of a tiny model: (name, function that makes the table)."""
-    from headroles.patterns.offset import Offset
+    from headroles.patterns import Offset
 
     import headroles as hr
 
@@ -162,7 +162,7 @@ def budget(model, tokenizer, **options):
     import headroles as hr
 
     corpus = (
-        hr.hidden_facts(tokenizer, 3, facts=2, length=300) if large else hr.needles(tokenizer, 6, length=40, size=5)
+        hr.hidden_facts(tokenizer, 3, facts=2, length=300) if options else hr.needles(tokenizer, 6, length=40, size=5)
     )
     return hr.cache_budget(model, tokenizer, corpus, keep=0.5, sink=1, recent=8, points=2, **options)
 
