@@ -397,7 +397,7 @@ def show_demo(call: Call) -> None:
     translation = call.given["translation"]
     study = hr.Study(call.given["study"] or f"headroles-demo{'-translation' if translation else ''}")
     record().words["study"] = str(study.folder)
-    show_roles(call.result, lines=12)
+    show_roles(call.result, lines=10)
     show_measured(study.load("heads"), OF_TRANSLATOR if translation else None)
     maps = ", ".join(str(path) for path in sorted(study.folder.glob("roles-*.png")))
     say(

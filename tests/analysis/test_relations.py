@@ -111,7 +111,7 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     found = run("relate", studies / "one", studies / "two", "--study", studies / "both")
     assert (found.code, found.err) == (0, "")
     assert "of 3 relations have p < 0.05 after Holm" in found.out
-    assert "survival[l0 24]: above 0.5 the role matters more" in " ".join(found.out.split())
+    assert "chance that a head with the role matters more than one without" in " ".join(found.out.split())
     nobody = frame.table({"rarity": [0.0] * 48}, index(layers=3, kinds=("enc-self", "cross")), "weights:a1")
     save_table(roles(nobody, ROLES), studies / "roles.parquet")
     found = run("relate", studies / "roles.parquet", studies / "two/survival-l0.parquet", "--study", studies / "none")

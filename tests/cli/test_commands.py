@@ -530,7 +530,7 @@ def test_its_table_is_that_of_the_function(decoder, texts, name):
     assert "on the loss: above 0 is harm" in " ".join(done.out.split())
     assert hr.BudgetedCache(model, table).get_seq_length() == 0
     other = hr.tiny_model("llama", seed=1, num_key_value_heads=2, vocab_size=len(tokenizer))
-    with pytest.raises(ValueError, match="the table is of another model"):
+    with pytest.raises(ValueError, match="the table must be of the weights"):
         hr.BudgetedCache(other, table)
 
 

@@ -235,8 +235,3 @@ def test_a_literal_alias_is_followed_to_where_it_stands():
     assert read["relate"]["kinds"].types == ("Sequence[Literal('enc-self', 'dec-self', 'cross')]", "None")
     with pytest.raises(LookupError, match=r"^no 'nothing' in headroles$"):
         signature("nothing")
-
-
-def test_the_largest_residue_is_an_option_of_relevance_alone():
-    first, second = options.scores_of(["relevance", "confidence", "relevance"], "cp", 0.3)[::2]
-    assert (first.max_residue, second.rules) == (0.3, "cp")

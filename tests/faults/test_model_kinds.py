@@ -205,7 +205,7 @@ def test_a_head_of_neither_classes_nor_words_is_refused_in_one_sentence(name, to
         with pytest.raises(ValueError, match=rf"{name}\b") as caught:
             hr.evaluate(model, tokenizer, corpus, [metric], n_resamples=0)
         assert "hidden states only" not in str(caught.value)
-    with pytest.raises(ValueError, match=rf"needs hidden states: got the logits of {name}"):
+    with pytest.raises(ValueError, match=rf"needs hidden states, got the logits of {name}"):
         hr.evaluate(model, tokenizer, corpus, ["similarity"], n_resamples=0)
     assert hr.score(model, tokenizer, corpus, ["confidence"], n_resamples=0)["confidence"].notna().all()
 

@@ -57,9 +57,8 @@ def tiny(kind: str):
 
 def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """The results of a tiny model: (name, function that makes the table)."""
-    from headroles.patterns import Offset
-
     import headroles as hr
+    from headroles.patterns import Offset
 
     model, tokenizer, corpus = tiny(kind)
     call = lambda function, *args, **options: partial(function, model, tokenizer, corpus, *args, **options)  # noqa: E731

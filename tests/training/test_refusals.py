@@ -67,7 +67,7 @@ TRAIN = {
     "nothing to predict": (gpt2, Corpus("one", (Sentence("a"),)), {}, "corpus 'one' must have tokens to predict"),
     "no head": (headless, films(8), {}, "must classify or predict tokens, got BertModel; .*AutoModelForMaskedLM"),
     "no translations": (translating, films(8), {}, "learns translations, got corpus 'films' without them"),
-    "another label": (classifier, Corpus("odd", (Sentence("good", label="fair"),)), {}, "label 'fair' is not a class"),
+    "another label": (classifier, Corpus("odd", (Sentence("good", label="fair"),)), {}, "label must be .*'fair'"),
     "no labels": (classifier, letters(8), {}, "corpus 'letters' has no labels"),
     "a missing label": (classifier, labelled("neg", None, "pos"), {}, "corpus 'given' has no label for 1 of its 3"),
     "no sentence": (classifier, Corpus("none", ()), {}, "corpus 'none' is empty"),
