@@ -192,10 +192,10 @@ class Study:
 
     def remove(self, outdated: dict[str, str]) -> None:
         """Remove the tables that `claim` returned, unless they have been replaced since."""
+        if outdated:
+            log.warning("%s: replaced or removed, of another model or corpus: %s", self.folder, ", ".join(outdated))
         origins = self._made_from() if outdated else {}
-        if removed := [name for name, text in outdated.items() if origins.get(name) == text]:
-            log.warning("%s: removed, made from another model or corpus: %s", self.folder, ", ".join(removed))
-        for name in removed:
+        for name in (name for name, text in outdated.items() if origins.get(name) == text):
             self.path(name).unlink(missing_ok=True)
 
     def check_writable(self) -> None:

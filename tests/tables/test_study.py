@@ -547,7 +547,7 @@ def test_overwriting_replaces_and_removes_what_is_of_another_model(filled, caplo
     assert kept(over, "heads", made_from("two"))
     assert filled.names() == ["heads"]
     assert caplog.messages[-1] == (
-        f"{filled.folder}: removed, made from another model or corpus: ablation-loss-head-zero, history, roles"
+        f"{filled.folder}: replaced or removed, of another model or corpus: ablation-loss-head-zero, heads, history, roles"
     )
 
 
