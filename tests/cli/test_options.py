@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -13,7 +14,7 @@ from helpers.commands import files, run
 from helpers.messages import line
 
 import headroles as hr
-from headroles.cli import main, options
+from headroles.cli import commands, main, options
 from headroles.cli.commands import COMMANDS
 from headroles.cli.options import REQUIRED, signature
 
@@ -235,3 +236,11 @@ def test_a_literal_alias_is_followed_to_where_it_stands():
     assert read["relate"]["kinds"].types == ("Sequence[Literal('enc-self', 'dec-self', 'cross')]", "None")
     with pytest.raises(LookupError, match=r"^no 'nothing' in headroles$"):
         signature("nothing")
+
+
+def test_rules_and_residue_make_a_relevance_for_each_rule_set_in_its_place():
+    given = {"scores": "relevance,confidence", "rules": "cp,attn", "max_residue": 0.3}
+    call = SimpleNamespace(given=given, arguments={})
+    commands._with_rules(call)
+    first, second, third = call.arguments["scores"]
+    assert (first.rules, first.max_residue, second.rules, third) == ("cp", 0.3, "attn", "confidence")
