@@ -145,7 +145,7 @@ def test_an_option_that_is_read_is_accepted(command):
 
 
 def test_rules_are_of_options_of_their_command():
-    for command in (command for commands in COMMANDS.values() for command in commands):
+    for command in (command for group in COMMANDS.values() for command in group):
         names = {parameter.name for parameter in command.parameters()}
         for rule in command.rules:
             assert {*rule.options} <= names
