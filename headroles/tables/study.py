@@ -42,6 +42,7 @@ class Study:
         self.folder = expanded(folder)
         self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
+        self._announced: set[tuple[str, str]] = set()  # outdated tables that were warned of, and what made them
         self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise NotADirectoryError(f"study must be a folder of tables, got the file {self.folder}")
@@ -178,8 +179,11 @@ class Study:
     def _check_overwrite(
         self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
     ) -> None:
-        """Raise FileExistsError unless outdated tables may be removed."""
+        """Raise FileExistsError unless outdated tables may be removed; say once, before the work, which will be."""
         if self.overwrite:
+            if outdated.items() - self._announced:  # `save` claims again what `keep` has claimed
+                log.warning("%s: replacing tables of another %s: %s", self.folder, what, ", ".join(outdated))
+            self._announced |= outdated.items()
             return
         texts = notes_in(self.folder)[others[0]]["signatures"] or {}
         name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
@@ -192,8 +196,6 @@ class Study:
 
     def remove(self, outdated: dict[str, str]) -> None:
         """Remove the tables that `claim` returned, unless they have been replaced since."""
-        if outdated:
-            log.warning("%s: replaced or removed, of another model or corpus: %s", self.folder, ", ".join(outdated))
         origins = self._made_from() if outdated else {}
         for name in (name for name, text in outdated.items() if origins.get(name) == text):
             self.path(name).unlink(missing_ok=True)

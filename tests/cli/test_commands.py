@@ -427,7 +427,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
     process.send_signal(request.param)
     end = ended(process)
     said, _, rest = end.err.partition("\n")
-    assert said.startswith("headroles: syntax: 80 of ")  # the corpus was read
+    assert said.startswith(f"headroles: {study}: replacing tables of another corpus: heads, ")
     return request.param, end._replace(err=rest), before
 
 

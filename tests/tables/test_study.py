@@ -547,7 +547,7 @@ def test_overwriting_replaces_and_removes_what_is_of_another_model(filled, caplo
     assert kept(over, "heads", made_from("two"))
     assert filled.names() == ["heads"]
     tables = "ablation-loss-head-zero, heads, history, roles"
-    assert caplog.messages[-1] == f"{filled.folder}: replaced or removed, of another model or corpus: {tables}"
+    assert caplog.messages[-1] == f"{filled.folder}: replacing tables of another model: {tables}"
 
 
 def test_overwriting_replaces_a_corpus_and_removes_what_was_derived_from_it(filled):
