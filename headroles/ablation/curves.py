@@ -338,7 +338,7 @@ def agreement(
     because resampling adds noise to both sides of a correlation.
 
     Args:
-        table: Table of heads; or studies and files of one model, of which each column is taken from the first.
+        table: Table of heads; or studies and files of one model; a column comes from the first that has it.
         columns: Columns to correlate.
         other: The other column.
 

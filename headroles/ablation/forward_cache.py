@@ -31,7 +31,7 @@ NEVER = 10**9
 
 
 class Replay:
-    """Forward pass of one batch by the intact model, of which variants reuse the unchanged outputs.
+    """Forward pass of one batch by the intact model; variants reuse its unchanged outputs.
 
     Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
     unchanged: those of the encoder, of whole layers, and of the query, key and value maps of the masked layer. So are
@@ -183,7 +183,7 @@ class Replay:
 
 
 def _projected(forward: Callable[[Tensor], Tensor], chosen: Tensor, states: Tensor) -> Tensor:
-    """Return logits [batch, token, vocabulary], of which those that are not chosen [batch, token] are 0."""
+    """Return logits [batch, token, vocabulary]; they are 0 at tokens that are not chosen [batch, token]."""
     if states.shape[:-1] != chosen.shape:
         return forward(states)
     logits = forward(states[chosen])  # [step, vocabulary]

@@ -222,7 +222,7 @@ def sizes(predicted: Iterable[Array]) -> Array:
 
 
 def chances(sizes: Array, count: int) -> Array:
-    """Compute the probabilities of examples to be among those that are drawn first.
+    """Compute the probability of each example to be drawn first.
 
     Examples are ordered by random numbers between 0 and 1 over their sizes (sequential Poisson sampling; Ohlsson 1998).
     The first ones have probabilities near min(1, t x size), where t is such that these add up to `count`.

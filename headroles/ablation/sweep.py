@@ -385,7 +385,7 @@ class Sweep:
         return ExampleStats(whole, merged, numbers, self.encoded.too_long, self.metric, self.signature)
 
     def _places(self, numbers: Sequence[int]) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Numbers of the examples of which all sentences are there, and where these are: [example, sentence]."""
+        """Numbers of the examples with all their sentences, and the places of these: [example, sentence]."""
         size, place = self.metric.sentences, {number: row for row, number in enumerate(numbers)}
         sentences = {number // size: [size * (number // size) + part for part in range(size)] for number in numbers}
         whole = {example: parts for example, parts in sentences.items() if all(part in place for part in parts)}

@@ -308,7 +308,7 @@ def predict_outcome(
     Args:
         scores: Table of `hr.score`.
         outcomes: Table of the same heads with columns `survival[...]`, or other outcomes.
-        columns: Columns of `scores`; by default those that are measured without ablation (of position the best).
+        columns: Columns of `scores`; by default all that are measured without ablation (of position the best).
         outcome_columns: Columns of `outcomes`; by default `survival[...]`.
         n_resamples: Permutations over all heads, for the interval of `auc`.
         n_permutations: Permutations within layers, for `p`.

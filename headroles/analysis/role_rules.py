@@ -44,7 +44,7 @@ class Role:
         strictly: Whether the value must exceed the threshold.
         about: Where its heads attend, in a legend and on the page.
         short: Its text in the cells of a map; by default its name.
-        hue: Its place in seaborn's "colorblind", 10 is indigo; by default one of those that are left.
+        hue: Its place in seaborn's "colorblind", 10 is indigo; by default the next free one.
 
     Example:
         >>> Role("sharp", r"confidence", 0.8)

@@ -39,7 +39,7 @@ def tested(
 
 
 def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
-    """Compare the roles that thresholds assign with those that tests establish.
+    """Compare roles assigned by thresholds with roles established by tests.
 
     Args:
         roles: Table of `hr.roles(scores, test=True)`.

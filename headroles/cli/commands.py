@@ -73,7 +73,7 @@ class Command(Options):
 
     @property
     def keeps(self) -> bool:
-        """Whether it makes a study, of which figures can be drawn."""
+        """Whether it makes a study from which figures can be drawn."""
         study = signature(self.function).parameters.get("study")
         return study is not None and "study" not in self.words and "Study" in study.types
 
@@ -206,7 +206,7 @@ def _without_checkpoints(call: Call) -> None:
 
 
 def _scored(call: Call) -> None:
-    """Add the corpus of word frequencies to the one of which roles are assigned."""
+    """Add the corpus of word frequencies to the corpus that is scored."""
     if call.given["reference"] is not None:
         reference = hr.read(call.given["reference"], call.given["reference_target"])
         call.arguments["scored"] = {"corpus": call.arguments["scored"], "reference": reference}

@@ -168,7 +168,7 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
     Raises:
         FileNotFoundError: For the name of a file that does not exist, such as a single text.
 
-    What is no corpus raises TypeError.
+    Anything else raises TypeError.
     """
     if isinstance(given, Corpus):
         return Corpus.of(given, name)

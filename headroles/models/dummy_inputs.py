@@ -45,7 +45,7 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0, length: i
 
 
 def words(model: PreTrainedModel) -> list[int]:
-    """Return the token ids of text: those that the config does not name as special tokens."""
+    """Return the token ids of text: all but the special tokens of the config."""
     special = set(_named_ids(model.config.to_dict()))
     written = getattr(
         model.get_output_embeddings(), "out_features", None
@@ -67,7 +67,7 @@ def _main(model: PreTrainedModel) -> str:
 
 
 def has_decoder(model: PreTrainedModel) -> bool:
-    """Return whether a model has an encoder and a decoder that reads tokens of its own."""
+    """Return whether a model has an encoder, and a decoder with separate input tokens."""
     return bool(model.config.is_encoder_decoder) and "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 

@@ -131,7 +131,7 @@ class HeadModel:
 
     @cached_property
     def groups(self) -> dict[Head, frozenset[Head]]:
-        """The heads that share the key-value head of every head, itself among them; those that are left."""
+        """The remaining heads that share the key-value head of each head, itself included."""
         left = set(self.heads)
         shared = [{(*site.key, number) for number in group} & left for site in self.sites for group in site.groups]
         return {head: frozenset(group) for group in shared for head in group}
@@ -180,7 +180,7 @@ class HeadModel:
 
     @cached_property
     def axis(self) -> Axis:
-        """The processes among which work is shared; those that have a part of each weight do the same work."""
+        """The processes that share the work; processes with a part of each weight do the same work."""
         return sharded.axis(self.model)
 
     # what a result is a result of

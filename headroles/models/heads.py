@@ -66,7 +66,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
 
 
 def uncompiled(model: Any) -> PreTrainedModel:
-    """Return the model behind a compiled one, or in one of PEFT; TypeError for what is no transformers model."""
+    """Return the model behind a compiled one, or within one of PEFT; TypeError unless it is a PreTrainedModel."""
     inner = getattr(model, "_orig_mod", model)
     if hasattr(inner, "merge_and_unload"):  # a PeftModel with adapters in the layers; prompts stand before them
         inner = inner.get_base_model()
@@ -76,7 +76,7 @@ def uncompiled(model: Any) -> PreTrainedModel:
 
 
 def _advice(model: Any) -> str:
-    """What to give instead of something that is no transformers model."""
+    """What to give in place of an object that is not a transformers model."""
     if hasattr(model, "get_base_model"):  # of PEFT
         return "try model.get_base_model(), the model in it without its prompt"
     if isinstance(getattr(model, "module", None), PreTrainedModel):  # DataParallel and the like

@@ -202,7 +202,7 @@ def _options(model: PreTrainedModel) -> str:
 
 
 def _elsewhere(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those that say where something was loaded from."""
+    """Options, without the places from which something was loaded."""
     return {key: value for key, value in options.items() if key not in PLACES}
 
 

@@ -72,7 +72,7 @@ def load(
         source_lang: Language of the sources of a multilingual translator, as a code of its tokenizer, such as
             "eng_Latn" of NLLB; by default the one that the checkpoint was saved with.
         target_lang: Language that it translates to, as a code.
-        **options: Passed to the model's `from_pretrained`; those that say where files are (`revision`, `subfolder`,
+        **options: Passed to the model's `from_pretrained`; places of files (`revision`, `subfolder`,
             `gguf_file` ...) also to those of the config and the tokenizer. Code of a checkpoint runs only with
             `trust_remote_code=True`.
 

@@ -1,4 +1,4 @@
-"""Missing weights: those that a checkpoint lacks were drawn at random; numbers that depend on them are refused.
+"""Missing weights: what a checkpoint lacks is drawn at random, so numbers that depend on it are refused.
 
 Loading keeps some values of each such weight on the model. A weight that still has them when a number is asked for is
 random; one that was trained or loaded since is not.

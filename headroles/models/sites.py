@@ -162,7 +162,7 @@ class Site:
 
     @property
     def left(self) -> tuple[int, ...]:
-        """Numbers of the heads that are left: not of those that were removed and are kept as zeroed heads."""
+        """Numbers of the remaining heads, without heads that were removed and are kept as zeroed."""
         return tuple(number for number in self.numbers if number not in self.silenced)
 
     @property
@@ -182,7 +182,7 @@ class Site:
         return self.ranks.split(z, -2).flatten(-2)
 
     def join(self, part: Tensor, dim: int = 1) -> Tensor:
-        """Return a tensor of all heads, those at `dim`, of which this process may have a part."""
+        """Return a tensor of all heads, which are at `dim`; this process may have a part of them."""
         return part if self.ranks.group is None else self.ranks.join(part, dim)
 
     def join_mask(self, mask: Tensor | None) -> Tensor | None:

@@ -183,7 +183,7 @@ def claim3_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _seeds(bench: Bench, table: pd.DataFrame) -> float:
-    """Count the seeds of a comparison, by the table of each seed beside it; NaN without one."""
+    """Count the seeds of a comparison, by its table of single seeds; NaN without one."""
     by_seed = bench.beside(table, Path(table.attrs["file"]).stem + "-seeds")
     return math.nan if by_seed is None else float(by_seed["seed"].nunique())
 

@@ -149,7 +149,7 @@ def _visible(observation: Observation) -> Tensor:
 
 
 def _moved(targets: Tensor, by: int, observation: Observation) -> Tensor:
-    """Return targets moved along the keys, without those that left the keys that a query may attend to."""
+    """Return targets moved along the keys; a target beyond the keys that a query may attend to is dropped."""
     visible = _visible(observation)
     return shifted(targets, by) * (visible if targets.ndim == 3 else visible[:, None])
 

@@ -44,7 +44,7 @@ class LearnedOffset(Pattern):
         Args:
             model: A transformers model.
             tokenizer: Its tokenizer.
-            corpus: Text, of which nothing else should be measured.
+            corpus: Text that is not used for any other measurement.
             span: The largest distance in tokens.
 
         Returns:
@@ -77,7 +77,7 @@ class LearnedOffset(Pattern):
         return cls(mean)
 
     def check(self, site: Site) -> None:
-        """Raise ValueError for heads of which nothing was learnt."""
+        """Raise ValueError for heads without a learnt offset."""
         super().check(site)
         learnt = len(self.mean.get(site.key, ()))
         if learnt != site.heads:

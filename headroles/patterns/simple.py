@@ -207,7 +207,7 @@ def followed(observation: Observation) -> Tensor:
 
 
 def shifted(values: Tensor, by: int) -> Tensor:
-    """Return values moved along the last dimension, without those that left it; 0 or False come in."""
+    """Return values moved along the last dimension; what leaves it is dropped, and 0 or False come in."""
     size = values.shape[-1]
     moved = torch.zeros_like(values)
     if abs(by) < size:

@@ -176,7 +176,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
 def role_changes(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
-    Above zero are heads that have the role after pruning: those that had it (kept) and those that had not (new).
+    Above zero are heads that have the role after pruning: they had it before (kept), or not (new).
     Below zero are heads that had it and lost it, or were pruned.
 
     Args:

@@ -105,7 +105,7 @@ def figures(names: Collection[str], load: Load) -> Iterator[Figure]:
 
     Args:
         names: The names of the tables, such as those of a study.
-        load: Returns the table of a name; called for those that have figures.
+        load: Returns the table of a name; called for tables that have figures.
 
     Yields:
         The figures, of one table after the other.

@@ -373,7 +373,7 @@ def _by_size(name: str) -> tuple[str, int]:
 
 
 def _thousandths(weights: npt.ArrayLike) -> list[int]:
-    """Round weights to thousandths; a run of n zeros, of which long texts have most, is -n."""
+    """Round weights to thousandths; a run of n zeros, frequent in long texts, is -n."""
     rounded: list[int] = np.rint(1000 * np.asarray(weights, dtype=float)).astype(int).tolist()
     runs = [(nonzero, list(run)) for nonzero, run in groupby(rounded, bool)]
     return [weight for nonzero, run in runs for weight in (run if nonzero else [-len(run)])]

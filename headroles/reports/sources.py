@@ -75,7 +75,7 @@ def places(studies: Studies) -> dict[str, Path]:
 
 
 def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str, Table]]]:
-    """Collect the columns of head tables, the first of each name, and those that an earlier table had."""
+    """Collect the columns of head tables, the first of each name, and the names that came again."""
     collected: dict[str, Measurement] = {}
     duplicates = []
     for table in tables:

@@ -51,14 +51,14 @@ def explore(
 
     Returns:
         A widget. `widget.selection` is the pandas index of the selected heads, for `hr.ablate(sets=)`,
-        `hr.remove_heads` or `table.loc`; `widget.head` is the head of which the card was opened last.
+        `hr.remove_heads` or `table.loc`; `widget.head` is the head that was opened last.
 
     Raises:
         ValueError: If only one of `model` and `tokenizer` is given, or the model has other heads than the study.
 
     Example:
         >>> explorer = hr.explore("study", model, tokenizer)
-        >>> explorer  # in a cell of its own; select heads
+        >>> explorer  # in a separate cell; select heads
         >>> hr.ablate(model, tokenizer, corpus, sets={"mine": explorer.selection})
     """
     if (model is None) != (tokenizer is None):
@@ -109,7 +109,7 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def head(self) -> tuple[str, int, int] | None:
-        """The head of which the card was opened last: (kind, layer, head)."""
+        """The head that was opened last: (kind, layer, head)."""
         return None if self.opened is None else self.heads[self.opened]
 
     def attention(self, sentence: str) -> Entry:

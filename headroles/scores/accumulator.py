@@ -107,7 +107,7 @@ class Accumulator:
             index: The heads that are left.
             provenance: Of all columns.
             notes: Further provenance fields, by label of the score.
-            gated: The heads of the sums: also those that were removed and are kept as zeroed.
+            gated: The heads of the sums, with heads that were removed and are kept as zeroed.
             no_interval: Why scores have no interval, by label and kind.
 
         Returns:

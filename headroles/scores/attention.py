@@ -183,7 +183,7 @@ def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
 
 
 class ValueNorms:
-    """Norms ||f(x)|| of the values of all sites, of which `f(x) = (x W_V + b_V) W_O` (Kobayashi et al. 2020).
+    """Norms ||f(x)|| of the values of all sites, `f(x) = (x W_V + b_V) W_O` (Kobayashi et al. 2020).
 
     Values are those of the model's own attention call, so that norms, rotations and latents before it are in them.
     Nothing is computed until a norm is asked for.

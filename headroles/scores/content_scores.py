@@ -251,7 +251,7 @@ def _at_offsets(pairs: Tensor) -> Tensor:
 
 
 def _pieces(view: TokenView, words: int) -> Tensor:
-    """Return which tokens are pieces of which word: float32 [batch, token, word]."""
+    """Return the tokens that are pieces of each word: float32 [batch, token, word]."""
     owners = view.words.masked_fill(view.words == NO_WORD, words)
     return view.keep(("pieces", words), lambda: one_hot(owners, words + 1)[..., :words].float())
 

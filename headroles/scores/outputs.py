@@ -179,7 +179,7 @@ def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
 def weighted(values: Tensor, weights: Tensor) -> Tensor:
     """Return the sum of each example's values [batch, ..., n] with its own weights [batch, n]: [batch, ...].
 
-    Computed as a linear map of all examples, of which each takes its part, so that LRP rules apply to it.
+    Computed as a linear map of all examples, from which each takes its part, so that LRP rules apply.
     """
     return F.linear(values, weights).diagonal(dim1=0, dim2=-1).movedim(-1, 0)
 

@@ -135,7 +135,7 @@ def available(
     *,
     without_sink: bool = False,
 ) -> list[Measure]:
-    """Return the given scores, or by default those that the model and the corpus allow."""
+    """Return the given scores, by default all that the model and the corpus allow."""
     if scores is not None:
         chosen = named(scores)
         for score in chosen:

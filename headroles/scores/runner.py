@@ -72,7 +72,7 @@ def score(
         weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of what heads really move
             (Kobayashi et al. 2020, "Attention is not only a weight"). `Observation.by_norm` is the norm. Their columns
             have `-norm` after the name of the score, such as `confidence-norm` and `position-norm[-1]`. An instance may
-            have `weights` of its own: both are then measured in one pass.
+            have other `weights`: both are then measured in one pass.
         without_sink: whether to measure every attention score also without the sink: the first token and special tokens
             are no keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
             the name of the score. A query with less than .01 of its weight left is not counted for that head; the share

@@ -94,7 +94,7 @@ class Column(NamedTuple):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of heads that the detail names: those that could be pruned; none for all."""
+        """The kinds of heads that could be pruned, from the detail; none for all."""
         return tuple(word for word in self.words if word in KINDS)
 
     @property

@@ -168,7 +168,7 @@ def check_writable(folder: Path, what: str) -> None:
 
 
 def mark_of(of: str) -> str:
-    """Return the mark that figures and reports carry: that headroles made them, and of which weights."""
+    """Return the mark of figures and reports: headroles made them, and the weights they are of."""
     return f"headroles of {of}"
 
 

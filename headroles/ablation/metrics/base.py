@@ -196,7 +196,7 @@ def probabilities(reading: Reading, chosen: Tensor) -> objectives.Explained:
 
 
 def without_nan(statistics: Array, reading: Reading) -> Array:
-    """Set the statistics of examples to NaN of which a logit is NaN: the largest of such logits is no choice."""
+    """Set the statistics of examples with a NaN logit to NaN: the largest of such logits is no choice."""
     model = reading.model
     if not (outputs.has_vocabulary(model) or outputs.has_classes(model)):
         return statistics

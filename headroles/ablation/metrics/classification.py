@@ -58,7 +58,7 @@ class Confusion(Choosing):
 
 
 class Accuracy(Choosing, Mean):
-    """Share of examples of which the label is chosen."""
+    """Share of examples that get their label."""
 
     name = "accuracy"
     is_share = True
@@ -125,7 +125,7 @@ class PairDifference(Mean):
 
 
 class PairAccuracy(PairDifference):
-    """Share of pairs of which the grammatical sentence has the larger log-likelihood (BLiMP, arXiv 1912.00582)."""
+    """Share of pairs in which the grammatical sentence has the larger log-likelihood (BLiMP, arXiv 1912.00582)."""
 
     name = "pair_accuracy"
     is_share = True

@@ -79,7 +79,7 @@ class GradientScore(Measure):
     ordinary: ClassVar[Name | None] = None  # default objective; None: the model's
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets of a corpus, of which `batches` are one pass."""
+        """Return what computes the targets of a corpus; `batches` are one pass over it."""
         return self.chosen(model).fit(model, batches)
 
     def chosen(self, model: HeadModel) -> Objective:
