@@ -177,7 +177,7 @@ class Resting(Score):
 class Measured(OfPattern, Score):
     """Share of queries with the largest weight on a target of a pattern, and the mean weight on its targets.
 
-    Both are over the content queries to which the pattern applies, with a window over queries that see a target;
+    Both are over the content queries to which the pattern applies (in layers with a window, that see a target);
     keys are content tokens and targets.
     `hr.score(model, tokenizer, corpus, [Offset(-3)])` is short for `[Measured(Offset(-3))]`.
 
