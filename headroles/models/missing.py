@@ -26,8 +26,8 @@ SHOWN = 3
 
 def note(model: PreTrainedModel, names: Iterable[str]) -> None:
     """Record on a loaded model and its submodels which weights the checkpoint lacks."""
-    values = _weights(model)
-    drawn = {name: _sample(values[name]) for name in names if name in values}
+    lacking = set(names)
+    drawn = {name: _sample(value) for name, value in _weights(model).items() if name in lacking}
     for path, part in model.named_modules():
         start = f"{path}." if path else ""
         inside = {name.removeprefix(start): value for name, value in drawn.items() if name.startswith(start)}
