@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,11 +79,14 @@ class Accumulator:
         """Add up the sums of all processes of an axis on `device`, so that every process has the totals."""
         # A process may have had no batch, or none with some kind of sums, while all processes must add up the same
         # totals in the same order. So they first exchange which totals there are, and add zeros where they have none.
+        # All keep the totals in that order, the first process's first: the order of columns follows from it.
         shapes = dict(axis.gathered([*self._shapes().items()]))
-        for (part, key, label, name), shape in sorted(shapes.items()):
-            totals = getattr(self, part).setdefault(key, {}).setdefault(label, {})
-            values = totals[name] if name in totals else torch.zeros(shape, dtype=torch.float64, device=device)
-            totals[name] = axis.summed(values)
+        local: dict[str, dict[Any, dict[str, Totals]]] = {"denominators": self.denominators, "sums": self.sums}
+        self.denominators, self.sums = {}, {}
+        for (part, key, label, name), shape in shapes.items():
+            values = local[part].get(key, {}).get(label, {}).pop(name, None)
+            values = torch.zeros(shape, dtype=torch.float64, device=device) if values is None else values
+            getattr(self, part).setdefault(key, {}).setdefault(label, {})[name] = axis.summed(values)
 
     def _shapes(self) -> dict[tuple[str, Kind | tuple[Kind, int], str, str], tuple[int, ...]]:
         return {
