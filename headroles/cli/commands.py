@@ -27,6 +27,7 @@ from headroles.cli.options import (
 )
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import PRINTED, Column, Printed
+from headroles.tables.declared import LEARNED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -304,7 +305,6 @@ CONFIG = option("config", Path | None, None, "Check a tiny random model of this 
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 BUDGETS = signature("cache_budget").parameters["by"].choices
 ALONG_PATH = tuple(word for word in BUDGETS if word != "ablation")
-LEARNED = ("l0", "exactly")  # strategies
 GATE_OPTIONS = OptionRule(("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
 BY_ROLES = OptionRule(("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
 TRAINED = OptionRule(("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": LEARNED})

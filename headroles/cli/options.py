@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from headroles.tables.arguments import number, several
+from headroles.tables.declared import LEARNED
 
 if TYPE_CHECKING:
     from headroles.pruning.learned_gates import Freeze
@@ -65,7 +66,7 @@ class OptionRule:
     """
 
     options: tuple[str, ...]
-    beside: Mapping[str, tuple[str, ...]]
+    beside: Mapping[str, Collection[str]]
 
     def check(self, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
         """Raise ValueError for an option that differs from its default, but is not read."""
@@ -381,7 +382,7 @@ def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores:
     from headroles.tables.frame import listed
     from headroles.tables.io import load_table
 
-    if name in ("l0", "exactly"):
+    if name in LEARNED:
         if gate_rate is not None:
             number("gate_rate", gate_rate, above=0)
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)

@@ -11,10 +11,10 @@ import pandas as pd
 
 from headroles.analysis.summaries import best_heads
 from headroles.plots.axes import FEW, TITLES, finish, font, line, needs, new_axes, of_kind, panels_of
-from headroles.plots.labels import RELATIONS, label_of
+from headroles.plots.labels import label_of
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
-from headroles.tables.declared import metric_of, quality, signature_of
+from headroles.tables.declared import RELATIONS, metric_of, quality, signature_of
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
         sns.histplot(
             near, x="offset", weights="share", discrete=True, color=hue(2), alpha=1, shrink=0.8, linewidth=0, ax=ax
         )
-        ax.set(title=f"{RELATIONS.get(str(name), name)} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
+        ax.set(title=f"{RELATIONS.get(str(name), [name])[0]} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
         ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
         ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
     finish(*drawn)

@@ -17,7 +17,7 @@ from headroles.analysis import role_rules
 from headroles.analysis.summaries import sizes_of
 from headroles.plots.labels import axis_label
 from headroles.tables.columns import Column, of_name, stem_of
-from headroles.tables.declared import declared, metric_of, signature_of
+from headroles.tables.declared import SCORES, declared, metric_of, signature_of
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import check_ours, mark_of, replacing
 from headroles.tables.study import Study, as_study
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAWING = ("headroles", "matplotlib", "seaborn")
-MAPS = (  # columns that are drawn as heatmaps
-    *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
-    *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
-)
 
 
 class Figure(NamedTuple):
@@ -146,7 +142,7 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = 
 def _scores(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     further = [column for column in map(str, table) if _is_declared(table, column)]
-    for column in (*MAPS, *further):
+    for column in (*SCORES, *further):
         if column in table and table[column].nunique() > 1:  # a map in one colour shows nothing
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in of_name(table, "relevance", "size"):

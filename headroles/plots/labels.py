@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from headroles.analysis.role_rules import ROLES
 from headroles.tables.columns import Column, Pruning, ranked_by
-from headroles.tables.declared import RANKINGS, declared, harm, metric_of, quality
+from headroles.tables.declared import GROUPS, RELATIONS, SCORES, declared, harm, metric_of, quality, title_of
 
-LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
+LOOKS, FINDS, MATTERS = GROUPS
 UNITS = {
     "all_but_one": "all other heads of its layer are ablated",
     "group": "the heads that share its key-value head are ablated",
@@ -21,9 +22,6 @@ _VARIANTS = {
     "norm": "By norms of what the head really moves.",
     "nosink": "Special tokens and the first token are no keys; the rest of the weights is renormalised.",
 }
-RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
-
-GOVERNORS = {"nsubj": "verb", "obj": "verb", "amod": "noun", "advmod": "verb"}
 
 
 class ColumnLabel(NamedTuple):
@@ -34,49 +32,10 @@ class ColumnLabel(NamedTuple):
     about: str
 
 
-_PLAIN = (
-    (LOOKS, "confidence", "confidence", "Mean largest weight on a content token, 0 to 1. Larger: sharper."),
-    (LOOKS, "entropy", "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
-    (LOOKS, "distance", "distance", "Mean distance in tokens from query to key. Larger: farther away."),
-    (LOOKS, "sink[special]", "on special tokens", "Share of the weight on special tokens, 0 to 1."),
-    (LOOKS, "sink[first]", "on the first token", "Share of the weight on the first token, 0 to 1."),
-    (LOOKS, "resting", "rests on the sink",
-     "Share of tokens with next to none of their weight off special tokens and the first token, 0 to 1."),
-    (LOOKS, "position[best]", "best offset, share",
-     "Share of tokens that look at the head's best fixed offset most, 0 to 1. From 0.90 at −1 or +1 it is a role."),
-    (LOOKS, "position[offset]", "best offset, tokens", "That offset, in tokens; negative: before."),
-    (FINDS, "rarity", "rarest token",
-     "Share of tokens with the largest weight on the sentence's rarest token, 0 to 1. Above 0.50 it is a role."),
-    (FINDS, "alignment[monotone]", "monotone alignment",
-     "Kendall's tau of target and source places: 1 walks forward through the source, 0 stands still or jumps. "
-     "From 0.50 it is a role."),
-    (FINDS, "alignment[diagonal]", "on the diagonal",
-     "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
-    (FINDS, "links", "translated words",
-     "Share of linked target tokens that look most at a source word linked with theirs, 0 to 1. From 0.10 over the "
-     "diagonal it is a role."),
-    (FINDS, "induction", "induction",
-     "Weight on what followed the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
-    (FINDS, "duplicate", "the same token",
-     "Weight on the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
-    (FINDS, "retrieval", "retrieval",
-     "Share of a needle's tokens with the largest weight on their first occurrence, 0 to 1. Above 0.10 it is a role."),
-    (LOOKS, "previous", "the token before", "Mean weight on the token before, 0 to 1."),
-    (FINDS, "copying", "copying",
-     "Sum of the eigenvalues of the head's circuit from tokens to logits over that of their sizes, −1 to 1. "
-     "1 raises every token's own logit."),
-    (FINDS, "succession", "succession",
-     "Share of ordered words that the weights map to the next one, 0 to 1. Above 0.50 it is a role."),
-    (MATTERS, "importance", "importance",
-     "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
-)  # fmt: skip
-PLAIN = {column: ColumnLabel(group, label, about) for group, column, label, about in _PLAIN}
-
-
 def column_label(text: str, signature: str = "") -> ColumnLabel:
     """Return label and description of a column, of a user's own score as declared; else only the name."""
-    if text in PLAIN:
-        return PLAIN[text]
+    if text in SCORES:
+        return _with_role(text, ColumnLabel(*SCORES[text]))
     column = Column.parse(text)
     if column.variant:
         plain = column_label(str(column.plain), signature)
@@ -86,11 +45,20 @@ def column_label(text: str, signature: str = "") -> ColumnLabel:
     if column.name == "ablation":
         return _ablation(column, signature)
     if column.name in MAKERS and column.detail:
-        return MAKERS[column.name](column)
+        return _with_role(text, MAKERS[column.name](column))
     said = declared("score", column.name, signature)
     detail = f" [{column.detail}]" if column.detail else ""
     label = f"{said['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in said else text
     return ColumnLabel(MATTERS if "matters" in said else FINDS, label, said.get("about", ""))
+
+
+def _with_role(column: str, label: ColumnLabel) -> ColumnLabel:
+    """Add to the description from which value of the column a head has a role, by `ROLES`."""
+    for role in ROLES:
+        if any(role.variants([column])):
+            least = f"{'Above' if role.strictly else 'From'} {role.threshold:.2f}"
+            return label._replace(about=f"{label.about} {least}{' over the baseline' * bool(role.over)} it is a role.")
+    return label
 
 
 def label_of(column: object, signature: str = "") -> str:
@@ -109,11 +77,7 @@ def label_of(column: object, signature: str = "") -> str:
         how = strategy_label(pruning, signature)
         return f"survival at {pruning.heads} heads" + (f" ({how})" if how else "")
     if part.name not in ("relevance", "attribution") or part.detail is None:
-        return (
-            RANKINGS.get(name)
-            or declared("ranking", name, signature).get("title")
-            or column_label(name, signature).label
-        )
+        return title_of(name, signature) or column_label(name, signature).label
     detail, ends = " ".join(word for word in part.words if word != "logit"), part.suffix.split(".")
     quantity = f"{'size of ' * ('size' in ends)}{part.name} ({detail})"
     whole = ["of the whole"] * ("logit" in part.words)
@@ -122,8 +86,7 @@ def label_of(column: object, signature: str = "") -> str:
 
 def strategy_label(pruning: Pruning, signature: str = "") -> str:
     """Return a pruning strategy, the kinds of heads and the seed in words: `l0 12 enc-self` is by L0, encoder."""
-    name = pruning.strategy
-    title = RANKINGS.get(name) or declared("ranking", name, signature).get("title", name)
+    title = title_of(pruning.strategy, signature) or pruning.strategy
     seed = "" if pruning.seed is None else f"seed {pruning.seed}"
     return ", ".join(filter(None, [" ".join(filter(None, [title, seed])), *(SIDES[kind] for kind in pruning.kinds)]))
 
@@ -163,14 +126,14 @@ def _syntax(column: Column) -> ColumnLabel:
     return ColumnLabel(
         FINDS,
         relation_label(relation, way),
-        f"How often the largest weight of the one word falls on the other ({relation} {way}), 0 to 1. From ten points "
-        "over the best fixed offset (the baseline) it is a role.",
+        f"How often the largest weight of the one word falls on the other ({relation} {way}), 0 to 1; baseline: the "
+        "best fixed offset.",
     )
 
 
 def relation_label(relation: str, way: str) -> str:
     """Return a dependency in words, from one word to the other; the governor is a verb, a noun, never a "head"."""
-    noun, governor = RELATIONS.get(relation, relation), GOVERNORS.get(relation, "governor")
+    noun, governor, *_ = RELATIONS.get(relation, (relation, "governor"))
     return f"{noun} → its {governor}" if way == "dep>head" else f"{governor} → its {noun}"
 
 

@@ -18,7 +18,7 @@ from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column
-from headroles.tables.declared import signature_of
+from headroles.tables.declared import RELATIONS, signature_of
 from headroles.tables.frame import LEVELS, Kind, described
 from headroles.tables.kv_groups import ends
 
@@ -33,7 +33,6 @@ CELL = 0.46  # inches of a cell of roles; larger cells leave their texts smaller
 MANY = 256  # heads; where there are more, sinks are marks in the corners of cells
 SINKS = ("sink", "sink-norm")
 CORNER, MARK = 0.32, "0.62"  # of a cell, and the grey of the mark
-_ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
 class HeatmapOptions(TypedDict, total=False):
@@ -304,9 +303,10 @@ def short(role: str, *tables: pd.DataFrame) -> str:
     if column.name != "syntactic":
         return role_style(column.name, *tables).short
     relation, way = [*column.words, "", ""][:2]
-    if relation not in _ENDS:
+    if relation not in RELATIONS:
         return relation + ("↑" if way == "dep>head" else "↓")
-    return "→".join(_ENDS[relation] if way == "dep>head" else reversed(_ENDS[relation]))
+    letters = RELATIONS[relation][2:]
+    return "→".join(letters if way == "dep>head" else reversed(letters))
 
 
 def _explain(

@@ -37,7 +37,7 @@ from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
-from headroles.tables.declared import declaration
+from headroles.tables.declared import LEARNED, declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, as_study
@@ -160,7 +160,7 @@ def prune(
 
 def strategy_of(given: str | Strategy) -> Strategy:
     """Return the strategy of a name (an unknown one raises ValueError)."""
-    if isinstance(given, str) and given in ("l0", "exactly"):
+    if isinstance(given, str) and given in LEARNED:
         return L0() if given == "l0" else SubsetSelection()
     return ranking(given) if isinstance(given, str | Ranking) else given
 

@@ -16,11 +16,11 @@ import pandas as pd
 
 from headroles.analysis.changes import CHANGE, compare_models
 from headroles.plots.axes import TITLES
-from headroles.plots.labels import FINDS, LOOKS, MATTERS
 from headroles.reports import contents
 from headroles.reports.contents import Entry, Head
 from headroles.reports.sources import Measurement, Studies, Table, columns, gathered, heads_of, places
 from headroles.tables.columns import TABLES, table_of
+from headroles.tables.declared import GROUPS
 from headroles.tables.frame import KINDS, bare, provenance
 from headroles.tables.io import check_ours, mark_of, replacing
 from headroles.tables.study import Study
@@ -180,7 +180,7 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
     data = {
         "heads": index,
         "kinds": {kind: TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
-        "groups": [LOOKS, FINDS, MATTERS],
+        "groups": GROUPS,
         "columns": columns,
         "shared": contents.shared(tables, index),
         **contents.roles(tables, index),

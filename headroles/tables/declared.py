@@ -1,7 +1,8 @@
-"""Declarations of scores, metrics, roles and rankings: direction, name, unit, colour (no torch).
+"""Declarations, each made once: titles, units, directions and texts of scores, metrics, strategies (no torch).
 
-A class of the user's own declares them by class attributes. The signatures of its columns carry them, so that figures,
-reports and relations of a stored table show them as well. Those of the package's own metrics and rankings stand here.
+Classes, figures, the report and the command line read them here; those of roles are in `analysis.role_rules.ROLES`.
+A class of the user's own declares by class attributes, which the signatures of its columns carry: figures, reports and
+relations of a stored table show them as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,46 @@ DECLARES: dict[What, tuple[str, ...]] = {
     "score": ("title", "about", "matters"),
     "role": ("about", "short", "hue"),
     "ranking": ("title",),
+}
+GROUPS = LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
+SCORES = {  # column of a built-in score -> group, short label, description
+    "confidence": (LOOKS, "confidence", "Mean largest weight on a content token, 0 to 1. Larger: sharper."),
+    "entropy": (LOOKS, "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
+    "distance": (LOOKS, "distance", "Mean distance in tokens from query to key. Larger: farther away."),
+    "sink[special]": (LOOKS, "on special tokens", "Share of the weight on special tokens, 0 to 1."),
+    "sink[first]": (LOOKS, "on the first token", "Share of the weight on the first token, 0 to 1."),
+    "resting": (LOOKS, "rests on the sink",
+        "Share of tokens with next to none of their weight off special tokens and the first token, 0 to 1."),
+    "position[best]": (LOOKS, "best offset, share",
+        "Share of tokens that look at the head's best fixed offset most, 0 to 1."),
+    "position[offset]": (LOOKS, "best offset, tokens", "That offset, in tokens; negative: before."),
+    "rarity": (FINDS, "rarest token",
+        "Share of tokens with the largest weight on the sentence's rarest token, 0 to 1."),
+    "alignment[monotone]": (FINDS, "monotone alignment",
+        "Kendall's tau of target and source places: 1 walks forward through the source, 0 stands still or jumps."),
+    "alignment[diagonal]": (FINDS, "on the diagonal",
+        "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
+    "links": (FINDS, "translated words",
+        "Share of linked target tokens that look most at a source word linked with theirs, 0 to 1; baseline: the "
+        "diagonal."),
+    "induction": (FINDS, "induction",
+        "Weight on what followed the same token before, 0 to 1; random tokens come twice."),
+    "duplicate": (FINDS, "the same token", "Weight on the same token before, 0 to 1; random tokens come twice."),
+    "retrieval": (FINDS, "retrieval",
+        "Share of a needle's tokens with the largest weight on their first occurrence, 0 to 1."),
+    "previous": (LOOKS, "the token before", "Mean weight on the token before, 0 to 1."),
+    "copying": (FINDS, "copying",
+        "Sum of the eigenvalues of the head's circuit from tokens to logits over that of their sizes, −1 to 1. "
+        "1 raises every token's own logit."),
+    "succession": (FINDS, "succession", "Share of ordered words that the weights map to the next one, 0 to 1."),
+    "importance": (MATTERS, "importance",
+        "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
+}  # fmt: skip
+RELATIONS = {  # dependency -> dependent and governor, which is never called a "head", and their letters
+    "nsubj": ("subject", "verb", "s", "v"),
+    "obj": ("object", "verb", "o", "v"),
+    "amod": ("adjective", "noun", "a", "n"),
+    "advmod": ("adverb", "verb", "adv", "v"),
 }
 
 
@@ -48,7 +89,7 @@ METRICS = {
 }
 OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
 OF = "Of(objective="  # how the mean of an objective is written
-RANKINGS = {"l0": "L0", "exactly": "subset selection"}  # strategy -> its title
+LEARNED = {"l0": "L0", "exactly": "subset selection"}  # strategies of pruning that learn gates -> their titles
 
 
 def declaration(what: What, name: str, thing: object) -> dict[str, object]:
@@ -61,6 +102,11 @@ def declared(what: What, name: str, signature: str) -> dict[str, str]:
     """Return the declarations of a metric, score, role or ranking in a signature: {"better": "-1"}."""
     start = f"{what}.{name}."
     return {key.removeprefix(start): value for key, value in fields(signature) if key.startswith(start)}
+
+
+def title_of(strategy: str, signature: str = "") -> str:
+    """Return the title of a pruning strategy; "" if it is its name."""
+    return LEARNED.get(strategy) or declared("ranking", strategy, signature).get("title", "")
 
 
 def carried(*tables: pd.DataFrame) -> str:

@@ -15,7 +15,6 @@ from helpers.reports import told
 
 import headroles as hr
 from headroles.ablation.metrics import BLEU, METRICS, Loss, Mean, as_metric
-from headroles.analysis import role_rules
 from headroles.plots import gallery, styling
 from headroles.plots.labels import column_label, label_of
 from headroles.pruning.rankings import Ranking
@@ -23,6 +22,7 @@ from headroles.tables import columns, declared
 from headroles.tables.study import Study
 
 matplotlib.use("Agg")
+pytestmark = pytest.mark.usefixtures("nothing_shown")
 
 
 class Surprise(Mean):
@@ -89,23 +89,12 @@ def study(tmp_path_factory):
     return Study(place.folder)
 
 
-def test_the_metrics_of_the_package_are_declared_as_their_classes_say():
-    assert {name: known.better for name, known in METRICS.items()} == {
-        name: quality.better for name, quality in declared.METRICS.items()
-    }
+def test_the_metrics_of_the_package_are_known_by_their_provenance():
     assert {declared.metric_of(f"metric:{known}") for known in METRICS.values()} == {*METRICS}
     objectives = {declared.metric_of(f"metric:{as_metric(name)}") for name in declared.OBJECTIVES}
     assert objectives == {*declared.OBJECTIVES}
     assert {name: known.declaration() for name, known in METRICS.items()} == dict.fromkeys(METRICS, {})
     assert str(declared.quality(BLEU().name)) == "BLEU"
-
-
-def test_every_role_of_the_package_says_how_it_is_drawn():
-    styles = [role_rules.role_style(role.name) for role in role_rules.ROLES]
-    assert all(look.about and look.short for look in styles)
-    hues = [look.hue for look in styles]
-    assert None not in hues
-    assert len({*hues}) == len(hues)
 
 
 def test_a_role_of_the_package_has_the_provenance_of_before():
@@ -192,13 +181,5 @@ def test_declarations_survive_joining_and_saving(study):
     assert columns.table_of("survival-odd").part == "prunings"
 
 
-matplotlib.use("Agg")
-
-
-pytestmark = pytest.mark.usefixtures("nothing_shown")
-
-
-def test_harm_of_an_effect_and_of_other_columns() -> None:
-    from headroles.tables.declared import harm
-
-    assert [harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
+def test_harm_of_an_effect_and_of_other_columns():
+    assert [declared.harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]

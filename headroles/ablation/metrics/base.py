@@ -60,6 +60,10 @@ class Metric(ABC):
     sentences: ClassVar[int] = 1
     objective: objectives.Name | objectives.Objective | None = None
 
+    def __init_subclass__(cls) -> None:
+        if known := METRICS.get(vars(cls).get("name", "")):
+            cls.better = known.better  # of the package's metrics, the record declares it
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -130,7 +134,6 @@ class Loss(Mean):
     """Cross-entropy in nats per token, or per sentence of a classifier; squared error of a score."""
 
     name = "loss"
-    better = -1
     objective = "loss"
 
 
@@ -138,7 +141,6 @@ class Perplexity(Mean):
     """Exponential of the loss."""
 
     name = "perplexity"
-    better = -1
     objective = "loss"
 
     def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:

@@ -19,6 +19,7 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.tokens import languages
 from headroles.tables.arguments import one_of
+from headroles.tables.declared import quality
 
 WORDS = "13a"  # tokenisation of the metric `bleu`
 BY_SPACES = (WORDS, "intl", "none")  # tokenisations that split at spaces and punctuation
@@ -93,7 +94,7 @@ class BLEU(Written):
     @property
     def title(self) -> str:  # type: ignore[override]
         """Name in figures."""
-        return "BLEU" if self.tokenize == WORDS else f"BLEU ({self.tokenize})"
+        return quality(self.name).title
 
     def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
         """Raise the error of sacrebleu if it lacks the tokenisation; warn if there are no spaces to split at."""
