@@ -7,44 +7,120 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow.parquet as pq
 
 from headroles.papers import verdicts as v
 from headroles.papers.verdicts import METRIC, METRICS, Missing
-from headroles.tables import frame
-from headroles.tables.declared import quality
 from headroles.tables.frame import Kind
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table
 
 if TYPE_CHECKING:
-    from headroles.data.corpus import Corpus
     from headroles.papers.workflow import Workflow
 
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
-Make = Callable[["Workflow"], list[Path]]
+SWEEP = "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder"
+SWEEP_ALL = "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV"
 
 
 @dataclass(frozen=True)
 class RequiredTable:
-    """A table that artefacts need; it decorates the function that computes its files, the foremost first."""
+    """A table that artefacts need: what it has, the command that makes it, and how its files are known."""
 
-    name: str
     what: str
-    command: str  # which makes it
+    command: str
     names: str  # pattern of file names without .parquet; a group "metric" puts the papers' metrics first
     columns: tuple[str, ...] = ()  # patterns, each of which must match a column
     values: tuple[str, ...] = ()  # a column, and the values that it must have
 
-    def __call__(self, make: Make) -> Make:
-        """Register the table with its function, which raises Missing for a model or data that lack what it takes."""
-        REQUIRED[self.name] = self, make
-        return make
 
-
-REQUIRED: dict[str, tuple[RequiredTable, Make]] = {}
+REQUIRED: dict[str, RequiredTable] = {
+    "relevance": RequiredTable(
+        "scores with confidence and relevance", "headroles score MODEL CORPUS --scores confidence,relevance",
+        r"(.*-)?heads", columns=("confidence", r"relevance\[[^ ]*\]\.size"),
+    ),
+    "untrained": RequiredTable(
+        "scores of untrained models of the same shape",
+        "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
+        "untrained", columns=("most", "correlation"),
+    ),
+    "functions": RequiredTable(
+        "scores with position, syntax and rarity", "headroles score MODEL CORPUS, on a corpus with trees",
+        r"(.*-)?heads", columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
+    ),
+    "offsets": RequiredTable(
+        "distances between words and their heads", "headroles score MODEL CORPUS, on a corpus with trees", "offsets"
+    ),
+    "attention": RequiredTable(
+        "attention of the rarest head on sentences", "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
+        "attention-rare",
+    ),
+    "sizes-encoder": RequiredTable("an encoder pruned to several sizes", SWEEP, "sparsity-l0-enc-self"),
+    "functions-encoder": RequiredTable(
+        "functions of the surviving heads of a pruned encoder", f"{SWEEP} --scored TREES", "functions-l0-enc-self"
+    ),
+    "gates": RequiredTable("the history of the encoder's gates", SWEEP, r"gates-l0-enc-self-\d+"),
+    "sizes": RequiredTable(
+        "a translation model pruned to several sizes", SWEEP_ALL, "sparsity-l0", columns=("cross",)
+    ),
+    "survival": RequiredTable("survival of each head at each size", SWEEP_ALL, "survival-l0"),
+    "scratch": RequiredTable(
+        "models of the pruned sizes trained from scratch",
+        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+        "scratch", columns=("finetuned", "scratch"),
+    ),
+    "trainings": RequiredTable(
+        "lengths of training of the compared models",
+        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+        "trainings", columns=("what", "steps", "epochs"),
+    ),
+    "single": RequiredTable(
+        "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{METRIC}-head-zero"
+    ),
+    "best": RequiredTable(
+        "effects of keeping one head per layer", "headroles ablate MODEL CORPUS --unit all_but_one",
+        rf"best-{METRIC}-zero",
+    ),
+    "halves": RequiredTable(
+        "effects of keeping one head per layer, chosen on other examples",
+        "headroles ablate MODEL CORPUS --unit all_but_one", rf"best-{METRIC}-zero-halves",
+    ),
+    "curves": RequiredTable(
+        "curves of heads ablated cumulatively by importance",
+        "headroles ablation-curve MODEL CORPUS --by importance",
+        rf"curves-{METRIC}", values=("order", "importance"),
+    ),
+    "kinds": RequiredTable(
+        "curves of heads of each kind ablated cumulatively by importance",
+        "headroles ablation-curve MODEL CORPUS --by importance --kind each", rf"curves-{METRIC}-each",
+    ),
+    "dynamics": RequiredTable(
+        "curves at each epoch of a training", "hr.dynamics(training, corpus, held_out, study=...)",
+        "dynamics-curves", columns=("kept",),
+    ),
+    "efficiency": RequiredTable("speeds with heads removed", "hr.efficiency(model, study=...)", "efficiency"),
+    "compare-pruning": RequiredTable(
+        "a comparison of pruning strategies", "headroles compare-pruning MODEL CORPUS --held-out DEV",
+        "(.*-)?compare-pruning", columns=("strategy", "tuned"), values=("strategy", "importance", "random"),
+    ),
+    "places": RequiredTable(
+        "a comparison of pruning by place",
+        "headroles compare-pruning MODEL CORPUS --held-out DEV "
+        '--strategies "bottom,middle,top,ends,middle alternating,random"',
+        ".*", columns=("strategy", "tuned", r"value\.low"), values=("strategy", "middle", "ends"),
+    ),
+    "weight-change": RequiredTable(
+        "changes of each head's weights in fine-tuning", "hr.weight_change(model, tuned, study=...)",
+        r"weight-change-\d+",
+    ),
+    "uniformity": RequiredTable(
+        "a test whether all heads' weights changed alike",
+        "hr.weight_change(model, tuned, seed=..., study=...) of three fine-tunings",
+        "uniformity", columns=("w", "p"),
+    ),
+}  # fmt: skip
 
 
 class Bench:
@@ -63,14 +139,24 @@ class Bench:
         """Load the foremost file of a required table; raise Missing without any."""
         return self._loaded(self._found(name)[:1])[0]
 
+    def first(self, name: str, fits: Callable[[pd.DataFrame], bool] = lambda _: True) -> pd.DataFrame | None:
+        """Load the foremost file of a required table that fits, the only one that counts as used; None without one."""
+        used = [*self.used]
+        try:
+            found = next((table for table in self.tables(name) if fits(table)), None)
+        except Missing:
+            found = None
+        self.used = list(dict.fromkeys([*used, *([] if found is None else [Path(found.attrs["file"])])]))
+        return found
+
     def beside(self, table: pd.DataFrame, name: str, *, above: int = 0) -> pd.DataFrame | None:
         """Load the table of a name in the folder of another table, or so many folders above; None without one."""
         path = Path(str(table.attrs["file"])).parents[above] / f"{name}.parquet"
         return self._loaded([path])[0] if path.is_file() else None
 
     def _found(self, name: str) -> list[Path]:
-        required, make = REQUIRED[name]
-        paths = make(self.run) if self.run else self._files(required)
+        required = REQUIRED[name]
+        paths = self.run.make(name) if self.run else self._files(required)
         if not paths:
             places = ", ".join(map(str, self.folders))
             raise Missing(f"no table of {required.what} in {places}; make one with {required.command}")
@@ -113,111 +199,6 @@ def _fits(path: Path, required: RequiredTable) -> bool:
     return not values or set(values) <= set(load_table(path)[column])
 
 
-# --- tables that several artefacts need -------------------------------------------------------------------------------
-
-
-@RequiredTable(
-    "relevance",
-    "scores with confidence and relevance",
-    "headroles score MODEL CORPUS --scores confidence,relevance",
-    r"(.*-)?heads",
-    columns=("confidence", r"relevance\[[^ ]*\]\.size"),
-)
-def relevance(run: Workflow) -> list[Path]:
-    """Score the heads on the dev corpus."""
-    return [run.score(run.study("relevance"), run.material.dev, ["confidence", "importance", "relevance"])]
-
-
-@RequiredTable(
-    "functions",
-    "scores with position, syntax and rarity",
-    "headroles score MODEL CORPUS, on a corpus with trees",
-    r"(.*-)?heads",
-    columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
-)
-def functions(run: Workflow) -> list[Path]:
-    """Score the heads on the sentences with trees."""
-    corpora = {"functions": trees(run), "functions-other": run.material.other_trees}
-    return [
-        run.score(run.study(name), corpus, reference=run.frequencies)
-        for name, corpus in corpora.items()
-        if corpus is not None
-    ]
-
-
-@RequiredTable(
-    "single", "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{METRIC}-head-zero"
-)
-def single(run: Workflow) -> list[Path]:
-    """Ablate each head on the test corpus, and on another domain."""
-    corpora = {"ablation": run.material.test, "ablation-other": run.material.other}
-    return [run.ablate(run.study(name), corpus) for name, corpus in corpora.items() if corpus is not None]
-
-
-@RequiredTable(
-    "curves",
-    "curves of heads ablated cumulatively by importance",
-    "headroles ablation-curve MODEL CORPUS --by importance",
-    rf"curves-{METRIC}",
-    values=("order", "importance"),
-)
-def _curves(run: Workflow) -> list[Path]:
-    return [_cumulative(run, None)]
-
-
-@RequiredTable(
-    "kinds",
-    "curves of heads of each kind ablated cumulatively by importance",
-    "headroles ablation-curve MODEL CORPUS --by importance --kind each",
-    rf"curves-{METRIC}-each",
-)
-def _curves_of_kinds(run: Workflow) -> list[Path]:
-    return [_cumulative(run, "each")]
-
-
-def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
-    """Ablate heads by importance; of all kinds together also by their effects and at random."""
-    from headroles.ablation.curves import ablation_curve, orders
-
-    scores = frame.join(load_table(relevance(run)[0]), load_table(single(run)[0]))
-    effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
-    columns = ["importance"] if kind else ["importance", effect]
-    study, parts = run.study("curves"), (run.model, run.tokenizer, run.material.test)
-    ranked = orders(scores, columns, kind=kind, seeds=0 if kind else 3)
-    ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)
-    return study.path(f"curves-{run.metric}{f'-{kind}' if kind else ''}")
-
-
-@RequiredTable(
-    "trainings",
-    "lengths of training of the compared models",
-    "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
-    "trainings",
-    columns=("what", "steps", "epochs"),
-)
-def _trainings(run: Workflow) -> list[Path]:
-    """Compute the steps and epochs of retraining, of training from scratch, and before pruning (NaN: unknown)."""
-    rows: list[dict[str, str | float]] = [{"what": "base", "steps": run.base, "epochs": math.nan}]
-    for name, options in {"retrained": run.tune, "finetuned": run.tune, "scratch": run.scratch}.items():
-        steps = math.ceil(len(run.material.train) / options.get("batch", 32)) * options["epochs"]
-        rows.append({"what": name, "steps": steps, "epochs": float(options["epochs"])})
-    table = frame.signed(pd.DataFrame(rows), frame.sign(corpus=run.material.train.name))
-    return [save_table(table, run.study("pruning").path("trainings"))]
-
-
-def trees(run: Workflow) -> Corpus:
-    """Return the sentences with trees; raise Missing without any."""
-    if run.material.trees is None:
-        raise Missing("functions need sentences with trees; put trees.conllu into the folder of data")
-    return run.material.trees
-
-
-def only_translation(run: Workflow) -> None:
-    """Raise Missing unless the model translates."""
-    if not run.translation:
-        raise Missing("the paper shows a translation model; this model is not one")
-
-
 # --- what tables say together -----------------------------------------------------------------------------------------
 
 
@@ -227,20 +208,13 @@ def cost_of_all_heads(bench: Bench, table: pd.DataFrame, kind: Kind | None = Non
     The curve is of the model of a table. The cost is measured by the table's metric if there is such a curve, else by
     the foremost one: `all.metric`.
     """
-    order, metric, used = "importance" if kind is None else f"{kind} by importance", v.metric_of(table), [*bench.used]
-    unknown: dict[str, float | str] = {**dict.fromkeys(v.with_bounds("all"), math.nan), "all.metric": metric}
-    try:
-        candidates = [curves for curves in bench.tables("kinds" if kind else "curves") if _same_model(curves, table)]
-    except Missing:
-        return unknown
-    bench.used = used
-    if not candidates:
-        return unknown
-    curves = next((curves for curves in candidates if v.metric_of(curves) == metric), candidates[0])
-    bench.used = list(dict.fromkeys([*used, Path(str(curves.attrs["file"]))]))
-    rows = curves[curves["order"] == order]
-    if rows.empty:
-        return unknown
+    name, order = ("curves", "importance") if kind is None else ("kinds", f"{kind} by importance")
+    metric = v.metric_of(table)
+    curves = bench.first(name, lambda found: _same_model(found, table) and v.metric_of(found) == metric)
+    if curves is None:
+        curves = bench.first(name, lambda found: _same_model(found, table))
+    if curves is None or (rows := curves[curves["order"] == order]).empty:
+        return {**dict.fromkeys(v.with_bounds("all"), math.nan), "all.metric": metric}
     cost = v.costs(rows.nlargest(1, "masked"), rows.iloc[rows["masked"].argmin()], v.metric_of(curves))
     ends = {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
     return {**ends, "all.metric": v.metric_of(curves)}
@@ -264,13 +238,5 @@ def _lengths(bench: Bench, table: pd.DataFrame) -> pd.DataFrame | None:
     for above in (0, 1):
         if (lengths := bench.beside(table, "trainings", above=above)) is not None:
             return lengths
-    file, used = Path(str(table.attrs["file"])), [*bench.used]
-    try:
-        lengths = bench.table("trainings")
-    except Missing:
-        return None
-    place = Path(lengths.attrs["file"])
-    if any(file.is_relative_to(folder) and place.is_relative_to(folder) for folder in bench.folders):
-        return lengths
-    bench.used = used
-    return None
+    folders = [folder for folder in bench.folders if Path(table.attrs["file"]).is_relative_to(folder)]
+    return bench.first("trainings", lambda found: any(Path(found.attrs["file"]).is_relative_to(at) for at in folders))

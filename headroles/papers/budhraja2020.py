@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -12,40 +11,15 @@ import pandas as pd
 from headroles import plots
 from headroles.analysis.intervals import over_seeds
 from headroles.papers import verdicts as v
-from headroles.papers.bench import Bench, RequiredTable, functions, length_of_training
+from headroles.papers.bench import Bench, length_of_training
 from headroles.papers.verdicts import LITTLE, SURE, Holds, Interval, Reproduced, Verdict
-from headroles.tables.io import load_table
-
-if TYPE_CHECKING:
-    from headroles.papers.workflow import Workflow
-    from headroles.pruning.selection import Strategy
 
 ALL = "all heads"  # the row without pruning
 GAIN = v.with_bounds("gain")
 UNEVEN = 0.1  # spread of the heads' mean movements over their mean from which they are not "uniform" (our choice)
 LEAST = 3  # epochs of all data of the task: taken as the paper's shortest fine-tuning (our choice)
-PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
 PRASANNA = "prasanna2020-claim1"
 MOVED = "moved[all]"
-
-
-@RequiredTable(
-    "compare-pruning",
-    "a comparison of pruning strategies",
-    "headroles compare-pruning MODEL CORPUS --held-out DEV",
-    "(.*-)?compare-pruning",
-    columns=("strategy", "tuned"),
-    values=("strategy", "importance", "random"),
-)
-def _strategies(run: Workflow) -> list[Path]:
-    from headroles.papers.workflow import GATES
-    from headroles.pruning.learned_gates import L0
-    from headroles.pruning.rankings import ByRoles
-
-    strategies: list[str | Strategy] = ["importance", "effect", L0(rate=GATES), "random", "-importance"]
-    if run.material.trees is not None:
-        strategies.insert(3, ByRoles(load_table(functions(run)[0])))
-    return [run.compare("compare-pruning", strategies, run.compared)]
 
 
 def claim1(bench: Bench) -> Reproduced:
@@ -130,19 +104,6 @@ def claim2_claim(table: pd.DataFrame) -> Verdict:
     return _after_training(holds, f"{text} ({len(table)} comparisons)", table)
 
 
-@RequiredTable(
-    "places",
-    "a comparison of pruning by place",
-    "headroles compare-pruning MODEL CORPUS --held-out DEV "
-    '--strategies "bottom,middle,top,ends,middle alternating,random"',
-    ".*",
-    columns=("strategy", "tuned", r"value\.low"),
-    values=("strategy", "middle", "ends"),
-)
-def _places(run: Workflow) -> list[Path]:
-    return [run.compare("places", PLACES, (0.5,))]
-
-
 def claim3(bench: Bench) -> Reproduced:
     """Show pruning of the ends or the middle, of consecutive or alternating layers, after training."""
     table = bench.table("places")
@@ -186,41 +147,6 @@ def _seeds(bench: Bench, table: pd.DataFrame) -> float:
     """Count the seeds of a comparison, by its table of single seeds; NaN without one."""
     by_seed = bench.beside(table, Path(table.attrs["file"]).stem + "-seeds")
     return math.nan if by_seed is None else float(by_seed["seed"].nunique())
-
-
-@RequiredTable(
-    "weight-change",
-    "changes of each head's weights in fine-tuning",
-    "hr.weight_change(model, tuned, study=...)",
-    r"weight-change-\d+",
-)
-def _weight_changes(run: Workflow) -> list[Path]:
-    """Train the model without half of its heads and the whole one, with several seeds; measure the weights' changes."""
-    from copy import deepcopy
-
-    from headroles.pruning.removal import remove_heads
-    from headroles.pruning.weight_changes import weight_change
-
-    study, ranking = run.study("weight-change"), run.random_ranking()
-    for seed in range(max(run.seeds, 3)):
-        for arm, pruned in (("", ranking[: len(ranking) // 2]), ("whole-", [])):
-            tuned = remove_heads(deepcopy(run.model), pruned)
-            run.train(tuned, "weight-change", f"{arm}{seed}", options={**run.tune, "seed": seed})
-            table = weight_change(run.model, tuned, seed=seed, study=None if arm else study)
-            if arm:
-                study.save(f"weight-change-{arm}{seed}", table)
-    return [study.path("weight-change-0")]
-
-
-@RequiredTable(
-    "uniformity",
-    "a test whether all heads' weights changed alike",
-    "hr.weight_change(model, tuned, seed=..., study=...) of three fine-tunings",
-    "uniformity",
-    columns=("w", "p"),
-)
-def _uniformity(run: Workflow) -> list[Path]:
-    return [path.with_name("uniformity.parquet") for path in _weight_changes(run)]
 
 
 def claim4(bench: Bench) -> Reproduced:

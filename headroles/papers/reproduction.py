@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
-SECTIONS = {  # modules of a paper, in its order
-    "voita2019": ("voita2019_heads", "voita2019_pruning"),
-    "michel2019": ("michel2019_ablation", "michel2019_curves"),
-    "budhraja2020": ("budhraja2020",),
-}
 DOTS = 110  # an inch, of a picture: most stay below 100 kB
 Make = Callable[[Bench], Reproduced]
 
@@ -122,8 +117,8 @@ def _workflow(study: Path, model: str, data: Path, limit: int | None, device: st
 
 def artefacts(paper: Paper) -> dict[str, Make]:
     """Return the functions that reproduce the artefacts of a paper, by name, in its order."""
-    modules = [vars(import_module(f"headroles.papers.{name}")) for name in SECTIONS[one_of("paper", paper, PAPERS)]]
-    return {name: make for module in modules for name, make in module.items() if f"{name}_claim" in module}
+    module = vars(import_module(f"headroles.papers.{one_of('paper', paper, PAPERS)}"))
+    return {name: make for name, make in module.items() if f"{name}_claim" in module}
 
 
 def written(
@@ -135,16 +130,12 @@ def written(
     command: str = "",
     overwrite: bool = False,
 ) -> pd.DataFrame:
-    """Reproduce the artefacts of a paper, one of them, or those of all papers, into a folder.
+    """Write artefacts into `folder`/papers/PAPER; return the table of `reproduce`.
 
-    Each is written into `folder`/papers/PAPER: its table as NAME.parquet; its picture, where the paper has one, as
-    NAME.png; and as NAME.json the claim, its rule, its verdict and reason, and the tables it is from with their
-    provenance. An artefact that cannot be made does not stop the others. An unknown paper or artefact raises
-    ValueError; artefacts of other studies in the folder raise FileExistsError, unless `overwrite`.
-
-    Returns:
-        One row per artefact: `paper`, `artefact`, `made`, `holds`, `answer`, `why`.
-    """
+    Each has its table as NAME.parquet; its picture, where the paper has one, as NAME.png; and as NAME.json the claim,
+    its rule, its verdict and reason, and the tables it is from with their provenance. An artefact that cannot be made
+    does not stop the others.
+    """  # noqa: DOC201
     place, rows = Path(folder) / "papers", []
     if not overwrite:
         _check_same(bench, place)

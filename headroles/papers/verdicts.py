@@ -18,7 +18,6 @@ from scipy import stats
 from headroles.analysis.intervals import wilson
 from headroles.analysis.summaries import correlations
 from headroles.tables import frame
-from headroles.tables.arguments import one_of
 from headroles.tables.declared import metric_of as metric_in
 from headroles.tables.declared import quality
 from headroles.tables.frame import KINDS, Kind
@@ -98,7 +97,6 @@ def judged(claim: Claim, table: pd.DataFrame, draw: Draw | None = None) -> Repro
 def paper_numbers(name: str) -> pd.DataFrame:
     """Load the paper's numbers of an artefact, such as `voita2019-fig7`; `attrs["source"]` cites their place."""
     folder = files("headroles.papers") / "numbers"
-    one_of("artefact with numbers", name, sorted(entry.name.removesuffix(".csv") for entry in folder.iterdir()))
     with (folder / f"{name}.csv").open(encoding="utf-8") as lines:
         source = lines.readline().removeprefix("#").strip()
         table = pd.read_csv(lines)
@@ -279,11 +277,6 @@ def nearest(table: pd.DataFrame, share: float) -> pd.DataFrame:
     gaps = (table["share"] - share).abs()
     row: pd.DataFrame = table[(gaps == gaps.min()) & (gaps <= NEAR)].head(1)
     return row
-
-
-def rises(table: pd.DataFrame, column: str, along: str) -> bool:
-    """Return whether a column rises along another beyond chance (Kendall's tau, one-sided)."""
-    return bool(stats.kendalltau(table[along], table[column], alternative="greater").pvalue < CLEAR)
 
 
 def signature_field(table: pd.DataFrame, name: str, column: str | None = None) -> str:

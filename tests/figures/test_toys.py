@@ -11,11 +11,11 @@ from typing import NamedTuple
 import matplotlib
 import pytest
 from controls import bench_of_toy, controls
-from helpers.artefacts import WANTED, budhraja2020
+from helpers.artefacts import WANTED
 from toys import PAPERS as TOYS
 from toys import workflows
 
-from headroles.papers import voita2019_heads
+from headroles.papers import budhraja2020, workflow
 from headroles.papers.bench import Bench
 from headroles.papers.reproduction import PAPERS, artefacts, written
 from headroles.papers.verdicts import Missing, Reproduced
@@ -57,7 +57,7 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(voita2019_heads, "COUNT", 2)  # untrained models
+        patch.setattr(workflow, "COUNT", 2)  # untrained models
         toys = workflows(tmp_path_factory.mktemp("toys"))
     return {name: replace(toy, keep=(0.2,)) for name, toy in toys.items()}  # trainings of one size
 
@@ -67,13 +67,13 @@ def made(toys: dict[str, Workflow]) -> dict[tuple[str, str], Made]:
     """All artefacts of the toys, of tables computed by need: neither drawn nor asked of controls, as committed ones."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(voita2019_heads, "COUNT", 2)
-        for toy, workflow in toys.items():
+        patch.setattr(workflow, "COUNT", 2)
+        for toy, run in toys.items():
             for paper in TOYS[toy]:
                 for name, make in artefacts(paper).items():
                     if (paper, name) not in found:
                         with suppress(Missing):
-                            found[paper, name] = Made(toy, make(Bench([workflow.folder], workflow)))
+                            found[paper, name] = Made(toy, make(Bench([run.folder], run)))
     return found
 
 
@@ -143,8 +143,8 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
 
 @pytest.mark.slow
 def test_reproduced_writes_an_artefact_of_each_toy(toys, made):  # noqa: ARG001
-    for workflow in toys.values():
-        written(Bench([workflow.folder], workflow), workflow.folder, "michel2019", "fig1")
-        place = workflow.folder / "papers" / "michel2019"
+    for run in toys.values():
+        written(Bench([run.folder], run), run.folder, "michel2019", "fig1")
+        place = run.folder / "papers" / "michel2019"
         assert {path.name for path in place.iterdir()} == {"fig1.json", "fig1.parquet", "fig1.png"}
         assert json.loads((place / "fig1.json").read_text())["signatures"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headroles.papers.reproduction import PAPERS, artefacts
+from headroles.papers.reproduction import artefacts
 from headroles.papers.verdicts import Verdict
 from headroles.tables.io import save_table
 
@@ -21,18 +20,6 @@ WANTED = {  # what is listed in the papers
     "michel2019": "fig1 fig2 fig3 fig4 fig5 fig6 table1 table2 table3 table4 table5 table6 heads_share",
     "budhraja2020": "claim1 claim2 claim3 claim4",
 }
-
-
-def claims_of(paper: str) -> ModuleType:
-    """The functions that judge the claims of a paper, from whichever of its modules."""
-    claims = ModuleType(paper)
-    for name, make in artefacts(paper).items():
-        setattr(claims, f"{name}_claim", getattr(sys.modules[make.__module__], f"{name}_claim"))
-    return claims
-
-
-CLAIMS = {paper: claims_of(paper) for paper in PAPERS}
-voita2019, michel2019, budhraja2020 = CLAIMS.values()
 
 
 def frame(columns: str, *rows: tuple[object, ...]) -> pd.DataFrame:
@@ -46,8 +33,8 @@ def with_cost_of_all(table: pd.DataFrame, low: float = 0.4, high: float = 0.6) -
 
 def cases(module: ModuleType, rules: dict[str, tuple[pd.DataFrame | None, ...]]) -> list[Any]:
     """Every claim of a module with each of its three tables and the answer; a rule over counts always decides."""
-    made = artefacts(module.__name__.split(".")[2].partition("_")[0])
-    assert set(rules) == {name for name, make in made.items() if make.__module__ == module.__name__}
+    made = artefacts(module.__name__.split(".")[2])
+    assert set(rules) == set(made)
     return [
         pytest.param(getattr(module, f"{name}_claim"), table, answer, id=f"{name} {answer}")
         for name, tables in rules.items()

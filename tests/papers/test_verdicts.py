@@ -139,11 +139,6 @@ def test_michels_tables_have_the_significant_layers_the_text_counts():
     assert not paper_numbers("michel2019-table6")["paper.sure"].any()
 
 
-def test_numbers_there_are_none_of():
-    with pytest.raises(ValueError, match="michel2019-fig2, .*'fig'"):
-        paper_numbers("fig")
-
-
 def test_numbers_stand_beside_ours():
     found = with_paper(pd.DataFrame({"layer": [0, 1], "share": [0.3, 0.2]}), "voita2019-fig1a", "layer")
     assert found["paper"][1] == 0.20

@@ -1,81 +1,41 @@
-"""Voita et al. 2019, sections 4 and 5: relevance, confidence and functions of the encoder's heads (no torch)."""
+"""Voita et al. 2019: relevance, confidence and functions of heads, and pruning by learnt gates (no torch)."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.analysis.summaries import best_heads
+from headroles.analysis.summaries import LOW, THIRDS, best_heads, thirds
 from headroles.papers import verdicts as v
-from headroles.papers.bench import Bench, RequiredTable, functions, trees
-from headroles.papers.verdicts import Holds, Interval, Missing, Reproduced, Verdict
+from headroles.papers.bench import Bench, cost_of_all_heads, length_of_training
+from headroles.papers.verdicts import CLEAR, LITTLE, VALUES, Holds, Interval, Missing, Reproduced, Verdict
 from headroles.plots.axes import new_axes
+from headroles.plots.pruning import FUNCTIONS
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
-from headroles.tables.io import load_table
+from headroles.tables.frame import KINDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from headroles.data.corpus import Sentence
-    from headroles.models.masking import Head
-    from headroles.papers.workflow import Workflow
-
 MUCH = 1.5  # of an equal share of relevance (our choice; the paper's largest is 1.6)
-COUNT = 10  # untrained models, with the seeds 1 to 10
 ROLES = ("positional", "syntactic", "rare")
 KNOWN = 0.95, 0.05  # of the resamples in which a head has a role: sure, possible
 BOTH = ("nsubj dep>head", "nsubj head>dep", "obj dep>head", "obj head>dep")  # of Table 1
 MARGIN = 0.10 - 1e-9  # over the best fixed offset (section 5.2)
 RARE = 0.50  # more than: the role "rare"
-LONGEST = 14  # words of a sentence in figures of attention
+FEW = 10 / 48  # of the encoder's heads that remain when 38 of 48 are removed
+LARGEST_RATIO = 2  # of the steps of trainings that are comparable (our choice)
 
 
 # --- section 4: relevance and confidence ------------------------------------------------------------------------------
-
-
-@RequiredTable(
-    "untrained",
-    "scores of untrained models of the same shape",
-    "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
-    "untrained",
-    columns=("most", "correlation"),
-)
-def _untrained_models(run: Workflow) -> list[Path]:
-    """Keep the largest share of relevance, and the correlation of confidence with it, of several untrained models."""
-    from headroles.models import identity, loading
-
-    study, corpus = run.study("relevance"), run.material.dev
-    weights = identity.weights_digest(loading.untrained(run.model))
-    key = f"{weights} {identity.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
-    study.keep("untrained", key, lambda: _untrained_scores(run))
-    return [study.path("untrained")]
-
-
-def _untrained_scores(run: Workflow) -> pd.DataFrame:
-    """Score untrained models; `most` is in equal shares of the layer, `correlation` of ranks within layers."""
-    from headroles.models import loading
-    from headroles.scores import score
-
-    rows, signature = [], ""  # of the first
-    for seed in range(1, COUNT + 1):
-        model = loading.untrained(run.model, seed=seed)
-        scores = score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
-        name = next(iter(of_name(scores, "relevance", "size")))
-        pair = v.rows_of_kind(scores)[["confidence", name]]
-        equal = pair[name].groupby(level="layer").transform("size")
-        correlation = float(v.within_layers(pair)["spearman"])
-        rows.append({"seed": seed, "most": float((pair[name] * equal).max()), "correlation": correlation})
-        signature = signature or frame.provenance(scores, name)
-    return frame.signed(pd.DataFrame(rows), signature)
 
 
 def fig1a(bench: Bench) -> Reproduced:
@@ -142,14 +102,12 @@ def _relevance(table: pd.DataFrame) -> str:
 
 def _untrained_bound(bench: Bench, column: str) -> float:
     """Return the bound that an untrained model of the same shape exceeds with p = 0.01; NaN without their table."""
-    try:
-        return v.prediction_bound([*bench.table("untrained")[column]])
-    except Missing:
-        return math.nan
+    table = bench.first("untrained")
+    return math.nan if table is None else v.prediction_bound([*table[column]])
 
 
 def _draw_ranked(pair: pd.DataFrame) -> Axes:
-    """Draw the first column, the heads of each layer by falling values of the second, with their numbers."""
+    """Draw the first column, the heads of each layer in the order of the second."""
     ranks = pair.iloc[:, 1].groupby(level="layer").rank(ascending=False, method="first").astype(int) - 1
     kinds, layers, heads = (pair.index.get_level_values(name) for name in ("kind", "layer", "head"))
     index = pd.MultiIndex.from_arrays([kinds, layers, ranks], names=["kind", "layer", "head"])
@@ -202,16 +160,6 @@ def fig2_claim(table: pd.DataFrame) -> Verdict:
     verdicts = {str(corpus): fig1c_claim(part) for corpus, part in table.groupby("corpus", sort=False)}
     text = "; ".join(f"{corpus}: {verdict.why}" for corpus, verdict in verdicts.items())
     return Verdict(v.all_hold(verdict.holds for verdict in verdicts.values()), text)
-
-
-@RequiredTable(
-    "offsets",
-    "distances between words and their heads",
-    "headroles score MODEL CORPUS, on a corpus with trees",
-    "offsets",
-)
-def _offsets(run: Workflow) -> list[Path]:
-    return [path.with_name("offsets.parquet") for path in functions(run)]
 
 
 def fig3(bench: Bench) -> Reproduced:
@@ -322,7 +270,7 @@ def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_corpora(panels: Sequence[tuple[pd.DataFrame, pd.DataFrame, str]]) -> Axes:
-    """Draw confidence and functions side by side; a panel is a table of scores, its roles and its corpus."""
+    """Draw confidence and functions next to each other; a panel is a table of scores, its roles and its corpus."""
     import matplotlib.pyplot as plt
 
     index = v.rows_of_kind(panels[0][1]).index
@@ -341,52 +289,6 @@ def _draw_corpora(panels: Sequence[tuple[pd.DataFrame, pd.DataFrame, str]]) -> A
 # --- section 5.3: rare words ------------------------------------------------------------------------------------------
 
 
-@RequiredTable(
-    "attention",
-    "attention of the rarest head on sentences",
-    "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
-    "attention-rare",
-)
-def _attention(run: Workflow) -> list[Path]:
-    """Keep the attention of the encoder head that attends most often to the rarest token, on three short sentences."""
-    from headroles.models import identity
-
-    scores = load_table(functions(run)[0])
-    rarity = v.rows_of_kind(scores)["rarity"]
-    if rarity.isna().all():
-        raise Missing("no sentence with trees has a token outside the 500 most frequent of the training corpus")
-    rarest, corpus = rarity.index[int(rarity.argmax())], run.material.sentences or trees(run)
-    short = [sentence for sentence in corpus if len(sentence.text.split()) <= LONGEST][:3]
-    study, key = run.study("functions"), f"{identity.weights_digest(run.model)} {rarest} {corpus.hash}"
-    study.keep("attention-rare", key, lambda: _token_attention(run, short, rarest))
-    return [study.path("attention-rare")]
-
-
-def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
-    """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
-    from headroles.models import identity
-    from headroles.models.tokens import vocabulary
-    from headroles.scores import attention_matrix
-
-    tokenizer, special = run.tokenizer, vocabulary.special(run.tokenizer, run.model)
-    counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
-    rows = []
-    for number, sentence in enumerate(sentences):
-        weights = attention_matrix(run.model, tokenizer, sentence, head).to_numpy()
-        ids = tokenizer(sentence.text)["input_ids"]
-        content = [place for place, token in enumerate(ids) if token not in special]
-        rarest = min(content, key=lambda place: counts[ids[place]])
-        tokens = tokenizer.convert_ids_to_tokens(ids)
-        rows += [
-            (number, *head, query, key, tokens[key], weights[query, key], key in content, key == rarest)
-            for query in range(len(ids))
-            for key in range(len(ids))
-        ]
-    columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
-    fields = {"model": identity.model_name(run.model), "weights": identity.weights_digest(run.model)}
-    return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
-
-
 def fig5(bench: Bench) -> Reproduced:
     """Show the attention of the rare-word head on sentences, token by token."""
     table = bench.table("attention")
@@ -394,7 +296,8 @@ def fig5(bench: Bench) -> Reproduced:
     for name, part in table.groupby("sentence", sort=False):
         tokens = part.drop_duplicates("key").set_index("key")
         content = tokens.index[tokens["counted"]]
-        keys = _weights(part)[content].idxmax(axis=1)[content]
+        weights = part.pivot_table(index="query", columns="key", values="weight")
+        keys = weights[content].idxmax(axis=1)[content]
         rows.append((name, len(keys), int(tokens.loc[keys, "rarest"].sum())))
     counts = pd.DataFrame(rows, columns=["sentence", "queries", "hits"])
     return v.judged(fig5_claim, counts, lambda: _draw_sentences(table))
@@ -429,16 +332,241 @@ def rare_claim(table: pd.DataFrame) -> Verdict:
     return Verdict(rarity.above(RARE), f"{text}{table['rarity'].max():.2f}")
 
 
-def _weights(part: pd.DataFrame) -> pd.DataFrame:
-    return part.pivot_table(index="query", columns="key", values="weight")
-
-
 def _draw_sentences(table: pd.DataFrame) -> Axes:
     parts = [part for _, part in table.groupby("sentence", sort=False)]
     axes = new_axes((10, 10), cell=0.4, panels=len(parts))
     for ax, part in zip(axes, parts, strict=True):
-        wide = _weights(part)
+        wide = part.pivot_table(index="query", columns="key", values="weight")
         names = [*part.drop_duplicates("key").set_index("key")["token"].loc[wide.columns]]
         plots.attention(wide.set_axis(names, axis=0).set_axis(names, axis=1), vmax=1, ax=ax)
     axes[0].set_title("layer {layer} head {head}".format(**parts[0].iloc[0]))
+    return axes[0]
+
+
+# --- section 6: pruning by learnt gates -------------------------------------------------------------------------------
+
+
+def fig6(_: Bench) -> Reproduced:
+    """Show the Hard Concrete distribution for three values of log alpha; needs no table."""
+    printed = v.paper_numbers("voita2019-fig6")
+    alpha = printed["log alpha"].to_numpy(float)
+    edge = 0.5 * np.log(-LOW / (1 - LOW))  # temperature times the logit at which a gate becomes larger than 0
+    ours = {"ours P(0)": 1 / (1 + np.exp(alpha - edge)), "ours P(1)": 1 / (1 + np.exp(-alpha - edge))}
+    return v.judged(fig6_claim, printed.assign(**ours), lambda: plots.densities([*alpha]))
+
+
+@v.claim(
+    "Hard Concrete gates are exactly 0 or exactly 1 with probabilities above zero.",
+    "Holds if P(0) and P(1) are the paper's, to its two digits.",
+)
+def fig6_claim(table: pd.DataFrame) -> Verdict:
+    worst = max((table[f"ours {part}"] - table[f"paper {part}"]).abs().max() for part in ("P(0)", "P(1)"))
+    return Verdict(bool(worst <= 0.0055), f"the largest difference from the paper's numbers is {worst:.3f}")
+
+
+def fig7(bench: Bench) -> Reproduced:
+    """Show the score of the model with fewer encoder heads."""
+    table = bench.table("sizes-encoder")
+    sizes, metric = table.assign(heads=table["enc-self"], of=table["enc-self"].iloc[0]), v.metric_of(table)
+    ours = sizes[["heads", "of", *VALUES, *v.with_bounds("change")]]
+    ours = ours.assign(**v.costs(sizes, sizes.iloc[0], metric))
+    rows = v.with_sizes(ours, v.paper_numbers("voita2019-fig7"))
+    rows = rows.assign(metric=metric, **cost_of_all_heads(bench, table, "enc-self"))
+    return v.judged(fig7_claim, rows, lambda: plots.survival(sizes, label=v.metric_label(table)))
+
+
+@v.claim(
+    "Most encoder heads can be removed at little cost: 38 of 48 for 0.15 BLEU, 44 of 48 for 0.25.",
+    """Holds if the largest size with at most 21 % of the heads costs less than 3 % of the score (of a loss, 0.03
+    nats) of a control that was trained as long, with its interval, and removing all the encoder's heads without
+    training costs more than that.""",
+)
+def fig7_claim(table: pd.DataFrame) -> Verdict:
+    sizes = table[table["cost"].notna() & (table["heads"] / table["of"] <= FEW + 0.01)]
+    if sizes.empty:
+        return Verdict(None, "no size has so few heads")
+    row = sizes.iloc[sizes["heads"].argmax()]
+    cost, first = Interval.from_row(row, "cost"), table.iloc[0]
+    lost = v.cost_in_words(cost, first.get("metric", ""))
+    lost_without = v.cost_in_words(Interval(row["all"]), first.get("all.metric", ""))
+    text = f"with {row['heads']:.0f} of {row['of']:.0f} heads left the control's score loses {lost}, without any and "
+    return Verdict(
+        v.unless_unsure(cost.below(LITTLE), v.removal_costs(table)), f"{text}without training {lost_without}"
+    )
+
+
+def fig8(bench: Bench) -> Reproduced:
+    """Show how many of the remaining encoder heads have each function."""
+    table = bench.table("functions-encoder")
+    encoder = table[table["kind"] == "enc-self"]
+    wide = encoder.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
+    wide = wide.reindex(columns=["none", *FUNCTIONS], fill_value=0).rename_axis(columns=None)
+    ours = wide.assign(of=wide.sum(axis=1).max(), heads=wide.sum(axis=1)).reset_index(drop=True)
+    rows = v.with_sizes(ours, v.paper_numbers("voita2019-fig8"))
+    return v.judged(fig8_claim, rows, lambda: plots.functions(table, kind="enc-self"))
+
+
+@v.claim(
+    "Heads with functions are the last to be pruned.",
+    """Holds if, where at most a quarter of the heads remains, heads with a function are a larger share than in the
+    whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one. A sink has no function.""",
+)
+def fig8_claim(table: pd.DataFrame) -> Verdict:
+    rows = table[table["none"].notna()].sort_values("heads")
+    rows = rows.assign(none=rows["none"] + rows.get("sink", 0))
+    intact, few = rows.iloc[-1], rows[rows["heads"] <= rows["heads"].max() / 4]
+    if few.empty:
+        return Verdict(None, "no size has a quarter of the heads or fewer")
+    counts = [[row["heads"] - row["none"], row["none"]] for row in (few.iloc[-1], intact)]
+    now, first = (f"{held:.0f} of {held + none:.0f}" for held, none in counts)
+    text = f"{now} remaining heads have a function, {first} in the model with all heads"
+    if not counts[0][0] and not counts[1][0]:
+        return Verdict(None, f"{text}: no function can survive")
+    more, fewer = (stats.fisher_exact(counts, side).pvalue < CLEAR for side in ("greater", "less"))
+    return Verdict(True if more else False if fewer else None, text)
+
+
+def fig9(bench: Bench) -> Reproduced:
+    """Show how many heads of each kind remain at each size."""
+    sizes = bench.table("sizes")
+    printed = v.wmt_numbers("voita2019-fig9").rename(columns={kind: f"paper.{kind}" for kind in KINDS})
+    rows = v.with_sizes(sizes[["heads", "of", *KINDS]], printed)
+    return v.judged(fig9_claim, rows, lambda: plots.by_kind(sizes))
+
+
+@v.claim(
+    "The encoder's heads are pruned first, those of cross-attention last.",
+    """Holds if at every size the encoder keeps the smallest share of its heads, at the smallest size cross-attention
+    the largest, and where at most half of all heads remains the encoder has fewer than a random draw leaves
+    (hypergeometric, p < 0.05), and in most of these sizes cross-attention keeps the largest share. Fails if at some
+    size the encoder has more heads than a random draw leaves, or at the smallest cross-attention fewer.""",
+)
+def fig9_claim(table: pd.DataFrame) -> Verdict:
+    rows = table[(table["heads"] < table["of"]) & table["enc-self"].notna()].sort_values("heads")
+    kinds = rows[["enc-self", "dec-self", "cross"]]
+    intact = table[table["heads"] == table["of"]].dropna(subset="enc-self").iloc[0]
+    shares = kinds / intact[kinds.columns].astype(float)
+    smallest = shares["enc-self"] <= shares.min(axis=1)
+    more = [_beyond_random(row, intact) for _, row in rows.iterrows()]
+    parts = [False if unlikely else bool(part) or None for part, unlikely in zip(smallest, more, strict=True)]
+    last = shares["cross"].iloc[0] > shares[["enc-self", "dec-self"]].iloc[0].max()
+    parts.append(False if _beyond_random(rows.iloc[0], intact, "cross", -1) else bool(last) or None)
+    counts = ", ".join(f"{kind} {int(count)}" for kind, count in kinds.iloc[0].items())
+    text = f"with {rows['heads'].iloc[0]:.0f} of {rows['of'].iloc[0]:.0f} heads left: {counts}"
+    half = shares[rows["heads"] <= rows["of"] / 2]
+    most = int((half["cross"] > half[["enc-self", "dec-self"]].max(axis=1)).sum())
+    sure = most > len(half) / 2 and _beyond_random(rows.loc[half.index[-1]], intact, "enc-self", -1)
+    text += f"; cross-attention keeps the largest share in {most} of {len(half)} sizes with at most half"
+    return Verdict(v.unless_unsure(v.all_hold(parts), sure), f"{text} (one training for each size)")
+
+
+def _beyond_random(row: pd.Series, intact: pd.Series, kind: str = "enc-self", sign: int = 1) -> bool:
+    """Return whether more heads of a kind remain than a random draw leaves, or with `sign` -1 fewer."""
+    draw = stats.hypergeom(row["of"], intact[kind], row["heads"])
+    return bool((draw.sf(row[kind] - 1) if sign > 0 else draw.cdf(row[kind])) < CLEAR)
+
+
+def fig10(bench: Bench) -> Reproduced:
+    """Show how many decoder heads remain in the lower, middle and upper layers at each size."""
+    survival = bench.table("survival")
+    left = thirds(v.rows_of_kind(survival, "dec-self")).join(thirds(v.rows_of_kind(survival, "cross")))
+    ours = left.assign(heads=survival[left.index].sum().to_numpy(int), of=len(survival))
+    printed = v.paper_numbers("voita2019-fig10").add_prefix("paper.").rename(columns={"paper.of": "of"})
+    printed["heads"] = v.wmt_numbers("voita2019-fig9")["heads"]
+    return v.judged(fig10_claim, v.with_sizes(ours, printed), lambda: plots.by_third(survival)[0])
+
+
+@v.claim(
+    "The decoder's self-attention heads survive in its lower layers, those of cross-attention in the upper ones.",
+    """Holds if, at each size with at most half of all heads, the lower third of the layers keeps a larger share of its
+    decoder's self-attention heads than the upper third, and a smaller one of cross-attention, and at the largest of
+    these sizes both together are beyond chance (Fisher's exact test, p < 0.05); fails if for one of the two kinds the
+    opposite is true at each size.""",
+)
+def fig10_claim(table: pd.DataFrame) -> Verdict:
+    rows = table[(table["heads"] <= table["of"] / 2) & table["cross lower"].notna()]
+    if rows.empty or not rows[["dec-self lower.of", "dec-self upper.of"]].all(axis=None):
+        return Verdict(None, "no size has half of the heads or fewer, or there are too few layers for thirds")
+    parts, counts, row = [], [], rows.iloc[rows["heads"].argmax()]
+    for kind, sign in (("dec-self", 1), ("cross", -1)):
+        lower, upper = (rows[f"{kind} {third}"] / rows[f"{kind} {third}.of"] for third in ("lower", "upper"))
+        more = sign * (lower - upper)
+        parts.append(True if (more > 0).all() else False if (more < 0).all() else None)
+        counts.append(f"{kind} " + ", ".join(f"{row[f'{kind} {third}']:.0f}" for third in THIRDS))
+    text = f"in the lower, middle and upper third with {row['heads']:.0f} heads left: {'; '.join(counts)}"
+    holds = v.unless_unsure(v.all_hold(parts), _placed(row))
+    return Verdict(holds, f"{text} ({len(rows)} sizes, one training each)")
+
+
+def _placed(row: pd.Series) -> bool:
+    """Return whether self-attention survives below and cross-attention above, together beyond chance."""
+    ends = ["dec-self lower", "cross upper"], ["dec-self upper", "cross lower"]
+    left = [[sum(row[name] for name in names), sum(row[f"{name}.of"] for name in names)] for names in ends]
+    return bool(stats.fisher_exact([[count, total - count] for count, total in left], "greater").pvalue < CLEAR)
+
+
+def table2(bench: Bench) -> Reproduced:
+    """Show models with the surviving heads: fine-tuned with gates, and trained from scratch."""
+    table, pair = bench.table("scratch"), ("finetuned", "scratch")
+    ours = table.rename(columns=dict(zip("edc", KINDS, strict=True)))
+    ours = ours.assign(of=int(bench.table("sizes")["of"].iloc[0]), heads=ours[[*KINDS]].sum(axis=1))
+    both = zip(*(v.intervals(ours, name) for name in pair), strict=True)
+    gaps = [finetuned.minus(scratch) for finetuned, scratch in both]
+    ours[v.with_bounds("gap")] = v.gains(np.array(gaps), v.metric_of(table))
+    steps = {name: length_of_training(bench, table, name)["steps"] for name in ("base", *pair)}
+    ours = ours.assign(**{"steps.finetuned": steps["base"] + steps["finetuned"], "steps.scratch": steps["scratch"]})
+    printed = v.wmt_numbers("voita2019-table2").rename(columns={name: f"paper.{name}" for name in pair})
+    return v.judged(table2_claim, v.with_sizes(ours, printed, [*KINDS, "heads", "of"]))
+
+
+@v.claim(
+    "A model of the surviving heads that is trained from scratch is worse than the pruned one.",
+    """Holds if it is worse, with its interval, at some size, and better at none. Not comparable where one of the
+    two had more than twice the steps of the other, those before pruning counted, or the steps are unknown.""",
+)
+def table2_claim(table: pd.DataFrame) -> Verdict:
+    rows = table[table["finetuned"].notna() & (table["heads"] < table["of"])]
+    gaps = dict(zip(rows["heads"], v.intervals(rows, "gap"), strict=True))
+    pruned, scratch = rows[["steps.finetuned", "steps.scratch"]].iloc[0]
+    alike = bool(pruned <= LARGEST_RATIO * scratch and scratch <= LARGEST_RATIO * pruned)  # no, if unknown
+    text = ", ".join(f"{heads:.0f} heads {gap:.1f}" for heads, gap in gaps.items())
+    text = f"pruned is better than from scratch by: {text}; trained, before and in pruning, for "
+    text += f"{Interval(pruned):.0f} steps against {Interval(scratch):.0f}"
+    return Verdict(v.combine_votes(gap.above(0) for gap in gaps.values()) if alike else None, text, alike)
+
+
+def gates(bench: Bench) -> Reproduced:
+    """Show P(gate != 0) of the encoder's heads over training, a panel for each size (the blog's animation)."""
+    tables = sorted(bench.tables("gates"), key=lambda table: -_size(table))
+    heads = [v.rows_of_kind(table.set_index(["kind", "layer", "head"])) for table in tables]
+    ends = [table.loc[table["step"] == table["step"].max(), "open"] for table in heads]
+    counts = {"heads": [*map(_size, tables)], "of": [*map(len, ends)]}
+    counts |= {"undecided": [int(end.between(0.1, 0.9).sum()) for end in ends]}
+    counts |= {"masked": [int((end < 0.1).sum()) for end in ends]}
+    return v.judged(gates_claim, pd.DataFrame(counts), lambda: _draw_histories(tables, counts["heads"]))
+
+
+@v.claim(
+    "In training every gate converges to almost 0 or almost 1.",
+    """Holds if at most a tenth of all gates has P(gate != 0) from 0.1 to 0.9 at the end, with the interval of that
+    share, and at each size some gates are below 0.1 (before training none is).""",
+)
+def gates_claim(table: pd.DataFrame) -> Verdict:
+    undecided, total = int(table["undecided"].sum()), int(table["of"].sum())
+    part = v.share(undecided, total)
+    text = f"{undecided} of {total} gates are undecided, {part}; {table['masked'].sum()} are pruned"
+    return Verdict(v.unless_unsure(part.below(0.1), bool((table["masked"] > 0).all())), text)
+
+
+def _size(history: pd.DataFrame) -> int:
+    return int(str(history.attrs["file"]).removesuffix(".parquet").rpartition("-")[2])
+
+
+def _draw_histories(tables: Sequence[pd.DataFrame], sizes: Sequence[int]) -> Axes:
+    count = len(tables[0].query("kind == 'enc-self' and step == step.max()"))
+    axes = new_axes((count, 26), cell=0.13, panels=len(tables))
+    for ax, table, size in zip(axes, tables, sizes, strict=True):
+        plots.gates(table, kind="enc-self", ax=ax).set_title(f"{size} heads left")
+    for mesh in (ax.collections[0] for ax in axes[:-1]):
+        mesh.colorbar.remove()  # type: ignore[union-attr]
     return axes[0]
