@@ -5,7 +5,8 @@
 Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL) at moments drawn by chance from the
 time it took, and started again each time until it ends. Everything that it left is compared bit for bit: tables with
 their signatures and resamples, weights, trees, figures. It is also run twice at once in one folder. Commands run in
-forks of one process that has imported everything, so that moments lie in the work and not in the start of Python. Where Stanza's models or MiniLM are absent, `parse` or `demo` is left out.
+forks of one process that has imported everything, so that moments lie in the work and not in the start of Python. Where Stanza's models or MiniLM are absent, `parse` or
+`demo` is left out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--only", help="commands, separated by commas; by default all")
     parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
     asked = parser.parse_args()
+    Fork("").wait()  # the process that has imported everything is ready
     told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
         given = made(Path(folder), asked.sentences)
