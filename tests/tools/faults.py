@@ -5,8 +5,8 @@
 Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL) at moments drawn by chance from the
 time it took, and started again each time until it ends. Everything that it left is compared bit for bit: tables with
 their signatures and resamples, weights, trees, figures. It is also run twice at once in one folder. Commands run in
-forks of one process that has imported everything, so that moments lie in the work and not in the start of Python. Where Stanza's models or MiniLM are absent, `parse` or
-`demo` is left out.
+forks of one process that has imported everything, so that moments lie in the work and not in the start of Python.
+Where Stanza's models or MiniLM are absent, `parse` or `demo` is left out.
 """
 
 from __future__ import annotations
