@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,15 +19,10 @@ MULTI30K = [f"multi30k-en-de/{part}" for part in ("ablation", "compare-pruning",
 SMALL = ["minilm/toy", "minilm-sst2/compare-pruning", *MULTI30K]
 
 
-def test_studies_are_committed():
+def test_studies_are_committed_without_resamples():
     assert len(SCORED) > 8
     assert {*SMALL} <= {*map(str, STUDIES)}
-
-
-def test_tables_are_kept_without_resamples():
-    """As figures/README.md says."""
     paths = [path for study in STUDIES for path in (FIGURES / study).glob("*.parquet")]
-    assert paths
     assert not [path for path in paths if any(name.startswith("resamples:") for name in pq.read_schema(path).names)]
 
 
@@ -69,20 +63,3 @@ def test_every_figure_is_drawn(study):
         assert figure.name
         assert figure.draw().has_data()
         plt.close("all")
-
-
-def test_quoted_correlations_are_in_the_tables():
-    """Each "number [low, high]" on the page is a row of a map, over all heads or within layers."""
-    tables = [hr.load_table(path) for path in FIGURES.rglob("scores.parquet")]
-    known = {
-        tuple(f"{number:z.{digits}f}" for number in row)
-        for digits in (2, 3)
-        for table in tables
-        for name in ("all", "within")
-        for row in table[[name, f"{name}.low", f"{name}.high"]].to_numpy()
-    }
-    page = (FIGURES.parent / ".docs/results/correlations.md").read_text(encoding="utf8")
-    number = r"(-?\d\.\d+)"
-    quoted = re.findall(rf"{number} \[{number}, {number}\]", page)
-    assert len(quoted) > 10
-    assert [triple for triple in quoted if triple not in known] == []

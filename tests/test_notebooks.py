@@ -33,46 +33,23 @@ def notebook(name: str) -> dict[str, Any]:
     return read
 
 
-def code(name: str) -> list[str]:
-    return ["".join(cell["source"]) for cell in notebook(name)["cells"] if cell["cell_type"] == "code"]
-
-
-def test_there_are_eight():
+def test_notebooks_are_short_call_what_is_public_and_hold_what_they_printed():
     assert list(TINY) == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_short_and_calls_only_what_is_public(name):
-    assert len(notebook(name)["cells"]) <= 25
-    tree = ast.parse("\n".join(code(name)))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
-    asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_ours(node.value)}
-    assert asked
-    assert asked <= set(hr.__all__)
-    parts = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not [part for part in parts if part.startswith("_")]
-
-
-def _is_ours(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "hr"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_committed_with_what_it_says(name):
-    cells = [cell for cell in notebook(name)["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))  # run from top to bottom
-    outputs = [one for cell in cells for one in cell["outputs"]]
-    assert len(outputs) > 3
-    assert not [one for one in outputs if one["output_type"] == "error"]
-    assert (FOLDER / f"{name}.ipynb").stat().st_size < 600_000
-    assert not re.search(r"/work/|/home/|/root/", json.dumps(outputs))  # nobody's machine
-
-
-def test_what_is_linked_is_there():
-    text = json.dumps([notebook(name) for name in NAMES])
-    links = re.findall(r"\]\((\w+\.ipynb)\)", text)
-    assert links
-    assert [link for link in links if not (FOLDER / link).exists()] == []
+    for name in NAMES:
+        cells = notebook(name)["cells"]
+        assert len(cells) <= 25
+        assert (FOLDER / f"{name}.ipynb").stat().st_size < 600_000
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        tree = ast.parse("\n".join("".join(cell["source"]) for cell in code))
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        assert not [node.attr for node in attributes if node.attr.startswith("_")], name
+        assert {node.attr for node in attributes if ast.unparse(node.value) == "hr"} <= {*hr.__all__}, name
+        assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]  # run from top to bottom
+        outputs = [output for cell in code for output in cell["outputs"]]
+        assert len(outputs) > 3
+        assert not [output for output in outputs if output["output_type"] == "error"], name
+        assert not re.search(r"/work/|/home/|/root/", json.dumps(outputs)), name  # nobody's machine
 
 
 @pytest.fixture(scope="module")

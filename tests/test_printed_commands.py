@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 import typer
 
 from headroles.cli.main import USAGE_ERROR
 
 ROOT = Path(__file__).resolve().parents[1]
-DATED = re.compile(
-    r"PREREGISTERED-|PLAN\.md"
-)  # plans of studies, registered before them: their words stay as they were
+DATED = re.compile(r"PREREGISTERED-|PLAN\.md")  # plans of studies, whose words stay as they were registered
 PLACEHOLDERS = {"SEED": "0", "STEP": "1", "ARM": "A"}
 MADE = {".docs/_build/html", "tests/heads.parquet"}  # by a command beside it
 SEPARATORS = re.compile(r"[;|&<>()]+")
@@ -167,21 +164,31 @@ def test_every_printed_command_is_understood_by_the_real_parser():
     assert read.keys() >= {"README.md", ".docs/getting-started.md", "figures/README.md"}
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("headroles stability one two", "no command 'stability'"),
-        ("X=1 headroles remove-heads MODEL L0H2 --zero", "No such option: --zero"),
-        ("headroles prune MODEL text.txt --keep 36,24", "Invalid value for '--keep'"),
-        ("headroles score MODEL", "Missing argument"),
-        ("python figures/families/make.py --all", "No such option: --all"),
-        ("figures/quality/make.py nothing", "no command 'nothing'"),
-        ("remove-heads --zero", "No such option: --zero"),
-    ],
-)
-def test_a_former_command_is_noticed(line, fault):
-    (words,) = _commands(line)
-    assert _fault(*_program(words, earlier=False), whole=True).startswith(fault)
+def test_former_commands_and_options_are_noticed():
+    for line, fault in {
+        "headroles stability one two": "no command 'stability'",
+        "X=1 headroles remove-heads MODEL L0H2 --zero": "No such option: --zero",
+        "headroles prune MODEL text.txt --keep 36,24": "Invalid value for '--keep'",
+        "headroles score MODEL": "Missing argument",
+        "figures/quality/make.py nothing": "no command 'nothing'",
+    }.items():
+        (words,) = _commands(line)
+        assert _fault(*_program(words, earlier=False), whole=True).startswith(fault)
+
+
+def test_every_command_in_a_message_of_the_code_exists_with_its_options():
+    written = {
+        (path.name, text)
+        for path in (ROOT / "headroles").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for text in re.findall(r"\bheadroles ([a-z][a-z-]+(?: [^`;]*)?)", node.value)
+    }
+    named = [(where, text.split()) for where, text in written if text.split()[0] in _ours().commands]
+    assert len(named) > 25
+    for where, (name, *rest) in named:
+        options = {word.strip('".,') for word in rest if word.startswith("--")}
+        assert options <= _options(_ours().commands[name]), (where, rest)
 
 
 def test_every_option_alone_is_one_of_a_command():

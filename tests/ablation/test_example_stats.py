@@ -7,14 +7,18 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import zoo
 from helpers.ablations import measured
+from helpers.letters import tokens_of
 from helpers.sweeps import equal
 
+import headroles as hr
 from headroles.ablation import example_stats
 from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS
 from headroles.ablation.significance import effects
 from headroles.analysis.intervals import bootstrap_counts
+from headroles.data.corpus import Corpus
 from headroles.tables.io import load_table, save_table
 
 
@@ -98,3 +102,29 @@ def test_a_table_of_examples_names_what_is_in_it(tmp_path):
 def test_sets_of_heads_are_written_in_order():
     words = ["cross:1:3 cross:1:11 enc-self:0:2", "none", "dec-self:10:0", "dec-self:2:0"]
     assert [written(each) for each in SETS] == words
+
+
+TEXTS = ("a b c d", "b d a", "d c b a c", "c c a b")
+SINGLE = ("a", "d", "b")  # of one token each: a decoder predicts from the second token on
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": 1.1}, {"metric": "perplexity"}, {"metric": "agreement"}])
+def test_texts_of_one_token_are_no_examples_of_a_decoder(options, caplog):
+    tables = [
+        hr.ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), Corpus.of(texts), n_resamples=50, **options)
+        for texts in (TEXTS, TEXTS + SINGLE)
+    ]
+    ends = (".p", ".low", ".high", "]", ".examples")
+    with_single, without = (table[[name for name in table if name.endswith(ends)]] for table in reversed(tables))
+    name = options.get("metric", "loss")
+    assert f"{name}: nothing to measure in example 5, 6, 7 of 7, which are left out" in caplog.text
+    pd.testing.assert_frame_equal(with_single, without, rtol=1e-4, check_exact=False)
+
+
+def test_p_is_that_of_the_examples_with_a_number():
+    """Two changes of one sign have p of at least 1/2, however many examples have none."""
+    intact = np.array([[2.0, 1.0], [3.0, 1.0], *[[0.0, 0.0]] * 6])
+    masked = {frozenset({("dec-self", 0, 0)}): intact + [[1.0, 0.0], [1.5, 0.0], *[[0.0, 0.0]] * 6]}
+    stats = ExampleStats(intact, masked, list(range(8)), 0, METRICS["loss"])
+    assert effects(stats, n_resamples=0).columns[".p"] == pytest.approx(0.5)
+    assert len(stats.measured().numbers) == 2

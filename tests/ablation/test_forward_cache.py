@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import weakref
 from collections import Counter
@@ -9,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 
+import architectures
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,11 +19,13 @@ import transformers
 from accelerate.hooks import ModelHook, add_hook_to_module
 from helpers import zoo
 from helpers.ablations import by_hand, naive, near, side
+from helpers.close import close
 from helpers.letters import corpus, tokens_of
-from helpers.sweeps import attributes, traces
+from helpers.sweeps import attributes, swept, traces
 from helpers.traces import NAMES
 from torch.overrides import TorchFunctionMode
 
+import headroles as hr
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.models import heads as families
 from headroles.models import masking
@@ -361,3 +366,100 @@ def test_a_forward_of_its_own_is_put_back_when_a_run_is_stopped():
         replay.run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
     assert vars(first)["forward"] is own
     assert "forward" not in vars(last)
+
+
+# --- layers that reuse the keys and values of earlier ones: what a replay leaves out, a later layer misses ----------
+
+
+def losses(model, corpus, zeroed=(), replaced=None):
+    """The loss of each sentence in a plain loop, with the input of output projections changed by hand.
+
+    `zeroed`: layer -> heads whose slice is zero; `replaced`: what stands there instead, layer -> [heads, size].
+    """
+    values = []
+    for sentence in corpus:
+        ids = torch.tensor([[int(word) for word in sentence.text.split()]])
+        hooks = []
+        for layer, head in zeroed:
+            attention = model.model.layers[layer].self_attn
+
+            def change(_, args, layer=layer, head=head, size=attention.head_dim):
+                z = args[0].clone()
+                new = 0.0 if replaced is None else replaced[layer][head]
+                z[..., head * size : (head + 1) * size] = new
+                return (z,)
+
+            hooks.append(attention.o_proj.register_forward_pre_hook(change))
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[0]
+        for hook in hooks:
+            hook.remove()
+        values.append(F.cross_entropy(logits[:-1], ids[0, 1:], reduction="sum"))
+    return float(torch.stack(values).sum()) / sum(len(sentence.text.split()) - 1 for sentence in corpus)
+
+
+@pytest.fixture(scope="module", params=["gemma3n, shared keys", "gemma4, shared keys"])
+def case(request):
+    """Layers 2 and 3 read the keys and values that 0 and 1 write."""
+    return Case(architectures.build(request.param))
+
+
+SETS = {
+    "below": [("dec-self", 1, 0)],  # a layer that writes keys and values
+    "first": [("dec-self", 0, 3)],
+    "above": [("dec-self", 3, 1)],  # a layer that reads them
+    "reader": [("dec-self", 2, 2)],
+    "both": [("dec-self", 1, 2), ("dec-self", 3, 0), ("dec-self", 2, 3)],
+}
+
+
+@pytest.mark.parametrize("size", [4, 3])  # Gemma 3n has four streams: a batch of four may be taken for them
+def test_effects_are_those_of_a_plain_loop(case, size):
+    corpus = case.corpus[:size]
+    table = hr.ablate(case.model, case.tokenizer, corpus, sets=SETS, n_resamples=0)
+    intact = losses(case.model, corpus)
+    expected = [losses(case.model, corpus, [place[1:] for place in places]) - intact for places in SETS.values()]
+    assert np.abs(expected).min() > 1e-4
+    close(table["ablation[loss]"], expected, size=intact)
+
+
+def test_effects_by_means_are_those_of_a_plain_loop(case):
+    """The mean output of a head over the tokens of the corpus takes its place."""
+    outputs = collections.defaultdict(list)
+    hooks = [
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, i=i: outputs[i].append(args[0][0]))
+        for i, layer in enumerate(case.model.model.layers)
+    ]
+    intact = losses(case.model, case.corpus)
+    for hook in hooks:
+        hook.remove()
+    means = {layer: torch.cat(rows).mean(0).view(4, -1) for layer, rows in outputs.items()}
+    table = hr.ablate(case.model, case.tokenizer, case.corpus, sets=SETS, replacement="mean", n_resamples=0)
+    expected = [
+        losses(case.model, case.corpus, [place[1:] for place in places], means) - intact for places in SETS.values()
+    ]
+    close(table["ablation[loss]"], expected, size=intact)
+
+
+def test_a_curve_is_that_of_a_plain_loop(case):
+    """Heads are masked one after the other, from the top: at first the lower half of the model is replayed."""
+    order = [("dec-self", layer, head) for layer in (3, 2) for head in (0, 1)]
+    handle = HeadModel.of(case.model, case.tokenizer)
+    (batch,) = handle.batches(handle.tokenised(case.corpus[:3]), max_tokens=4096)
+    with handle.evaluating():
+        kept = Replay(handle, batch)
+        for count in range(1, len(order) + 1):
+            gates = hr.head_mask(case.model, order[:count])[None]
+            output, whole = kept.run(gates)
+            with torch.no_grad(), hr.mask_heads(case.model, gates[0]):
+                expected = case.model(**whole.inputs, use_cache=False)
+            mask = batch.source.attention_mask
+            close(output.logits[mask], expected.logits[mask])
+    assert len(kept.kept) > len(kept.layers)
+
+
+def test_a_layer_may_return_a_list():
+    """GPT's layers do: a batch of several variants met the states of one."""
+    case = Case(hr.tiny_model("openai-gpt"))
+    one, many = (swept(case.model, case.tokenizer, case.corpus, variants_at_once=size) for size in (1, 8))
+    close(one, many, size=10)

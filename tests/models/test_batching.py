@@ -11,13 +11,14 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.errors import given_corpus
-from helpers.letters import bare, corpus, tokenizer, tokens_of, with_repeats
-from tokenizers import Tokenizer, models, pre_tokenizers
+from helpers.letters import bare, corpus, tokenizer, tokens_of, with_repeats, writing
+from helpers.worded import of_words
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.models import batching
 from headroles.models.batching import encode
+from headroles.models.head_model import HeadModel
 from headroles.models.tokens import vocabulary
 
 
@@ -100,26 +101,81 @@ def test_a_large_vocabulary_makes_small_batches(monkeypatch):
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    ("encoder", "decoder", "said"), [(20, 32, "20 (targets: 32)"), (32, 20, "32 (targets: 20)"), (20, 20, "20")]
-)
-def test_texts_past_the_positions_of_either_part_of_a_model_are_left_out(encoder, decoder, said, caplog):
-    shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    parts = [
-        transformers.BertConfig(**shape, intermediate_size=48, max_position_embeddings=n) for n in (encoder, decoder)
-    ]
+def combined(encoder, decoder, kind="Bert"):
+    """An EncoderDecoderModel with these numbers of positions."""
+    shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
+    cls = getattr(transformers, f"{kind}Config")
+    parts = [cls(**shape, intermediate_size=48, max_position_embeddings=n) for n in (encoder, decoder)]
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*parts)
     config.pad_token_id, config.decoder_start_token_id = 0, 1
     torch.manual_seed(0)
-    model = transformers.EncoderDecoderModel(config=config).eval()
-    inner = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w3"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="w0")
-    text = " ".join(["w5"] * min(encoder, decoder))
-    fits, longer = Sentence(text, target=Sentence(text)), Sentence(f"{text} w5", target=Sentence(f"{text} w5"))
+    return transformers.EncoderDecoderModel(config=config).eval()
+
+
+def pairs(*sizes):
+    """Sentence pairs of so many words on each side."""
+    rows = (Sentence(" ".join(WORDS[:a]), target=Sentence(" ".join(WORDS[:b]))) for a, b in sizes)
+    return Corpus("pairs", tuple(rows))
+
+
+WORDS = [f"w{number}" for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoder", "decoder", "said"),
+    [
+        ("Bert", 20, 8, "20 (targets: 8)"),
+        ("Bert", 8, 20, "8 (targets: 20)"),
+        ("Bert", 20, 20, "20"),
+        ("Roberta", 20, 8, "20 (targets: 8)"),
+    ],
+)
+def test_texts_past_the_positions_of_either_part_of_a_model_are_left_out(kind, encoder, decoder, said, caplog):
+    more = int(kind == "Roberta")  # it counts from the id of padding
+    model, tokenizer = combined(encoder + more, decoder + more, kind), of_words(["<pad>", *WORDS], "<pad>")
+    fits = [(encoder, 4), (4, decoder)]
+    longer = [(encoder + 1, 4), (4, decoder + 1)]
     found = [
-        hr.score(model, tokenizer, Corpus("c", sentences), ["confidence"], n_resamples=0)["confidence"].tolist()
-        for sentences in ((fits,), (fits, longer))
+        hr.score(model, tokenizer, pairs(*sizes), ["confidence"], n_resamples=0) for sizes in (fits, fits + longer)
     ]
-    assert found[0] == found[1]
-    assert f"1 of 2 sentences left out: longer than {said} tokens" in caplog.text
+    assert found[0]["confidence"].tolist() == found[1]["confidence"].tolist()
+    assert found[1]["confidence"].notna().all()
+    assert "too_long:2" in hr.provenance(found[1], "confidence")
+    assert f"2 of 4 sentences left out: longer than {said} tokens" in caplog.text
+
+
+def test_own_output_ends_at_the_positions_of_the_decoder():
+    model, tokenizer = combined(20, 8), of_words(["<pad>", *WORDS], "<pad>", pad_token="<pad>")
+    model.generation_config.max_length = 12
+    model.generation_config.pad_token_id = 0
+    given = pairs((5, 2), (20, 2))
+    bare = Corpus.of([sentence.text for sentence in given])
+    assert hr.score(model, tokenizer, bare, ["confidence"], n_resamples=0)["confidence"].notna().all()
+    assert hr.evaluate(model, tokenizer, given, ["bleu"], n_resamples=0)["value"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target"),
+    [
+        ("led", "max_encoder_position_embeddings", "max_decoder_position_embeddings"),
+        ("llava", "max_position_embeddings", "max_position_embeddings"),
+        ("marian", "max_position_embeddings", "max_position_embeddings"),
+        ("llama", "max_position_embeddings", "max_position_embeddings"),
+        ("t5", None, None),  # relative positions
+    ],
+)
+def test_positions_are_those_of_the_config(name, source, target):
+    model = hr.tiny_model(name)
+    handle = HeadModel(model, tokens_of(name))
+    config = getattr(model.config, "text_config", model.config)
+    unlimited = handle.tokenizer.model_max_length
+    found = handle.positions, handle.target_positions
+    assert found == tuple(getattr(config, part) if part else unlimited for part in (source, target))
+
+
+def test_targets_without_tokens_have_the_end_alone():
+    sentences = (Sentence(text, target=Sentence(" ")) for text in ("a b c", "a b"))
+    given = writing("marian"), tokens_of("marian"), Corpus("empty", tuple(sentences))
+    scores = hr.score(*given, ["confidence", "importance"], n_resamples=0)
+    assert scores.loc["enc-self"].notna().all(axis=None)
+    assert hr.ablate(*given, n_resamples=0)["ablation[loss]"].notna().all()

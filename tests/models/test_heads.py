@@ -328,6 +328,12 @@ def test_heads_in_writing_are_understood_wherever_a_head_is_asked_for():
     assert ("enc-self", 0, 1) not in hr.models.head_index(smaller)
 
 
+@pytest.mark.parametrize("heads", [None, 3, [3]])
+def test_head_mask_of_no_heads_is_refused(heads):
+    with pytest.raises(ValueError, match=r"^heads must be \(kind, layer, head\) or text such as .*, got (None|3)$"):
+        hr.head_mask(zoo.tiny("bert"), heads)
+
+
 def test_a_head_without_a_kind_is_refused_where_there_are_several():
     with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
         hr.head_mask(zoo.tiny("marian"), "L0H1")

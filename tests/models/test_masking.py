@@ -6,6 +6,7 @@ import re
 from copy import deepcopy
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import zoo
@@ -393,8 +394,15 @@ def _silence_queries(model):
             parameter.data[..., : parameter.shape[-1] // 3].zero_()
 
 
-@pytest.mark.parametrize("convert", [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.double])
-def test_gates_may_be_lists_and_arrays(convert):
+@pytest.mark.parametrize(
+    "convert",
+    [
+        *(torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.double, torch.Tensor.bool, pd.Series),
+        lambda gates: tuple(map(int, gates)),
+        lambda gates: lambda: gates.tolist(),
+    ],
+)
+def test_gates_may_be_any_numbers(convert):
     model, inputs = zoo.tiny("bert"), {"input_ids": torch.arange(5, 12)[None]}
     gates = hr.head_mask(model, [("enc-self", 0, 1)])
     with hr.mask_heads(model, gates):
@@ -466,3 +474,13 @@ def test_a_copy_made_within_a_block_is_intact():
     assert copy.config._attn_implementation == model.config._attn_implementation == "sdpa"
     assert type(copy.config._attn_implementation) is str
     assert torch.equal(copy(**inputs).logits, intact)
+
+
+def test_replacements_may_be_arrays():
+    model, inputs = zoo.tiny("bert"), {"input_ids": torch.arange(5, 12)[None]}
+    values = {("enc-self", layer): torch.full((4, 8), 0.5) for layer in (0, 1)}
+    outputs = []
+    for given in (values, {key: value.numpy() for key, value in values.items()}):
+        with hr.mask_heads(model, [0.0, *[1.0] * 7], given):
+            outputs.append(model(**inputs).logits)
+    assert torch.equal(*outputs)

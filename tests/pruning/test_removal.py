@@ -778,3 +778,12 @@ def test_a_norm_over_several_heads_has_no_rows_of_one():
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         layouts(HeadModel(zoo.tiny("olmo2")))
+
+
+def test_heads_are_removed_under_autocast():
+    model, inputs = zoo.tiny("bert"), {"input_ids": torch.arange(5, 14)[None]}
+    with hr.mask_heads(model, hr.head_mask(model, ["L0H0"])):
+        expected = model(**inputs).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hr.remove_heads(model, ["L0H0"])
+    torch.testing.assert_close(model(**inputs).logits, expected)

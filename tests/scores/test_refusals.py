@@ -400,3 +400,9 @@ def test_heads_that_change_nothing_are_refused(name, score_):
         site.out.weight.data.fill_(0.0)
     with pytest.raises(ValueError, match=rf"every gradient of .* is zero: no head of {type(model).__name__} changes"):
         hr.score(model, tokens_of(name), corpus(4), score_)
+
+
+def test_relevance_under_autocast_is_refused():
+    said = "rules need the precision of the weights of BertForMaskedLM, got autocast"
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=said):
+        score("bert", "relevance")
