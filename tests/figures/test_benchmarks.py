@@ -19,6 +19,7 @@ from helpers.processes import Fork
 import headroles as hr
 
 PEERS = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
+RAGGED = ["w3 w4 w5 w6 w7 w8", "w9 w10", "w11 w12 w13"]
 ENTRY = Path(__file__).resolve().parents[2] / "figures" / "benchmarks" / "make.py"
 
 
@@ -47,20 +48,16 @@ def test_tools_that_do_the_same_job_give_the_same_numbers(model, key):
 
 def test_padding_is_left_out_of_the_statistics_in_plain_torch(model):
     seq2seq = model.config.is_encoder_decoder
-    texts = ["w3 w4 w5 w6 w7 w8", "w9 w10", "w11 w12 w13"]
-    corpus = hr.Corpus(
-        "ragged", tuple(hr.Sentence(one, target=hr.Sentence(one[:5]) if seq2seq else None) for one in texts)
-    )
+    targets = [hr.Sentence(text[:5]) if seq2seq else None for text in RAGGED]
+    rows = (hr.Sentence(text, target=target) for text, target in zip(RAGGED, targets, strict=True))
+    corpus = hr.Corpus("ragged", tuple(rows))
     of = setting.Setting(model, setting.tokenizer(60), corpus)
     assert not of.batches[0].source.attention_mask.all()
     assert peers.difference(attention.transformers(of)(), attention.ours(of)()) < 1e-5
 
 
 def test_an_encoder_alone_has_the_same_statistics_in_plain_torch():
-    texts = ("w3 w4 w5 w6 w7 w8", "w9 w10", "w11 w12 w13")
-    of = setting.Setting(
-        hr.tiny_model("bert"), setting.tokenizer(60), hr.Corpus("ragged", tuple(map(hr.Sentence, texts)))
-    )
+    of = setting.Setting(hr.tiny_model("bert"), setting.tokenizer(60), hr.Corpus.of(RAGGED))
     assert peers.difference(attention.transformers(of)(), attention.ours(of)()) < 1e-5
     assert list(plain._ways(of)) == ["sdpa forward", "plain loop", "hr.score"]
 

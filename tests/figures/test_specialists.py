@@ -13,8 +13,6 @@ import beginnings
 import bilingual
 import pandas as pd
 import picture
-import pooling
-import pruning
 import pytest
 import torch
 import transformers
@@ -142,14 +140,6 @@ def test_an_arm_may_never_have_some_heads(data, tmp_path):
         assert model.get_encoder().layers[0].self_attn.q_proj.out_features == TINY.width // TINY.heads
     with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder, or"):
         specialise(tmp_path, data, "C", recipe=TINY, probed=[data.parsed], without=heads[:1])
-
-
-@pytest.mark.slow
-def test_a_masked_language_model_learns(data, tmp_path):
-    longer = replace(TINY, masked_steps=60, steps=20, every=20, masked_rate=1e-2)
-    specialise(tmp_path, data, "C", recipe=longer)
-    loss = load_table(tmp_path / "masked-0" / "history.parquet")["loss"]
-    assert loss.iloc[-1] < loss.iloc[0] - 0.2
 
 
 def test_probes_are_the_best_heads_of_the_score(data, trained):
@@ -335,54 +325,31 @@ def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG00
     pd.testing.assert_frame_equal(*found)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(FIGURES.rglob("probes-*.parquet")), ids=lambda path: f"{path.parent.name} {path.stem}"
-)
-def test_committed_probes_are_whole(path):
-    table = load_table(path)
-    assert list(table) == COLUMNS
-    assert table["value"].between(0, 1).all()
-    assert set(table["corpus"]) == (
-        {"parsed"} if {"captions", "minilm", "tatoeba"} & {*path.parts} else {"parsed", "en_ewt-ud-test"}
-    )
-    counts = table.groupby(["phase", "step", "corpus"]).size()
-    assert set(counts) == {33}  # 2 offsets, confidence, 4 relations both ways, the best three heads of each
-    assert (
-        (table["value"] - table["baseline"])
-        .groupby([table[name] for name in COLUMNS[:4]])
-        .is_monotonic_decreasing.all()
-    )
+def test_committed_probes_are_whole():
+    paths = sorted(FIGURES.rglob("probes-*.parquet"))
+    assert len(paths) > 20
+    for path in paths:
+        table = load_table(path)
+        assert list(table) == COLUMNS, path
+        assert table["value"].between(0, 1).all(), path
+        one = {"captions", "minilm", "tatoeba"} & {*path.parts}
+        assert set(table["corpus"]) == ({"parsed"} if one else {"parsed", "en_ewt-ud-test"}), path
+        counts = table.groupby(["phase", "step", "corpus"]).size()
+        assert set(counts) == {33}, path  # 2 offsets, confidence, 4 relations both ways, the best three heads of each
+        margins = (table["value"] - table["baseline"]).groupby([table[name] for name in COLUMNS[:4]])
+        assert margins.is_monotonic_decreasing.all(), path
 
 
 def test_probes_of_the_masked_language_model_are_left_of_those_of_translation():
     columns = ["phase", "step", "corpus", "score", "rank", "value"]
-    rows = [
-        *(
-            ("masked", step, "parsed", "position[-1]", rank, step / 100 - rank / 10)
-            for step in (0, 50)
-            for rank in (0, 1)
-        ),
-        *(("translation", step, "parsed", "position[-1]", 0, 0.4) for step in (0, 20)),
-        ("translation", 20, "other", "position[-1]", 0, 0.9),
-    ]
+    masked = [("masked", step, "parsed", "position[-1]", n, step / 100 - n / 10) for step in (0, 50) for n in (0, 1)]
+    rows = [*masked, *(("translation", step, "parsed", "position[-1]", 0, 0.4) for step in (0, 20))]
+    rows.append(("translation", 20, "other", "position[-1]", 0, 0.9))
     first, second = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows[4:6], columns=columns)
     (ax,) = picture.probes({"C": first, "B": second}, scores=["position[-1]"])
-    lines = {
-        line.get_label(): [*zip(*line.get_data(), strict=True)]
-        for line in ax.lines
-        if not line.get_label().startswith("_")
-    }
+    named = [line for line in ax.lines if not line.get_label().startswith("_")]
+    lines = {line.get_label(): [*zip(*line.get_data(), strict=True)] for line in named}
     assert lines == {"C": [(-50, 0), (0, 0.5), (0, 0.4), (20, 0.4)], "B": [(0, 0.4), (20, 0.4)]}
     assert "masked language model" in ax.get_xlabel()
     (ax,) = picture.probes({"B": second}, scores=["position[-1]"])
     assert ax.get_xlabel() == "step of translation"
-
-
-def test_what_is_registered_names_what_the_code_has():
-    text = (FIGURES / "PREREGISTERED-2026-11-22.md").read_text(encoding="utf-8")
-    for arm in ARMS:
-        assert f"\n| {arm} | " in text
-    for found in (Recipe, prune_arm, pooling.graded_roles, pooling.pooled_survival, pooling.random_effects):
-        assert found.__name__ in text
-    assert all(f"survival[{count}]" in text for count in pruning.CHOSEN)
-    assert ", ".join(map(str, pruning.KEEP)) in text
