@@ -61,8 +61,8 @@ def made(toys: dict[str, Workflow]) -> dict[tuple[str, str], Made]:
 
 @pytest.mark.slow
 def test_every_artefact_is_made_of_toys(made):
-    for paper, name in [(paper, name) for paper in PAPERS for name in WANTED[paper].split()]:
-        artefact = made[paper, name].artefact
+    assert {*made} == {(paper, name) for paper in PAPERS for name in WANTED[paper].split()}
+    for (paper, name), (_, artefact) in made.items():
         assert len(artefact.table), (paper, name)
         assert artefact.verdict.holds in (True, False, None)
         assert re.search(r"\d|no task", artefact.verdict.why), (paper, name)
