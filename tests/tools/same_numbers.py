@@ -25,6 +25,12 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALL
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
+
+import headroles as hr  # noqa: E402
+from headroles.patterns import Offset  # noqa: E402
 
 RENAMED = {"ablation[loss other]": "ablation[loss resample]", "ablation[loss rest]": "ablation[loss all_but_one]"}
 TINY = ("bert", "llama", "marian")
@@ -32,9 +38,6 @@ OPTIONS = {"bert": {}, "llama": {"num_key_value_heads": 2}, "marian": {}}
 
 
 def tokenizer_of(words: list[str]):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     special = ["<s>", "<pad>", "</s>", "<mask>", "<unk>"]
     vocabulary = {word: place for place, word in enumerate([*special, *words])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -45,8 +48,6 @@ def tokenizer_of(words: list[str]):
 
 
 def tiny(kind: str):
-    import headroles as hr
-
     corpus = hr.synthetic_corpus(60, translated=kind == "marian")
     texts = [sentence.text for sentence in corpus.sentences]
     texts += [sentence.target.text for sentence in corpus.sentences if sentence.target is not None]
@@ -57,9 +58,6 @@ def tiny(kind: str):
 
 def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """The results of a tiny model: (name, function that makes the table)."""
-    import headroles as hr
-    from headroles.patterns import Offset
-
     model, tokenizer, corpus = tiny(kind)
     call = lambda function, *args, **options: partial(function, model, tokenizer, corpus, *args, **options)  # noqa: E731
     few = {"n_resamples": 50}
@@ -92,10 +90,8 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     if kind == "marian":
         yield "ablate-bleu", lambda: hr.ablate(model, tokenizer, corpus[:12], metric="bleu", **few)
     index = hr.score(model, tokenizer, corpus[:4], ["confidence"], n_resamples=0)
-    order = {
-        "up": index.sort_values("confidence").index.tolist(),
-        "down": index.sort_values("confidence").index.tolist()[::-1],
-    }
+    up = index.sort_values("confidence").index.tolist()
+    order = {"up": up, "down": up[::-1]}
     yield "curve", call(hr.ablation_curve, order, metric="loss", steps=4, **few)
     yield "shapley", lambda: hr.shapley_values(model, tokenizer, corpus[:16], n_permutations=4, **few)
     yield "evaluate", call(hr.evaluate, ["loss", "perplexity"], **few)
@@ -112,73 +108,44 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
         options |= {"unit": "group"} if kind == "llama" and strategy == "importance" else {}
         yield f"prune-{strategy}", partial(pruned, kind, strategy, options)
     if kind == "llama":
-        yield "circuits", lambda: circuits(kind)
+        yield "circuits", lambda: hr.scores.copying(model)
         yield "budget", lambda: budget(model, tokenizer)
     yield "removed", lambda: removed(kind)
 
 
 def pruned(kind, strategy, options):
-    import headroles as hr
-
     model, tokenizer, corpus = tiny(kind)
     return hr.prune(model, tokenizer, corpus, strategy, seed=1, **options)
 
 
-def circuits(kind):
-    from headroles import scores
-
-    model, tokenizer, corpus = tiny(kind)
-    place = scores
-    try:
-        from headroles import copying
-    except ImportError:
-        copying = place.copying
-    return copying(model)
-
-
 def removed(kind):
-    import torch
-
-    import headroles as hr
-
+    """The logits of a model without two of its heads."""
     model, tokenizer, corpus = tiny(kind)
-    hr.remove_heads(
-        model,
-        [("dec-self" if kind == "llama" else "enc-self", 0, 1), ("dec-self" if kind == "llama" else "enc-self", 1, 0)],
-    )
-    text = tokenizer(
-        corpus[0].text if not hasattr(corpus, "sentences") else corpus.sentences[0].text, return_tensors="pt"
-    )
+    site = "dec-self" if kind == "llama" else "enc-self"
+    hr.remove_heads(model, [(site, 0, 1), (site, 1, 0)])
+    text = tokenizer(corpus[0].text, return_tensors="pt")
     inputs = {"input_ids": text["input_ids"], "attention_mask": text["attention_mask"]}
-    if kind == "marian":
-        inputs["decoder_input_ids"] = text["input_ids"]
+    inputs |= {"decoder_input_ids": text["input_ids"]} if kind == "marian" else {}
     with torch.no_grad():
-        logits = model(**inputs).logits[0].double().numpy()
-    return pd.DataFrame(logits)
+        return pd.DataFrame(model(**inputs).logits[0].double().numpy())
 
 
 def budget(model, tokenizer, **options):
-    import headroles as hr
-
-    corpus = (
-        hr.hidden_facts(tokenizer, 3, facts=2, length=300) if options else hr.needles(tokenizer, 6, length=40, size=5)
-    )
+    facts = hr.hidden_facts(tokenizer, 3, facts=2, length=300) if options else None
+    corpus = facts or hr.needles(tokenizer, 6, length=40, size=5)
     return hr.cache_budget(model, tokenizer, corpus, keep=0.5, sink=1, recent=8, points=2, **options)
 
 
 def minilm(_: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     import headroles as hr
-    from headroles.models.loading import minilm as load
 
-    model, tokenizer = load()
+    model, tokenizer = hr.models.loading.minilm()
     corpus = hr.synthetic_corpus(40)
     yield "scores", lambda: hr.score(model, tokenizer, corpus, n_resamples=50)
     yield "importance", lambda: hr.score(model, tokenizer, corpus, ["importance", "relevance"], n_resamples=20)
 
 
 def translator(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    import headroles as hr
-
     model, tokenizer = hr.load(folder / "translator")
     corpus = hr.synthetic_corpus(40, translated=True)
     yield "scores", lambda: hr.score(model, tokenizer, corpus, n_resamples=50)
@@ -192,8 +159,6 @@ def translator(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def smollm2(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    import headroles as hr
-
     model, tokenizer = hr.load(folder / "smollm2")
     corpus = hr.synthetic_corpus(8)
     yield "scores", lambda: hr.score(model, tokenizer, corpus, n_resamples=50)
@@ -203,30 +168,23 @@ def smollm2(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "budget", lambda: budget(model, tokenizer, steps=2)
 
 
-def write(out: Path, models: Path, only: list[str]) -> None:
-    import torch
-
-    import headroles
-
+def write(out: Path, folder: Path, only: list[str]) -> None:
     torch.set_num_threads(1)
-    print(headroles.__file__, flush=True)
-    large = {"minilm": minilm, "translator": translator, "smollm2": smollm2}
-    begun = time.perf_counter()
+    print(hr.__file__, flush=True)
+    large, begun = {"minilm": minilm, "translator": translator, "smollm2": smollm2}, time.perf_counter()
     for name in only:
-        if name in ("translator", "smollm2") and not (models / name).exists():
+        if name in ("translator", "smollm2") and not (folder / name).exists():
             continue
-        makes = plain(name) if name in TINY else large[name](models)
-        for what, make in makes:
+        for what, make in plain(name) if name in TINY else large[name](folder):
             path = out / f"{name}-{what}.parquet"
             if path.exists():  # of a run that was stopped
                 continue
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     table = make()
             except Exception as error:  # noqa: BLE001
                 table = pd.DataFrame({"error": [type(error).__name__], "text": [str(error)[:200]]})
-                print(f"{name} {what}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                print(f"{name} {what}: {error!r:.200}", flush=True)
             save(pd.DataFrame(table), path)
         print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
 
@@ -246,11 +204,7 @@ def compare(before: Path, after: Path) -> int:
     names = sorted({path.name for path in before.glob("*.parquet")} | {path.name for path in after.glob("*.parquet")})
     wrong = [f"{name}: {reason}" for name in names if (reason := difference(before / name, after / name))]
     values = sum(pd.read_parquet(before / name).size for name in names if (before / name).exists())
-    print(
-        *wrong,
-        f"{len(names)} tables, {values} values: {len(names) - len(wrong)} tables the same to the last bit",
-        sep="\n",
-    )
+    print(*wrong, f"{len(names)} tables, {values} values: {len(names) - len(wrong)} the same to the last bit", sep="\n")
     return bool(wrong)
 
 
