@@ -355,7 +355,6 @@ def test_next_sentences_are_two_classes():
 
 
 OTHERS = ["BertForQuestionAnswering", "BertForTokenClassification", "ElectraForPreTraining", "BartForQuestionAnswering"]
-OTHERS += ["BertForMultipleChoice"]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -366,9 +365,14 @@ def test_a_head_of_neither_classes_nor_words_is_refused_in_one_sentence(name):
         with pytest.raises(ValueError, match=rf"{name}\b") as caught:
             value(model, ending(), labelled(), metric)
         assert "hidden states only" not in str(caught.value)
-    with pytest.raises(ValueError, match=rf"needs hidden states, got the logits of {name}"):
+    with pytest.raises(ValueError, match=f"needs hidden states, got the logits of {name}"):
         value(model, ending(), labelled(), "similarity")
     assert hr.score(model, ending(), labelled(), ["confidence"], n_resamples=0)["confidence"].notna().all()
+
+
+def test_a_choice_among_several_texts_is_refused():
+    with pytest.raises(ValueError, match="BertForMultipleChoice"):
+        value(built("BertForMultipleChoice", "BertConfig", zoo.BERT), ending(), labelled(), "loss")
 
 
 # --- what a model is, whatever its class is called --------------------------------------------------------------------
