@@ -38,7 +38,7 @@ def test_a_score_reads_a_batch_within_ten_files():
 
     def note(frame, event, _):
         nonlocal reads
-        if frame.f_code is AttentionPass.read.__code__:
+        if frame.f_code is AttentionPass.read.__code__ and event in ("call", "return"):
             reads = event == "call"
         if reads and event == "call" and frame.f_code.co_filename.startswith(root):
             files.add(frame.f_code.co_filename)
