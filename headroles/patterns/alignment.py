@@ -1,4 +1,4 @@
-"""Alignment: each target token is about the source words that it translates, or about the same share of the source."""
+"""Alignment: a target token attends to the source words that it translates, or to the same part of the source."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headroles.patterns.simple import shared
 class Alignment(Pattern):
     """The source words that are linked with the target word (`hr.read(..., links=)`), all their tokens alike.
 
-    The target word is the one that the decoder reads, not the one that it predicts: attention at the step that reads a
-    word finds its translation better than at the step that predicts it (Chen et al. 2020, arXiv 2004.14837).
+    The target word is the one that the decoder reads, not the one that it predicts: there attention finds the
+    translation better (Chen et al. 2020, arXiv 2004.14837).
     """
 
     kinds = ("cross",)
@@ -42,7 +42,7 @@ def _owners(words: Tensor, last: int) -> Tensor:
 
 
 def _links(observation: Observation) -> Tensor:
-    """Return which words are linked: bool [batch, target word, source word], the last of each side of no word."""
+    """Return which words are linked: bool [batch, target word, source word], with a last one for no word."""
     views = observation.queries, observation.keys
 
     def made() -> Tensor:

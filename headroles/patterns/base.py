@@ -1,4 +1,4 @@
-"""Patterns: which keys each query is about; measured as a score, imposed as a replacement of a head's attention."""
+"""Patterns: which keys each query is about, measured as a score or imposed as a replacement."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.observation import Observation
 from headroles.tables.frame import KINDS, Kind
 
-NAMES: dict[Need, str] = {  # of what a pattern needs of a batch
-    "trees": "dependency trees",
-    "links": "word links",
-    "counts": "counts of tokens",
-    "special": "the ids of special tokens",
+NAMES: dict[Need, str] = {  # what a pattern needs of a batch
+    **{"trees": "dependency trees", "links": "word links"},
+    **{"counts": "counts of tokens", "special": "the ids of special tokens"},
 }
 
 
@@ -34,21 +32,20 @@ class Pattern(Replacement):
     """Base class of patterns. A subclass is a frozen dataclass; its fields are options.
 
     `targets` returns for each query the keys that it is about. `hr.score(model, tokenizer, corpus, [pattern])` measures
-    how often a head attends there; `hr.mask_heads(..., replacement=pattern)` and `hr.ablate(..., replacement=pattern)`
-    let a head attend exactly there, with the model's own values, and as by itself where the pattern does not apply.
+    how often a head attends there. `hr.mask_heads(..., replacement=pattern)` and `hr.ablate(..., replacement=pattern)`
+    make a head attend exactly there, with the model's own values; where the pattern does not apply, it is unchanged.
     """
 
     needs = needing()
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    about: ClassVar[str] = ""  # where its heads attend, on the page
+    about: ClassVar[str] = ""  # where its heads attend, for the report
 
     @abstractmethod
     def targets(self, observation: Observation) -> Tensor:
         """Return the weights of the pattern.
 
         Args:
-            observation: The tokens of one batch at one site. Its `weights` are the head's own when it is measured, and
-                may be missing when it is imposed.
+            observation: The tokens of one batch at one site. Its `weights` may be missing when the pattern is imposed.
 
         Returns:
             Tensor[batch, query, key], or Tensor[batch, heads, query, key] where heads differ. The weights of a query
@@ -70,11 +67,8 @@ class Pattern(Replacement):
         return re.sub(r"[^\w=+.,-]+", "-", text.replace(">", "-to-"))
 
     def applies(self, observation: Observation) -> Tensor:
-        """Return which content queries the pattern is about: bool [batch, query], or [batch, heads, query]."""
-        content = observation.queries.content
-        about = self._seen(observation).sum(-1) > 0  # [batch, heads or 1, query]
-        about = about & content[:, None]
-        return about[:, 0] if about.shape[1] == 1 else about
+        """Return which content queries the pattern is about: bool [batch, heads or 1, query]."""
+        return (self._seen(observation).sum(-1) > 0) & observation.queries.content[:, None]
 
     def _seen(self, observation: Observation) -> Tensor:
         """Return the weights on keys that the model's mask allows: [batch, heads or 1, query, key]."""
@@ -104,13 +98,18 @@ class Pattern(Replacement):
                 f"pattern {self} needs {NAMES[of_batch[0]]}, and a forward has none; try "
                 f"hr.ablate(..., replacement=...)"
             )
-        queries, keys = (_view(values, side) for side in _sides(site.kind, values))
-        return self.imposed(
-            Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer), site, z, values
+        target = "target" if "target" in values.inputs else "source"
+        query_side, key_side = (
+            "source" if site.kind == "enc-self" else target,
+            target if site.kind == "dec-self" else "source",
         )
+        observation = Observation(
+            site.kind, _weights(values, z), _view(values, query_side), _view(values, key_side), layer=site.layer
+        )
+        return self.imposed(observation, site, z, values)
 
     def imposed(self, observation: Observation, site: Site, z: Tensor, values: Values) -> Tensor:
-        """Return the outputs of heads under the pattern, and their own where it does not apply."""
+        """Return the outputs of heads under the pattern, or z where it does not apply."""
         got = [len(z), z.shape[1], values.value.shape[2]]
         expected = [*observation.queries.ids.shape, observation.keys.ids.shape[1]]
         if got != expected:
@@ -129,23 +128,18 @@ class Pattern(Replacement):
 
 
 class OfPattern:
-    """Base class of what is made of a pattern, and so applies to the same kinds of heads by the same data."""
+    """Base class of everything that has a pattern, with the kinds of heads and the needs of the pattern."""
 
     pattern: Pattern
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
     needs: ClassVar[Any] = property(attrgetter("pattern.needs"))
 
 
-class BoundPattern(Replacement):
+class BoundPattern(OfPattern, Replacement):
     """A pattern for the forwards of one batch, which may be repeated for several variants."""
 
     def __init__(self, pattern: Pattern, batch: Batch, counted: Counted | None) -> None:
         self.pattern, self.batch, self.counted = pattern, batch, counted
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What the pattern needs."""
-        return self.pattern.needs
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the pattern does not fit the heads of a site."""
@@ -158,7 +152,7 @@ class BoundPattern(Replacement):
         return self.pattern.imposed(self.observation(site, z, values), site, z, values)
 
     def observation(self, site: Site, z: Tensor, values: Values) -> Observation:
-        """Return the tokens of the batch at a site, with the weights of its heads where they are kept."""
+        """Return the tokens of the batch at a site, with the weights of its heads if they are kept."""
         queries, keys = self.batch.queries(site.kind), self.batch.keys(site.kind)
         observation = Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer)
         if self.counted is None:
@@ -177,7 +171,7 @@ def count_applications(
 
     Args:
         model: The model.
-        patterns: Patterns that need no weights, each with a head of the layer.
+        patterns: Patterns that do not need weights, each with a head of the layer.
         batch: The batch.
         counted: Counts of tokens, where a pattern needs them.
 
@@ -191,7 +185,7 @@ def count_applications(
 
 
 class _Count(Replacement):
-    """The heads' own outputs, while queries are counted."""
+    """Counts queries, and leaves the outputs of heads as they are."""
 
     needs = needing()
 
@@ -203,23 +197,16 @@ class _Count(Replacement):
         for (key, pattern), bound in self.bound.items():
             if key == site.key:
                 seen = replace(bound.observation(site, z, values), allowed=values.allowed)
-                applies = pattern.applies(seen)
-                count = (applies.any(1) if applies.ndim == 3 else applies).sum(-1)
+                count = pattern.applies(seen).any(1).sum(-1)
                 self.numbers[key, pattern] = torch.stack([count, seen.queries.content.sum(-1)])
         return z
 
 
 def _weights(values: Values, z: Tensor) -> Tensor:
-    """Return the heads' own weights, or none of the same shape: [batch, heads, query, key]."""
+    """Return the weights of the heads, or a placeholder if they are not kept: [batch, heads, query, key]."""
     if values.weights is not None:
         return values.weights
     return z.new_empty(1).expand(len(z), z.shape[2], z.shape[1], values.value.shape[2])
-
-
-def _sides(kind: Kind, values: Values) -> tuple[str, str]:
-    """Return the sides of queries and keys."""
-    target = "target" if "target" in values.inputs else "source"
-    return {"enc-self": ("source", "source"), "dec-self": (target, target), "cross": (target, "source")}[kind]
 
 
 def _view(values: Values, side: str) -> TokenView:

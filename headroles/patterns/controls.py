@@ -1,4 +1,4 @@
-"""Controls: patterns as sharp as another one, at other places, and what else may be done at the same queries."""
+"""Controls: patterns as sharp as a given one but at other places, and other changes of the same queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headroles.tables.frame import Kind
 
 @dataclass(frozen=True)
 class _Control(OfPattern, Pattern):
-    """A pattern with the targets of another one, moved."""
+    """A pattern that moves the targets of another one."""
 
     pattern: Pattern
 
@@ -30,9 +30,9 @@ class _Control(OfPattern, Pattern):
 class Shift(_Control):
     """The targets of a pattern, each `by` tokens later: equally sharp, elsewhere.
 
-    Where a shifted target is no content token that the query may attend to, all targets are shifted to the other side.
-    Where that is impossible too, each target is shifted to the side that is left, as the first and the last token are.
-    Where that leaves none, or the same targets, the pattern does not apply.
+    If a shifted target is not a content token that the query may attend to, all targets are shifted to the other side;
+    if that fails too, each target is shifted to the side where it fits. If that fails or gives the same targets, the
+    pattern does not apply.
 
     Args:
         pattern: The pattern.
@@ -44,10 +44,9 @@ class Shift(_Control):
     def targets(self, observation: Observation) -> Tensor:
         """Return the shifted weights."""
         # Three candidates, in this order: all targets shifted forth, all shifted back, and each to the side on which it
-        # is visible. A candidate is taken for a query if no weight of its targets is lost: `moved` drops what leaves
-        # the visible keys. For the third, what was lost forth is found by shifting the rest back, and is shifted to
-        # the other side; it may give the targets themselves (the first and the last key change places), which is no
-        # control.
+        # is visible. A query takes a candidate if its targets lose no weight (`_moved` drops what leaves the visible
+        # keys). For the third, the targets lost forth are found by shifting the rest back, and are shifted to the other
+        # side. If the first and the last key change places, it equals the targets, and is not a control.
         targets = self.pattern.targets(observation)
         forth, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
         lost = targets - shifted(forth, -self.by)
@@ -63,7 +62,7 @@ class Shuffle(_Control):
 
     Args:
         pattern: The pattern.
-        seed: Seed of the places.
+        seed: Seed of the random places.
     """
 
     seed: int = 0
@@ -73,16 +72,17 @@ class Shuffle(_Control):
         targets = self.pattern.targets(observation)
         batch, queries, keys = targets.shape[0], targets.shape[-2], targets.shape[-1]
         noise = self._noise(observation.first, queries, keys).to(targets)
-        order = noise.expand(batch, -1, -1).masked_fill(~_visible(observation), 2.0)
-        order = order.argsort(dim=-1, stable=True)  # visible keys first
-        values = targets.sort(-1, descending=True).values
-        order = order if targets.ndim == 3 else order[:, None].expand_as(targets)
-        shuffled = torch.zeros_like(targets).scatter_(-1, order, values)
-        visible = _visible(observation) if targets.ndim == 3 else _visible(observation)[:, None]
+        visible = _visible(observation)
+        order = (
+            noise.expand(batch, -1, -1).masked_fill(~visible, 2.0).argsort(dim=-1, stable=True)
+        )  # visible keys first
+        if targets.ndim == 4:
+            order, visible = order[:, None].expand_as(targets), visible[:, None]
+        shuffled = torch.zeros_like(targets).scatter_(-1, order, targets.sort(-1, descending=True).values)
         return torch.where(_keeps_all(shuffled * visible, targets), shuffled, 0.0)
 
     def _noise(self, first: int, queries: int, keys: int) -> Tensor:
-        """Return a random number for each query and key, the same however long the longest text is: [query, key]."""
+        """Return a random number for each query and key, which does not depend on the batch: [query, key]."""
         # Numbers drawn row by row would depend on the number of keys, and so on the batch. Here the pairs are counted
         # in squares, each around the last (Rosenberg and Strong 1972): (0, 0); then (0, 1), (1, 1), (1, 0); ... so that
         # a pair has its number in the stream whatever the size of the largest square.
@@ -95,7 +95,7 @@ class Shuffle(_Control):
 
 @dataclass(frozen=True)
 class Absent(_Control):
-    """No head at the queries to which a pattern applies: removal, at these tokens alone."""
+    """No output at the queries to which a pattern applies."""
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the weights of the pattern."""
@@ -108,7 +108,7 @@ class Absent(_Control):
 
 @dataclass(frozen=True)
 class Where(Pattern):
-    """Another pattern at the queries to which a pattern applies, such as a fixed offset in place of a dependency.
+    """Another pattern at the queries to which a pattern applies, such as a fixed offset instead of a dependency.
 
     Args:
         pattern: The pattern of the queries.

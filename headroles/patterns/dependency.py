@@ -1,4 +1,4 @@
-"""Dependency: each query is about the word that its word depends on, or about the words that depend on it."""
+"""Dependency: a query attends to the word that its word depends on, or to the words that depend on it."""
 
 from __future__ import annotations
 
@@ -46,19 +46,20 @@ class Dependency(Pattern):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the pieces of the other words."""
-        view = observation.keys  # the same sentence as that of the queries, which may be some of its tokens
+        view = observation.keys  # all tokens of the sentence; the queries may be some of them
         pairs = self.pairs(view, causal=observation.causal)  # [batch, word, word]
         owners = view.words.masked_fill(view.words == NO_WORD, pairs.shape[-1] - 1)  # a last row of no word
         rows = pairs.gather(1, owners[:, observation.places, None].expand(-1, -1, pairs.shape[-1]))
         return shared(rows.gather(2, owners[:, None].expand(-1, rows.shape[1], -1)))
 
     def pairs(self, view: TokenView, *, causal: bool) -> Tensor:
-        """Return which key words are right for which query words: bool [batch, word, word], the last of no word."""
-        return view.keep((self, causal), lambda: self._pairs(view, causal))
+        """Return which key words are right for which query words: bool [batch, word, word], the last for none."""
 
-    def _pairs(self, view: TokenView, causal: bool) -> Tensor:
-        both = related_words(view, (self.relation,), subtypes=self.subtypes, causal=causal)
-        return pad(both[:, WAYS.index(self.way)], (0, 1, 0, 1))
+        def made() -> Tensor:
+            both = related_words(view, (self.relation,), subtypes=self.subtypes, causal=causal)
+            return pad(both[:, WAYS.index(self.way)], (0, 1, 0, 1))
+
+        return view.keep((self, causal), made)
 
 
 def related_words(view: TokenView, relations: Sequence[str], *, subtypes: bool, causal: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learned offsets: each query is about the places to which the head attends on average on another corpus."""
+"""Learned offsets: the relative positions to which each head attends on average on another corpus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headroles.tables.frame import Kind
 
 @dataclass(frozen=True)
 class LearnedOffset(Pattern):
-    """A head's mean attention by relative position: what it does without regard to the words (`LearnedOffset.learn`).
+    """A head's mean attention by relative position, which ignores the words (`LearnedOffset.learn`).
 
     Args:
         mean: (kind, layer) -> mean weights at the offsets -span to span, Tensor[heads, 2 x span + 1].
@@ -44,11 +44,11 @@ class LearnedOffset(Pattern):
         Args:
             model: A transformers model.
             tokenizer: Its tokenizer.
-            corpus: Text that is not used for any other measurement.
+            corpus: Text that no other measurement uses.
             span: The largest distance in tokens.
 
         Returns:
-            The pattern. The mean at an offset is over the content queries with a token there, special ones included.
+            The pattern. The mean at an offset is over the content queries with a token there, also a special one.
         """
         handle = HeadModel.of(model, tokenizer)
         sums = {site.key: torch.zeros(site.heads, 2 * span + 1, dtype=torch.float64) for site in handle.sites}

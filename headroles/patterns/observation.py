@@ -16,7 +16,7 @@ from headroles.tables.frame import Kind
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Weights = Literal["attention", "norm", "nosink"]
 LEAST = 0.01  # of a query's weight off the sink; with less, it is not counted without the sink
-NOWHERE = -2  # the key of a query with no weight on any content key: no key, and next to none
+NOWHERE = -2  # the key of a query with no weight on any content key; not next to a key either
 
 
 def _none() -> Tensor:
@@ -34,7 +34,7 @@ class Observation:
         keys: token view on the key side.
         counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
         ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
-        first: position of the first query; 0 unless the observation is a later block of queries.
+        first: position of the first query, above 0 in later blocks of queries.
         value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.attention`).
         of: what `weights` are.
         layer: layer of the site; -1 where it is unknown.
@@ -68,7 +68,7 @@ class Observation:
     @cached_property
     def on_real(self) -> Tensor:
         """Weights with non-content keys set to 0, not renormalised: [batch, heads, query, key]."""
-        if self.of == "nosink":  # which has no others
+        if self.of == "nosink":
             return self.weights
         return self.weights * self.keys.content[:, None, None]
 
@@ -88,57 +88,46 @@ class Observation:
     def norms(self) -> Tensor:
         """Norms ||alpha_ij f(x_j)|| of the vectors that a head moves from key j to query i: [batch, heads, query, key].
 
-        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3, and
-        the authors' code). The residual connection and the norm after it (Kobayashi et al. 2021) are those of a layer,
-        not of a head: they are no part of it.
-
-        Raises:
-            ValueError: if the values of the model cannot be read.
+        f(x) = (x W_V + b_V) W_O, without the bias of the output projection, which belongs to no head (Kobayashi et al.
+        2020, section 3, and the authors' code), and without the residual connection and the norm after it.
         """
-        if self.value_norms is None:
-            raise ValueError("no values: got an observation of attention weights alone; expected value_norms")
+        assert self.value_norms is not None  # an attention pass gives them
         return self.weights.abs() * self.value_norms().to(self.weights)[:, :, None]
 
     @cached_property
     def by_norm(self) -> Observation:
         """The same observation with `norms` as weights, each query's divided by their sum over all keys.
 
-        The source compares norms as they are; the division is ours, so that scores keep their range. It does not change
-        which key is the largest. Special tokens are in the sum. A query to which the head moves nothing has zeros, and
-        its largest is on no key.
+        The source does not divide; scores keep their range by it, and the largest key stays the same. Special tokens
+        are in the sum. A query to which the head moves nothing has zeros.
         """
         whole = self.norms.sum(-1, keepdim=True)
         return replace(self, weights=self.norms / whole.masked_fill(whole == 0, 1), of="norm", value_norms=None)
 
     @cached_property
     def off_sink(self) -> Tensor:
-        """Weight of each query on content keys but the first token of any sort: [batch, heads, query]."""
+        """Weight of each query on content keys except the first token of any sort: [batch, heads, query]."""
         return (self.weights @ self.keys.without_first.content[:, None, :, None].to(self.weights)).squeeze(-1)
 
     @property
-    def others(self) -> Tensor:
-        """Which queries see another token than the first; in a decoder all but the first: bool [batch, query]."""
+    def sees_others(self) -> Tensor:
+        """Which queries see a token other than the first; in a decoder all but the first: bool [batch, query]."""
         if not self.causal:
             return torch.ones_like(self.queries.content)
         return self.keys.attention_mask.cumsum(-1)[:, self.places] > 1
-
-    @property
-    def _asked(self) -> Tensor:
-        """Whether each query of a decoder is content as a key: bool [batch, query]."""
-        return self.keys.content[:, self.places]
 
     @cached_property
     def _without_sink(self) -> dict[float, Observation]:
         return {}
 
     def without_sink(self, least: float = LEAST) -> Observation:
-        """Return the same observation without the sink: special tokens and the first of any sort are no keys.
+        """Return the same observation without the sink: special tokens and the first token of any sort are not keys.
 
         The weights of a query on the other keys are divided by their sum. A query with less than `least` of its weight
-        on them has zeros and is not counted, and neither is the first token of a decoder, which sees nothing else.
+        on them has zeros and does not count, nor does the first token of a decoder.
 
         Args:
-            least: the least weight off the sink of a query that counts, of 1.
+            least: the least weight off the sink of a query that counts.
         """
         if least in self._without_sink:
             return self._without_sink[least]
@@ -146,7 +135,7 @@ class Observation:
         queries = self.queries
         if self.causal:
             queries = keys.span(self.first, self.first + self.weights.shape[-2])
-            if not torch.equal(self.queries.content, self._asked):  # of what is written alone, for example
+            if not torch.equal(self.queries.content, self.keys.content[:, self.places]):  # some queries do not count
                 queries = replace(queries, content=queries.content & self.queries.content, kept={})
         counted = self.off_sink >= least  # [batch, heads, query]
         scale = torch.where(counted, 1 / self.off_sink, 0)
@@ -157,14 +146,7 @@ class Observation:
         return self._without_sink[least]
 
     def on_keys(self, chosen: Tensor) -> Tensor:
-        """Sum the weights from all content queries to some keys.
-
-        Args:
-            chosen: bool mask of keys, [batch, key].
-
-        Returns:
-            float64 [batch, heads].
-        """
+        """Sum the weights from all content queries to chosen keys, bool [batch, key]: float64 [batch, heads]."""
         return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
@@ -182,14 +164,10 @@ class Observation:
         return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def counting(self, where: Tensor | None = None) -> Tensor:
-        """Return the content queries that count, of each head if heads differ: bool [batch, heads or 1, query].
-
-        Args:
-            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
-        """
+        """Return which content queries count: bool [batch, heads or 1, query]; `where` as in `over_queries`."""
         chosen = self.queries.content if where is None else self.queries.content & where
         return chosen[:, None] if self.counted is None else chosen[:, None] & self.counted
 
     def count(self, where: Tensor | None = None) -> Tensor:
-        """Return the number of content queries that count: [batch, heads or 1]; arguments as of `counting`."""
+        """Return the number of content queries that count: [batch, heads or 1]; `where` as in `over_queries`."""
         return self.counting(where).sum(-1)

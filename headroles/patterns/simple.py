@@ -1,4 +1,4 @@
-"""Simple patterns: a fixed offset, sinks, every token, the rarest token, and repeated tokens."""
+"""Simple patterns: a fixed offset, sinks, all tokens, the rarest token, and repeated tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Offset(Pattern):
     """The content token `offset` positions later (Voita et al. 2019, section 5.1): -1 is the previous token.
 
     Args:
-        offset: The distance in tokens; negative before the query. In a decoder there is nothing after it.
+        offset: The distance in tokens; negative before the query.
     """
 
     offset: int
@@ -86,7 +86,7 @@ class Special(Pattern):
 
 @dataclass(frozen=True)
 class Uniform(Pattern):
-    """Every token alike that is not padding; in a decoder those up to the query."""
+    """All tokens alike except padding; in a decoder those up to the query."""
 
     about = "everywhere"
 
@@ -102,7 +102,7 @@ class Streaming(Pattern):
 
     Args:
         sink: Number of tokens at the start that every query keeps.
-        recent: Number of tokens up to the query that it keeps, itself included.
+        recent: Number of tokens up to the query that it keeps, including itself.
     """
 
     sink: int = 4
@@ -116,7 +116,7 @@ class Streaming(Pattern):
         number("recent", self.recent, least=1)
 
     def targets(self, observation: Observation) -> Tensor:
-        """Return the own weights on these tokens, renormalised: [batch, heads, query, key]."""
+        """Return the head's weights on these tokens, renormalised: [batch, heads, query, key]."""
         mask = observation.keys.attention_mask
         start = mask.int().argmax(-1)[:, None, None]  # the first token that is not padding
         keys = torch.arange(mask.shape[1], device=mask.device)
@@ -130,7 +130,7 @@ class Streaming(Pattern):
 class Rarest(Pattern):
     """The rarest token of the sentence, if it is not among the most frequent ones (Voita et al. 2019, section 5.3).
 
-    In a decoder, it is the pattern of queries at or after that token. Of equally rare tokens the first is taken.
+    In a decoder, the pattern applies to queries at or after that token. Of equally rare tokens the first is taken.
 
     Args:
         frequent: Number of most frequent tokens that are not rare.
@@ -174,7 +174,7 @@ class Induction(Pattern):
 
 @dataclass(frozen=True)
 class Duplicate(Pattern):
-    """Earlier occurrences of the query's own token (Wang et al. 2022)."""
+    """Earlier occurrences of the query's token (Wang et al. 2022)."""
 
     kinds = ("dec-self",)
     about = "at the same token before"
@@ -185,7 +185,7 @@ class Duplicate(Pattern):
 
 
 def shared(chosen: Tensor) -> Tensor:
-    """Return equal weights on the chosen keys of each query, none where none is chosen: bool to float32."""
+    """Return equal weights, float32, on the chosen keys of each query: bool [..., query, key]."""
     weights = chosen.float()
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
@@ -207,7 +207,7 @@ def followed(observation: Observation) -> Tensor:
 
 
 def shifted(values: Tensor, by: int) -> Tensor:
-    """Return values moved along the last dimension; what leaves it is dropped, and 0 or False come in."""
+    """Return values moved along the last dimension, filled up with 0 or False."""
     size = values.shape[-1]
     moved = torch.zeros_like(values)
     if abs(by) < size:

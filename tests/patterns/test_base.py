@@ -45,7 +45,7 @@ def test_targets_sum_to_one_or_do_not_apply(pattern, kind):
         sums = targets.sum(-1)
         torch.testing.assert_close(sums, sums.round(), rtol=0, atol=1e-6)
         assert set(sums.round().unique().tolist()) <= {0.0, 1.0}
-        assert torch.equal(made.applies(observed(kind)), (sums > 0.5) & observed(kind).queries.content)
+        assert torch.equal(made.applies(observed(kind))[:, 0], (sums > 0.5) & observed(kind).queries.content)
         if kind == "dec-self":
             assert not targets.triu(1).any()
 
@@ -72,21 +72,6 @@ def test_targets_of_a_block_of_queries_are_rows_of_the_whole():
             assert torch.equal(pattern.targets(part), targets[..., first:last, :]), pattern
 
 
-def test_gates_interpolate_between_a_head_and_its_pattern():
-    case, head = tiny("bert"), ("enc-self", 1, 0)
-    site = next(site for site in hr.attention_sites(case.model) if site.key == head[:2])
-    outputs = []
-    for gate in (0.0, 0.25, 1.0):
-        gates = torch.where(hr.head_mask(case.model, [head]) == 0, gate, 1.0)
-        with torch.no_grad(), hr.mask_heads(case.model, gates, Offset(-1)):
-            hook = site.out.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))  # after the mask's
-            case.output(case.model)
-            hook.remove()
-    pattern, mixed, own = outputs
-    assert not torch.allclose(own, pattern, rtol=0.1)
-    torch.testing.assert_close(mixed, 0.25 * own + 0.75 * pattern, rtol=1e-5, atol=1e-6)
-
-
 def test_the_gradient_of_gates_is_a_finite_difference():
     case = tiny("gpt2")
     model, ids, step = case.precise, case.inputs["input_ids"], 1e-6
@@ -102,19 +87,6 @@ def test_the_gradient_of_gates_is_a_finite_difference():
         expected = torch.stack([(value(gates + row) - value(gates - row)) / (2 * step) for row in steps])
     assert expected.abs().min() > 1e-4
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
-
-
-def test_gates_of_each_example():
-    case = tiny("bert")
-    ids, count = case.inputs["input_ids"], len(case.inputs["input_ids"])
-    gates = torch.linspace(0, 1, count * case.heads).view(count, case.heads)
-    with torch.no_grad(), hr.mask_heads(case.model, gates, Offset(1)):
-        together = case.output(case.model, {"input_ids": ids})
-    assert count > 1
-    for row in range(count):
-        with torch.no_grad(), hr.mask_heads(case.model, gates[row], Offset(1)):
-            alone = case.output(case.model, {"input_ids": ids[row : row + 1]})
-        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-5, atol=1e-5 * float(alone.abs().max()))
 
 
 def test_left_padding_leaves_the_text_as_it_is():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.imposed import lettered, tiny
-from helpers.letters import corpus, linked, observation, tokenizer, tokens_of
+from helpers.letters import corpus, linked, tokenizer, tokens_of
 
 import headroles as hr
 from headroles.patterns import (
@@ -85,7 +85,6 @@ CASES = {
         lambda heads=heads: forward("bert", learnt_on(heads)),
         rf"pattern LearnedOffset\(digest='\w+'\) must be learnt on the 4 heads of enc-self layer 0, got {heads}")
        for heads in (0, 3)},
-    "values": (lambda: observation(torch.ones(2, 2)).norms, "no values"),
 }  # fmt: skip
 
 
