@@ -76,7 +76,7 @@ class Accumulator:
         self.unweighted = {}
 
     def reduce(self, axis: Axis, device: torch.device) -> None:
-        """Add up the sums of all processes of an axis on `device`, so that every process has the totals."""
+        """Add up the sums of all processes of an axis on `device`."""
         # A process may have had no batch, or none with some kind of sums, while all processes must add up the same
         # totals in the same order. So they first exchange which totals there are, and add zeros where they have none.
         # All keep the totals in that order, the first process's first: the order of columns follows from it.
@@ -103,15 +103,15 @@ class Accumulator:
         provenance: str,
         notes: Mapping[str, Mapping[str, object]],
         gated: pd.MultiIndex,
-        no_interval: Mapping[tuple[str, Kind], str] | None = None,
+        no_interval: Mapping[tuple[str, Kind], str],
     ) -> pd.DataFrame:
         """Compute the table of all scores, with intervals.
 
         Args:
-            index: The heads that are left.
-            provenance: Of all columns.
+            index: The heads that are left: the rows.
+            provenance: Provenance of all columns.
             notes: Further provenance fields, by label of the score.
-            gated: The heads of the sums, with heads that were removed and are kept as zeroed.
+            gated: The heads of the sums, with removed heads that are kept as zeroed.
             no_interval: Why scores have no interval, by label and kind.
 
         Returns:
@@ -121,13 +121,18 @@ class Accumulator:
         columns: dict[str, Array] = {}
         draws: dict[str, npt.NDArray[np.float32]] = {}
         signatures: dict[str, str] = {}
-        lacking: dict[str, list[str]] = {}
+        lacking: dict[str, list[str]] = {}  # reason -> columns without an interval
         for score, name, values, sizes in self.columns(index, gated):
             columns[name] = values[:, 0]
             if self.n_resamples and score.has_interval(name):
-                for reason, rows in _without_interval(score, values, kinds, no_interval or {}).items():
+                measured = np.isfinite(values[:, 0])
+                without = [(SINGLE, single(values[:, 1:]) & measured)]
+                without += [
+                    (no_interval[key], (kinds == key[1]) & measured) for key in no_interval if key[0] == score.label
+                ]
+                for reason, rows in without:
                     values[rows, 1:] = np.nan
-                    if reason != SINGLE or Column.parse(name).variant != "nosink":  # `resting` explains it
+                    if rows.any() and (reason != SINGLE or Column.parse(name).variant != "nosink"):  # `resting` says it
                         lacking.setdefault(reason, []).append(name)
                 draws[name] = rounded(values[:, 1:])
                 columns[f"{name}.low"], columns[f"{name}.high"] = (
@@ -137,7 +142,7 @@ class Accumulator:
             text = f"{provenance}|{frame.sign(score=score, **details)}"
             signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
         for reason, names in lacking.items():
-            log.warning("no interval of %s: %s", frame.listed(names), reason)
+            log.warning("no interval of %s: %s", frame.listed(dict.fromkeys(names)), reason)
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
     def columns(self, index: pd.MultiIndex, gated: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
@@ -151,15 +156,12 @@ class Accumulator:
             for site in (site for site in self.sums if site in rows and score.label in self.sums[site]):
                 sums = self.denominators.get(site[0], {}).get(score.label, {}) | self.sums[site].pop(score.label)
                 for name, values in score.compute(sums).items():
-                    column = score.column(name)
-                    if column not in columns:
-                        columns[column] = np.full((len(index), 1 + self.n_resamples), np.nan)
-                    columns[column][rows[site]] = _rows(left[site], values)
+                    column = columns.setdefault(score.column(name), np.full((len(index), 1 + self.n_resamples), np.nan))
+                    column[rows[site]] = _rows(left[site], values)
                 for name, values in score.counted(sums).items():
-                    column = score.column(name)
                     totals = _rows(left[site], values)
-                    both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
-                    sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows[site]] = both
+                    size = sizes.setdefault(score.column(name), np.full((len(index), 2), np.nan))
+                    size[rows[site]] = np.stack([totals[:, 0], clusters(totals)], axis=-1)
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
 
 
@@ -174,65 +176,29 @@ def _rows(left: npt.NDArray[np.bool_], values: Tensor) -> Array:
     return array if len(array) == 1 else array[left]
 
 
-def _without_interval(
-    score: Measure, values: Array, kinds: npt.NDArray[np.object_], no_interval: Mapping[tuple[str, Kind], str]
-) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return why heads with a value, of [heads, 1 + resamples], have no interval: reason -> [heads]."""
-    measured = np.isfinite(values[:, 0])
-    lacking = {SINGLE: single(values[:, 1:]) & measured}
-    for (label, kind), reason in no_interval.items():
-        if label == score.label:
-            lacking[reason] = lacking.get(reason, False) | ((kinds == kind) & measured)
-    return {reason: rows for reason, rows in lacking.items() if rows.any()}
-
-
-def check_missing(
-    table: pd.DataFrame, scores: Sequence[Measure], corpus: str, uncounted: dict[Kind, str], content: int
-) -> None:
-    """Log which scores have no value for any head of a kind, and why; ValueError if there is nothing to measure."""
-    columns = [name for score in scores for name in _columns(table, score)]
-    if columns and not content and table[columns].isna().all(axis=None):
-        raise ValueError(
-            f"corpus {corpus!r} must have content tokens, neither padding nor special, got none in its source; try a "
-            f"corpus of whole sentences"
-        )
-    for what, reason in missing(table, scores, uncounted).items():
-        log.warning("%s: %s", what, reason)
-
-
 def missing(
     table: pd.DataFrame, scores: Sequence[Measure], uncounted: Mapping[Kind, str] | None = None
 ) -> dict[str, str]:
-    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
-    return {
-        f"{', '.join(names)} of {kind} heads {'are' if names[1:] else 'is'} NaN": reason
-        for score in scores
-        for kind, names, reason in _missing(table, score, uncounted or {})
-    }
+    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why.
+
+    Args:
+        table: score table.
+        scores: its scores.
+        uncounted: why tokens of the keys of a kind of heads were not counted.
+
+    Returns:
+        Score and kind -> the reason.
+    """
+    reasons: dict[str, str] = {}
+    for score in scores:
+        names = [name for name in without_ends(table) if _is_of(name, score.label) and score.has_interval(name)]
+        empty = table[names].isna().all(axis=1).groupby(level="kind").all()  # by kind
+        for kind in (kind for kind in KINDS if names and kind in score.kinds and empty.get(kind, False)):
+            reason = (uncounted or {}).get(kind, score.missing) if "counts" in score.needs else score.missing
+            reasons[f"{score.label} of {kind} heads is NaN"] = reason
+    return reasons
 
 
-def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
-    """Return the columns of a score that are estimates."""
-    columns = {name: Column.parse(name) for name in without_ends(table) if score.has_interval(name)}
-    return [
-        name
-        for name, column in columns.items()
-        if name == score.label or (column.name == score.label and column.detail is not None)
-    ]
-
-
-def _missing(
-    table: pd.DataFrame, score: Measure, uncounted: Mapping[Kind, str]
-) -> Iterator[tuple[Kind, list[str], str]]:
-    kinds = np.asarray(table.index.get_level_values("kind"))
-    columns = _columns(table, score)
-    values = table[columns].to_numpy()
-    for kind in (kind for kind in KINDS if kind in score.kinds and (kinds == kind).any()):
-        empty = [columns[i] for i in np.flatnonzero(np.isnan(values[kinds == kind]).all(0))]
-        reasons = {name: score.reason_missing(name, kind) for name in empty}
-        if columns and empty == columns and not any(reasons.values()):  # no other column explains it
-            reasons = {score.label: Measure.reason_missing(score, score.label, kind)}
-        if "counts" in score.needs and kind in uncounted:
-            reasons = dict.fromkeys(empty, uncounted[kind])
-        for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
-            yield kind, [name for name, given in reasons.items() if given == reason], reason
+def _is_of(name: str, label: str) -> bool:
+    column = Column.parse(name)
+    return name == label or (column.name == label and column.detail is not None)

@@ -1,4 +1,4 @@
-"""Attention pass: a forward per batch in which all attention scores observe every site; value norms; token counts."""
+"""Attention pass: one forward per batch, in which all attention scores observe every site; norms; token counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Frequencies = dict[str, tuple[Tensor, Tensor]]  # "source", "target" -> counts a
 
 
 class _AllObservedError(Exception):
-    """Every site of a forward pass was observed: the rest of the pass changes no score."""
+    """All sites of a forward pass were observed, and the rest of the pass changes no score."""
 
 
 class AttentionPass:
@@ -45,22 +45,19 @@ class AttentionPass:
 
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the sums of one batch."""
-        observer = _Observer(self, batch, accumulator)
-        cells = heads.CELLS if all(score.in_parts for score in self.scores) and self._is_large(batch) else None
-        captured = self.model.capture(observer, cells=cells)
-        with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
-            self.model.forward_body(batch)
-
-    def _is_large(self, batch: Batch) -> bool:
-        """Return whether some layer has more weights than one block may have."""
-        return any(
+        is_large = any(  # some layer has more weights than one block may have
             site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1] > heads.CELLS
             for site in self.model.sites
         )
+        in_blocks = is_large and all(score.in_parts for score in self.scores)
+        observer = _Observer(self, batch, accumulator)
+        captured = self.model.capture(observer, cells=heads.CELLS if in_blocks else None)
+        with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
+            self.model.forward_body(batch)
 
 
 class _Observer:
-    """Observes every site in one forward of a batch, whole or in blocks of queries, and ends it after the last."""
+    """Observes every site in one forward of a batch, in blocks of queries if need be, and ends it after the last."""
 
     def __init__(self, run: AttentionPass, batch: Batch, accumulator: Accumulator) -> None:
         self.run, self.batch, self.accumulator = run, batch, accumulator
@@ -79,9 +76,10 @@ class _Observer:
         observation = Observation(
             site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer, allowed=seen
         )
-        self._check_finite(observation, site)
-        if any(score.weights == "norm" for score in run.scores):
-            self._check_finite(observation.by_norm, site)
+        by_norm = any(score.weights == "norm" for score in run.scores)
+        for observed in (observation, *([observation.by_norm] if by_norm else [])):
+            finite = observed.top[0].isfinite().all(-1).all(-1)  # [batch]
+            check_finite(finite, f"the attention of {site.kind} layer {site.layer}", batch.numbers, run.model)
         for score in (score for score in run.scores if site.kind in score.kinds):
             self._add(score, site, observation)
         if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:
@@ -90,7 +88,7 @@ class _Observer:
                 raise _AllObservedError
 
     def _add(self, score: Score, site: Site, observation: Observation) -> None:
-        """Add the sums of one score; its denominators once for all layers of a kind, unless heads differ in them."""
+        """Add the sums of one score, and its denominators: once for all layers of a kind, unless heads differ."""
         observed = observation if score.weights == "attention" else observation.by_norm
         if score.weights == "nosink":
             observed = observation.without_sink(score.least)
@@ -101,21 +99,18 @@ class _Observer:
         if self.first_sites.setdefault(site.kind, site.key) == site.key:
             self.accumulator.add_denominators(score, site.kind, score.denominators(observation))
 
-    def _check_finite(self, observation: Observation, site: Site) -> None:
-        finite = observation.top[0].isfinite().all(-1).all(-1)  # [batch]
-        check_finite(finite, f"the attention of {site.kind} layer {site.layer}", self.batch.numbers, self.run.model)
-
 
 def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadModel, more: str = "") -> None:
     """Raise ValueError for the first sentence of a batch without finite numbers, bool [batch]."""
     if not finite.all():
-        number = numbers[int(finite.int().argmin())]
-        advice = dummy_inputs.advice(model.model)
-        raise ValueError(f"{what} is not finite on sentence {number + 1} of the corpus; {advice}{more}")
+        place = numbers[int(finite.int().argmin())] + 1
+        raise ValueError(
+            f"{what} is not finite on sentence {place} of the corpus; {dummy_inputs.advice(model.model)}{more}"
+        )
 
 
 def _of_each_head(score: Score, observation: Observation) -> dict[str, Tensor]:
-    """Return the denominators of a score, which differ between heads: {name: [batch, heads]}."""
+    """Return the denominators of a score whose heads differ: {name: [batch, heads]}."""
     denominators, heads = score.denominators(observation), observation.weights.shape[1]
     for name, values in denominators.items():
         if values.shape[1] != heads:
@@ -138,10 +133,10 @@ def frequencies(
 def without_interval(scores: Sequence[Measure], encoded: Encoded, counted: Frequencies) -> dict[tuple[str, Kind], str]:
     """Return which scores, by label and kind, have no interval since tokens are counted in the corpus, and why."""
     reasons = {
-        (score.label, kind): score.reason_no_interval(counted[side][0])
-        for kind, side in _sides(encoded).items()
+        (score.label, kind): score.reason_no_interval(counted[_key_side(encoded, kind)][0])
         for score in scores
-        if "counts" in score.needs and kind in score.kinds
+        for kind in score.kinds
+        if "counts" in score.needs
     }
     return {key: reason for key, reason in reasons.items() if reason}
 
@@ -153,13 +148,13 @@ def uncounted(encoded: Encoded, counted: Frequencies, reference: Corpus | None) 
         "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
         "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
     }
-    return {kind: reasons[side] for kind, side in _sides(encoded).items() if not counted[side][0].any()}
+    sides = {kind: _key_side(encoded, kind) for kind in KINDS}
+    return {kind: reasons[side] for kind, side in sides.items() if not counted[side][0].any()}
 
 
-def _sides(encoded: Encoded) -> dict[Kind, str]:
-    """Return the side of the key tokens of each kind, "source" or "target"."""
+def _key_side(encoded: Encoded, kind: Kind) -> str:
     has_target = bool(encoded.greedy) or encoded.target is not None
-    return {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
+    return "target" if has_target and kind == "dec-self" else "source"
 
 
 def _of_all(written: Sequence[Batch], model: HeadModel) -> Counter[int]:
@@ -172,7 +167,7 @@ def _of_all(written: Sequence[Batch], model: HeadModel) -> Counter[int]:
 
 
 def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
-    """Return counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond all others."""
+    """Return counts and ranks: 0 for the most frequent, ties by id; tokens that do not occur come after all others."""
     table = torch.zeros(vocabulary(model.model), dtype=torch.long)
     for token, count in counts.items():
         table[token] = count
@@ -185,8 +180,8 @@ def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
 class ValueNorms:
     """Norms ||f(x)|| of the values of all sites, `f(x) = (x W_V + b_V) W_O` (Kobayashi et al. 2020).
 
-    Values are those of the model's own attention call, so that norms, rotations and latents before it are in them.
-    Nothing is computed until a norm is asked for.
+    The values are those of the model's attention call, with all that the model does to them before it. Nothing is
+    computed until a norm is asked for.
     """
 
     def __init__(self, model: HeadModel) -> None:
@@ -205,7 +200,7 @@ class ValueNorms:
         return Changes(self.model.model, begin)
 
     def of_keys(self, site: Site) -> Tensor:
-        """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
+        """Return ||f(x)|| of each key in the latest call of a site: float32 [batch, heads, key]."""
         _refuse("norms", _missing(self.model))
         value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
         if site.key not in self.factors:
@@ -218,7 +213,7 @@ class ValueNorms:
 def check_readable(model: HeadModel, what: str = "norms") -> None:
     """Raise ValueError if the values of a model's heads or their output projections cannot be read.
 
-    This makes a small forward: a gate after attention would change what values become.
+    A small forward shows whether an operation after attention, such as a gate, changes the outputs of heads.
     """
     _refuse(what, _missing(model) or _changed(model))
 
@@ -235,7 +230,7 @@ def output_weight(site: Site) -> Tensor:
 
 
 def _missing(model: HeadModel) -> str | None:
-    """Return why there are no values or no output projections, without a forward."""
+    """Return why values or output projections cannot be read, without a forward."""
     name = model.name
     for site in model.sites:
         if site.outside:
@@ -250,7 +245,7 @@ def _missing(model: HeadModel) -> str | None:
 
 
 def _changed(model: HeadModel) -> str | None:
-    """Return the first site with another input of its output projection than attention gives, by a small forward."""
+    """Return the first site with an output projection that reads something else than the outputs of its heads."""
     sites = {site.module: site for site in model.sites}
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
@@ -271,7 +266,7 @@ def _changed(model: HeadModel) -> str | None:
 
 
 def _triangles(site: Site) -> Tensor:
-    """Return R of W_O^T = Q R for each head: ||v W_O|| = ||R v||, at the cost of size x size; [heads, rank, size]."""
+    """Return R of W_O^T = Q R for each head, [heads, rank, size]: ||v W_O|| = ||R v|| costs size x size only."""
     weight = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
     factors: Tensor = torch.linalg.qr(weight.mT, mode="r").R
     return factors

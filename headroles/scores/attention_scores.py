@@ -11,7 +11,6 @@ from headroles.patterns import simple
 from headroles.patterns.base import OfPattern, Pattern
 from headroles.patterns.observation import LEAST
 from headroles.scores.base import QUERIES, SELF, Observation, Score, Sums
-from headroles.tables.frame import Kind
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ class Distance(Score):
 class Position(Score):
     """Share of content queries i with the largest weight on content token i + d, among those for which i + d exists.
 
-    At d = -1 this is the share of a previous-token head. In a decoder the tokens after a query do not exist
-    (Voita et al. 2019, section 5.1).
+    In a decoder the tokens after a query do not exist (Voita et al. 2019, section 5.1).
 
     Args:
         offsets: the values of d, in tokens.
@@ -85,10 +83,6 @@ class Position(Score):
         """Count the content queries for which each offset exists: [batch, heads or 1, offset]."""
         exists = [simple.Offset(d).exists(observation) for d in self.offsets]
         return {"exists": torch.stack([observation.count(where) for where in exists], -1)}
-
-    def reason_missing(self, column: str, kind: Kind, /) -> str | None:
-        """Return None for positive offsets in a decoder, which do not exist by definition."""
-        return None if kind == "dec-self" and "[+" in column else super().reason_missing(column, kind)
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
@@ -113,8 +107,8 @@ class Position(Score):
 class Previous(Score):
     """Mean weight on the token before, over content queries that follow a content token: a "previous-token head".
 
-    Such a head serves induction (Elhage et al. 2021; Olsson et al. 2022). On random tokens, the control, nothing but
-    their position can bring it there (`headroles.repeated_tokens`). `position[-1]` counts the largest weights instead.
+    Such a head serves induction (Elhage et al. 2021; Olsson et al. 2022). `headroles.repeated_tokens` makes random
+    tokens as a control. `position[-1]` counts the largest weights instead.
     """
 
     kinds = SELF
@@ -152,11 +146,11 @@ class Sink(Score):
 class Resting(Score):
     """Share of content queries with less than `least` of their weight off the sink: those not counted without it.
 
-    The sink is the first token of any sort and special tokens. The first token of a decoder is left out as a query: it
-    has nothing else to attend to.
+    The sink is the first token of any sort and special tokens. The first token of a decoder, which can only attend to
+    itself, is left out as a query.
 
     Args:
-        least: the least weight off the sink of a query that does something else.
+        least: the least weight off the sink of a query that counts.
     """
 
     least: float = LEAST
@@ -166,19 +160,18 @@ class Resting(Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries: [batch, heads]."""
-        return {"resting": observation.over_queries(observation.off_sink < self.least, observation.others)}
+        return {"resting": observation.over_queries(observation.off_sink < self.least, observation.sees_others)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries with something else to attend to: [batch, 1]."""
-        return {QUERIES: observation.count(observation.others)}
+        """Count the content queries that see more than the first token: [batch, 1]."""
+        return {QUERIES: observation.count(observation.sees_others)}
 
 
 @dataclass(frozen=True)
 class Measured(OfPattern, Score):
     """Share of queries with the largest weight on a target of a pattern, and the mean weight on its targets.
 
-    Both are over the content queries to which the pattern applies (in layers with a window, that see a target);
-    keys are content tokens and targets.
+    Both are over the content queries that see a target; keys are content tokens and targets.
     `hr.score(model, tokenizer, corpus, [Offset(-3)])` is short for `[Measured(Offset(-3))]`.
 
     Args:

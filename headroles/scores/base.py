@@ -1,4 +1,4 @@
-"""Scores: two pure functions over sums that add, `update` for each batch and `compute` once at the end."""
+"""Scores: two pure functions, `update` that sums up each batch and `compute` that divides the sums at the end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ QUERIES = "queries"  # the usual denominator
 
 
 class Measure(ABC):
-    """Base class of all scores: sums per sentence, which `compute` divides once at the end.
+    """Base class of all scores: sums per sentence, which `compute` divides at the end.
 
-    Sums over sentences, batches, processes and bootstrap resamples are then all the same addition.
+    Batches, processes and bootstrap resamples are then all the same addition of sums.
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     needs: ClassVar[frozenset[str]] = frozenset()  # "trees", "links" of words, "counts" of tokens in a reference corpus
+    missing: ClassVar[str] = (
+        "no sentence of the corpus has anything to measure it on"  # why all heads of a kind are NaN
+    )
     title: ClassVar[str] = ""  # in figures and on the page; by default the column's name
     about: ClassVar[str] = ""  # a sentence on the page, with unit and direction
     matters: ClassVar[Literal["", "higher", "lower"]] = ""  # values of heads that matter more: an outcome of `relate`
@@ -48,26 +51,18 @@ class Measure(ABC):
         """Return the name of a column in the table."""
         return name
 
-    def needs_whole_weights(self) -> bool:
-        """Return whether weights that are spread over processes would give other numbers."""
-        return True
-
     def has_interval(self, column: str) -> bool:
         """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
         return Column.parse(column).suffix != "words"
 
-    def reason_missing(self, _column: str, _kind: Kind, /) -> str | None:
-        """Return why a column is NaN for all heads of a kind, for the log; None if that needs no explanation."""
-        return "no sentence of the corpus has anything to measure it on"
-
     def reason_no_interval(self, _counts: Tensor, /) -> str | None:
-        """Return why there is no interval if the corpus itself has these counts of tokens, [vocabulary]; None if so."""
+        """Return why there is no interval where the tokens of the corpus occur so often, [vocabulary]; None if so."""
         return None
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return the number of queries, {column: [..., heads or 1]}, of every column that is a share of queries.
+        """Return the number of queries of each column that is a share of queries: {column: [..., heads or 1]}.
 
-        These columns get Wilson intervals, which hold near 0 and 1 too. All others get percentiles of the resamples.
+        These columns get Wilson intervals, which hold near 0 and 1 too; others get percentiles of the resamples.
         """
         return {}
 
@@ -76,8 +71,8 @@ class Measure(ABC):
         """Compute the columns from summed statistics.
 
         Args:
-            sums: sums over sentences of what `update` and `denominators` return, with any leading dimensions:
-                {name: [..., heads] or [..., heads, detail]}.
+            sums: sums over sentences of what `update` and `denominators` return: {name: [..., heads or 1(, detail)]},
+                with any leading dimensions.
 
         Returns:
             The columns of the score: {column: [..., heads]}.
@@ -88,26 +83,23 @@ class Measure(ABC):
 class Score(Measure):
     """Base class of attention scores. A subclass is a frozen dataclass; its fields are options.
 
-    Every score exists three times: by attention, by what is really moved (`Observation.by_norm`), and by attention
-    without the sink (`Observation.without_sink`). The columns of the others have `-norm` and `-nosink` after the name
-    of the score: `confidence-norm`, `position-nosink[-1]`. Without the sink some queries do not count, others for each
-    head: count by `observation.count` in `denominators`.
+    Every score exists three times: by attention, by the norms of the moved vectors (`Observation.by_norm`), and by
+    attention without the sink (`Observation.without_sink`), with columns such as `confidence-norm` and
+    `position-nosink[-1]`. Without the sink each head has its own queries that count: use `observation.count`.
 
-    `update` and `denominators` return sums per sentence. Set `in_parts` to True if these also add over blocks of
-    queries. Long texts are then read in blocks: each `Observation` has some of the queries and all keys, and its
-    `places` are the positions of these queries.
+    Set `in_parts` to True if the sums of `update` and `denominators` also add over blocks of queries. Long texts are
+    then read in blocks, and `Observation.places` are the positions of the queries of a block.
 
     Args:
-        weights: "attention" weights, "norm", the norms of the weighted vectors that the head moves, or "nosink",
-            attention weights without the sink.
+        weights: "attention", "norm" or "nosink".
         least: the least weight off the sink of a query that counts without it.
     """
 
     weights: Weights = field(default="attention", kw_only=True, repr=False)
     least: float = field(default=LEAST, kw_only=True, repr=False)
     in_parts: ClassVar[bool] = False
-    by_head: ClassVar[bool] = False  # whether denominators differ between layers or heads, as where windows do
-    of_sink: ClassVar[bool] = False  # whether it measures the sink, so that nothing is left of it without
+    by_head: ClassVar[bool] = False  # whether denominators differ between layers or heads
+    of_sink: ClassVar[bool] = False  # whether it measures the sink and cannot be measured without it
     is_share: ClassVar[bool] = False  # whether all its columns are shares of the queries
 
     def __post_init__(self) -> None:
@@ -115,13 +107,11 @@ class Score(Measure):
         number("least", self.least, above=0, below=1)
 
     def __str__(self) -> str:
-        """Return the call that makes the score; provenance and cache keys have it."""
-        text, by = repr(self), [f"weights={self.weights!r}"] * (self.weights != "attention")
-        if self.weights == "nosink":
-            by.append(f"least={self.least!r}")
-        if not by:
-            return text
-        return f"{text[:-1]}{'' if text.endswith('()') else ', '}{', '.join(by)})"
+        """Return the call that makes the score, for provenance and cache keys."""
+        if self.weights == "attention":
+            return repr(self)
+        least = f", least={self.least!r}" if self.weights == "nosink" else ""
+        return f"{repr(self)[:-1]}, weights={self.weights!r}{least})".replace("(, ", "(")
 
     @property
     def label(self) -> str:
@@ -129,12 +119,8 @@ class Score(Measure):
         return self.column(self.name())
 
     def column(self, name: str) -> str:
-        """Return the name of a column in the table, with `-norm` or `-nosink` after the score's name."""
+        """Return the name of a column in the table: `confidence-norm` for `confidence`."""
         return name if self.weights == "attention" else of_variant(name, self.weights)
-
-    def needs_whole_weights(self) -> bool:
-        """Return False: what processes observe of their heads is joined."""
-        return False
 
     @abstractmethod
     def update(self, observation: Observation) -> dict[str, Tensor]:
@@ -148,14 +134,13 @@ class Score(Measure):
         """
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Compute per-sentence denominators that do not depend on the head.
+        """Compute per-sentence denominators, by default the number of content queries.
 
         Args:
             observation: attention of one site on one batch.
 
         Returns:
-            {name: [batch, 1] or [batch, 1, detail], without the sink [batch, heads] or [batch, heads, detail]}; by
-            default the number of content queries, "queries".
+            {name: [batch, 1] or [batch, 1, detail]}, without the sink {name: [batch, heads(, detail)]}.
         """
         return {QUERIES: observation.count()}
 

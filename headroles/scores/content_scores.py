@@ -21,10 +21,6 @@ from headroles.scores.attention_scores import Measured
 from headroles.scores.base import QUERIES, SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
-NO_REPEATS = (
-    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
-)
-NO_NEEDLE = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
 WINDOW = 20  # offsets tried for the baseline of syntax, in words
 
 
@@ -33,10 +29,8 @@ class Rarity(Score):
     """Share of content queries with the largest weight on the sentence's rarest token (Voita et al. 2019, section 5.3).
 
     A sentence counts if its rarest token is not among the most frequent tokens of the reference corpus. In a decoder,
-    only queries at or after that token count. Of equally rare tokens the first is taken. NaN where no query counts.
-
-    If tokens are counted in a small corpus itself, most of them are equally rare: the value is that of these counts,
-    not of the language's. There is no interval if fewer than `frequent` tokens occur more than once.
+    only queries at or after that token count. Of equally rare tokens the first is taken. If tokens are counted in the
+    corpus itself and fewer than `frequent` of them occur more than once, the score has no interval.
 
     Args:
         frequent: number of most frequent tokens that are not rare.
@@ -46,6 +40,10 @@ class Rarity(Score):
     needs = frozenset({"counts"})
     in_parts = True
     is_share = True
+    missing = (
+        "in no sentence is the rarest token outside the most frequent ones (500 by default) of the corpus they are "
+        "counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
+    )
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on the rarest token: [batch, heads]."""
@@ -56,15 +54,8 @@ class Rarity(Score):
         """Count the content queries that can attend to the rarest token: [batch, heads or 1]."""
         return {QUERIES: observation.count(Rarest(self.frequent).rarest(observation)[1])}
 
-    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
-        """Return the reason: a small corpus has few tokens beyond the frequent ones."""
-        return (
-            f"in no sentence is the rarest token outside the {self.frequent} most frequent of the corpus they are "
-            f"counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
-        )
-
     def reason_no_interval(self, counts: Tensor, /) -> str | None:
-        """Return the reason if chance decides which tokens are the most frequent: most of them occur once."""
+        """Return the reason if chance decides which tokens are the most frequent, since most of them occur once."""
         known = int((counts > 1).sum())
         if not counts.any() or known >= self.frequent:
             return None
@@ -79,14 +70,11 @@ class _OfRepeats:
 
     kinds: ClassVar[tuple[Kind, ...]] = ("dec-self",)
     in_parts: ClassVar[bool] = True
+    missing: ClassVar[str] = "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100)"
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count these queries: [batch, heads or 1]."""
         return {QUERIES: observation.count(earlier(observation).any(-1))}
-
-    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
-        """Return the reason: no token occurs twice."""
-        return NO_REPEATS
 
     def on(self, targets: Tensor, observation: Observation) -> Tensor:
         """Sum the weights of these queries on their targets, bool [batch, query, key]: [batch, heads]."""
@@ -98,9 +86,8 @@ class _OfRepeats:
 class Induction(_OfRepeats, Score):
     """Mean weight on the tokens that followed earlier occurrences of the query's token: "prefix matching".
 
-    The mean is over content queries with such an occurrence. In sequences of random tokens repeated once
-    (`headroles.repeated_tokens`) nothing else can be copied (Olsson et al. 2022, "In-context learning and induction
-    heads").
+    The mean is over content queries with such an occurrence (Olsson et al. 2022, "In-context learning and induction
+    heads"), usually in repeated random tokens (`headroles.repeated_tokens`).
     """
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
@@ -124,16 +111,16 @@ class Duplicate(_OfRepeats, Score):
 class Retrieval(Score):
     """Share of the needle's tokens that a head copies: its largest weight is on the token that comes next.
 
-    The queries are the tokens of the repeated needle but the last; of the first the head cannot know that a needle
-    comes. As in the source, all keys compete, the attention sink too, and a head with a score above 0.1 is a retrieval
-    head (Wu et al. 2024, section 2). In the authors' code the model writes the answer itself: a token counts that is
-    written while the largest weight is on it in the needle, out of all tokens of the needle, and only answers with more
-    than half of its words (ROUGE-1) are kept. Here the needle is read, so that a model that fails has a score too.
+    The queries are the tokens of the repeated needle but the last. As in the source, all keys compete, the attention
+    sink too, and a head with a score above 0.1 is a retrieval head (Wu et al. 2024, section 2). In the authors' code
+    the model writes the answer, and only answers with more than half of the needle's words count. Here the needle is
+    read, so that a model that fails has a score too.
     """
 
     kinds = ("dec-self",)
     in_parts = True
     is_share = True
+    missing = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on the needle's next token: [batch, heads]."""
@@ -145,10 +132,6 @@ class Retrieval(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries: [batch, heads or 1]."""
         return {QUERIES: observation.count(_next(observation) >= 0)}
-
-    def reason_missing(self, _column: str, _kind: Kind, /) -> str:
-        """Return the reason: no needle."""
-        return NO_NEEDLE
 
 
 def _next(observation: Observation) -> Tensor:
@@ -173,7 +156,7 @@ class Syntax(Score):
     Word-level attention is the sum over the pieces of the key word and the mean over the pieces of the query word. A
     query word is right if its largest weight falls on a word that it stands in the relation with. The baseline is the
     best single offset in words on the same queries. In a decoder only words before the query count, for both. Words
-    that have no token for themselves are neither queries nor keys: those of a multiword token or of a shared one.
+    without a token of their own, as in multiword tokens, are neither queries nor keys.
 
     Args:
         relations: relations of Universal Dependencies; `obj` is Stanford's `dobj`.
@@ -196,19 +179,13 @@ class Syntax(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count query words, [batch, heads or 1, pair], and those right at each offset, [..., pair, offset]."""
         pairs = self._pairs(observation)
-        if observation.counted is None:
-            by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
-            return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
         view, size = observation.queries, pairs.shape[-1]
-        counting = (observation.counting().float() @ _pieces(view, size) > 0).float()  # [batch, heads, query word]
+        counting = (observation.counting().float() @ _pieces(view, size) > 0).float()  # [batch, heads or 1, query word]
         right = view.keep(("offsets", self, observation.causal), lambda: _at_offsets(pairs))
         return {
-            "words": counting @ pairs.any(-1).float().mT,  # [batch, heads, pair]
-            "offsets": (counting @ right.flatten(2)).unflatten(-1, right.shape[2:]),  # [batch, heads, pair, offset]
+            "words": counting @ pairs.any(-1).float().mT,
+            "offsets": (counting @ right.flatten(2)).unflatten(-1, right.shape[2:]),
         }
-
-    def reason_missing(self, _column: str, _kind: Kind, /) -> None:
-        """Return None: the column `.words` is 0 there."""
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `syntax[relation way]`, its `.baseline`, and its number of query words `.words`."""
@@ -251,13 +228,13 @@ def _at_offsets(pairs: Tensor) -> Tensor:
 
 
 def _pieces(view: TokenView, words: int) -> Tensor:
-    """Return the tokens that are pieces of each word: float32 [batch, token, word]."""
+    """Return which tokens are pieces of each word: float32 [batch, token, word]."""
     owners = view.words.masked_fill(view.words == NO_WORD, words)
     return view.keep(("pieces", words), lambda: one_hot(owners, words + 1)[..., :words].float())
 
 
 def _between_words(observation: Observation, words: int) -> Tensor:
-    """Sum attention over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
+    """Sum attention over the pieces of both words, which has the argmax of a mean: [batch, heads, word, word]."""
     batch, heads, tokens, _ = observation.weights.shape
     view = observation.queries
     owners = view.words.masked_fill(view.words == NO_WORD, words)  # tokens without a word go to one row more
@@ -272,10 +249,9 @@ class Alignment(Score):
     """Agreement of cross-attention with a monotone path, and with the diagonal.
 
     `alignment[monotone]` is Kendall's tau-a between the position of a target token and the position of the source token
-    with its largest weight, averaged over sentences with two or more target tokens. It is 1 for a strictly forward
-    path, -1 for a backward one, and 0 for a constant or random one. `alignment[diagonal]` is the share of target tokens
-    with the largest weight within one token of the diagonal; in short sentences chance contributes. A target token is
-    the one the decoder reads, not the one it predicts.
+    with its largest weight, averaged over sentences with two or more target tokens: 1 for a strictly forward path, -1
+    for a backward one, 0 for a constant one. `alignment[diagonal]` is the share of target tokens with the largest
+    weight within one token of the diagonal. A target token is the one that the decoder reads, not the one it predicts.
     """
 
     kinds = ("cross",)
@@ -318,8 +294,8 @@ def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
 class Links(Score):
     """Share of linked target tokens with the largest weight on a source word that is linked with theirs.
 
-    Links are those of `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token
-    on the diagonal is one of a linked word. A target token is the one the decoder reads, not the one it predicts.
+    Links come from `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token on
+    the diagonal belongs to a linked word. A target token is the one that the decoder reads, not the one it predicts.
     """
 
     kinds = ("cross",)

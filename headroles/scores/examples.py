@@ -1,12 +1,10 @@
-"""Example attention, of one head on a sentence or of all heads on a few."""
+"""Examples of attention: of one head on a sentence, or of all heads on a few sentences."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -20,10 +18,10 @@ from headroles.models.sites import Site
 from headroles.scores.attention import check_finite
 from headroles.tables import frame
 from headroles.tables.arguments import number
-from headroles.tables.frame import Kind
 from headroles.tables.study import Study, kept
 
-DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
+DECIMALS = 3  # of the weights: 144 heads on three captions take 200 kB
+COLUMNS = [*frame.LEVELS, "sentence", "text", "target", "queries", "keys", "weights", "written"]
 
 
 def attention_examples(
@@ -37,26 +35,22 @@ def attention_examples(
 ) -> pd.DataFrame:
     """Compute the attention of all heads on a few sentences.
 
-    A decoder is teacher-forced on the corpus's targets, without any on the model's own greedy output. Corpora and
-    tokenizers are checked as by `headroles.score`.
+    A decoder is teacher-forced on the corpus's targets, or without targets on the model's own greedy output.
 
     Args:
         model: the model.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
         limit: number of sentences, from the start of the corpus.
-        generate: number of tokens that the model writes at most, greedily, after each text; the whole is read again,
-            and the report shows it token by token. Default: none.
+        generate: number of tokens that the model writes at most, greedily, after each text; the text is then read again
+            with them. Default: none.
         study: study or folder that keeps the table, as `attention`.
 
     Returns:
         One row per head and sentence: `kind`, `layer`, `head`; `sentence`, its number in the corpus from 0; `text` and
         `target`, None without one; `queries` and `keys`, the tokens with special ones; `weights`, a flat list row by
-        row, to three decimals; `written`, how many of the queries, the last ones, the model wrote itself.
-
-    Raises:
-        ValueError: if `limit` or `generate` is below 1, the model writes no text, or attention is not finite.
-    """  # noqa: DOC502
+        row, to three decimals; `written`, how many of the last queries the model wrote itself.
+    """
     number("limit", limit, least=1, whole=True)
     handle, sentences = HeadModel.of(model, tokenizer), as_corpus(corpus)[:limit]
     handle.check_writes(generate)
@@ -108,28 +102,15 @@ def attention_matrix(
     return pd.DataFrame(matrix.numpy(), index=rows, columns=columns)
 
 
-class _Row(NamedTuple):
-    kind: Kind
-    layer: int
-    head: int
-    sentence: int
-    text: str
-    target: str | None
-    queries: list[str]
-    keys: list[str]
-    weights: npt.NDArray[np.float32]  # flat
-    written: int
-
-
 def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.DataFrame:
     model.check_weights("attention")
     encoded = model.encode(corpus, words=False, max_tokens=1, **options)
     prompts = {place: sentence.prompt_length for place, sentence in zip(encoded.numbers, encoded.source, strict=True)}
-    rows: list[_Row] = []
+    rows: list[tuple[Any, ...]] = []
     with model.evaluating(), model.without_gradients():
         for batch in model.batches(encoded, max_tokens=1):  # one sentence each, without padding
             rows += _rows(model, batch, prompts[batch.numbers[0]])
-    rows.sort(key=lambda row: row.sentence)  # batches come longest first
+    rows.sort(key=lambda row: (row[3], frame.KINDS.index(row[0]), *row[1:3]))  # sentence, kind, layer, head
     signature = model.provenance(
         corpus,
         sentences=len(encoded.source),
@@ -137,12 +118,12 @@ def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.Data
         decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
         **options,
     )
-    return frame.signed(pd.DataFrame(rows), signature)
+    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), signature)
 
 
-def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[_Row]:
-    """Return the rows of one sentence; `prompt` is the number of tokens after which the model has written the rest."""
-    rows: list[_Row] = []
+def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any, ...]]:
+    """Return the rows of one sentence; the model has written what follows the first `prompt` tokens."""
+    rows: list[tuple[Any, ...]] = []
     place, sentence = batch.numbers[0], batch.source.sentences[0]
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, prompt)
     given = 1 if batch.is_generated else prompt  # a decoder is given its start token
@@ -158,11 +139,11 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[_Row]:
         for head, head_weights in zip(site.numbers, of_site, strict=True):
             if head in site.left:
                 flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-                rows.append(_Row(*site.key, head, place, text, target, *names, flat, written))
+                rows.append((*site.key, head, place, text, target, *names, flat, written))
 
     with model.capture(add):
         model.forward_body(batch)
-    return sorted(rows, key=lambda row: (frame.KINDS.index(row.kind), row.layer, row.head))
+    return rows
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
@@ -170,7 +151,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
 
 
 def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch, prompt: int | None) -> str | None:
-    """Return the text that the decoder reads, the reference or the model's output, or its continuation of a text."""
+    """Return what the decoder reads or has written: the reference, the model's output, or its continuation."""
     if batch.target is None:
         return None if prompt is None else str(tokenizer.decode(batch.source.ids[0][prompt:].tolist()))
     reference = batch.target.sentences[0]

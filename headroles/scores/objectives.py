@@ -18,13 +18,13 @@ from headroles.scores import outputs
 from headroles.scores.outputs import Output
 from headroles.tables.arguments import one_of
 
-SIMILARITY = "the objective 'similarity' (objective=)"  # which every model without a head has
+SIMILARITY = "the objective 'similarity' (objective=)"  # for models without a head
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
 @dataclass(frozen=True)
 class Explained:
-    """Target values of a batch; ValueError unless values and what counts are of the same examples and steps."""
+    """Target values of a batch; ValueError unless `values` and `counted` have one shape."""
 
     values: Tensor  # of each example and step: [batch, step]
     counted: Tensor  # bool [batch, step]: steps that count, neither padding nor after the end
@@ -40,7 +40,7 @@ class Explained:
 
 
 class Targets(Protocol):
-    """What computes targets: a fitted objective, or one that changes the targets of another."""
+    """Computes targets: a fitted objective, or a wrapper of one."""
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the targets of a batch from the model's output."""
@@ -59,16 +59,11 @@ class Objective(ABC):
     fitted_on: Any  # what a fitted objective has computed from the corpus
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:  # noqa: ARG002
-        """Return the objective for a model and a corpus.
-
-        Subclasses check here whether the model has such targets, and read the corpus where targets depend on it.
+        """Return a copy fitted to a model and a corpus; ValueError if the model does not have such targets.
 
         Args:
             model: the model.
             batches: the batches of the corpus, for one pass.
-
-        Returns:
-            A fitted copy.
         """
         if self.reads == "vocabulary":
             outputs.check_vocabulary(model, f"objective {self.name!r}")
@@ -79,7 +74,7 @@ class Objective(ABC):
     def bound(self, model: HeadModel, fitted_on: object = None) -> Self:
         """Return a copy for a model, with what was computed from the corpus."""
         fitted = copy(self)
-        vars(fitted).update(model=model, fitted_on=fitted_on)  # no fields: objectives are frozen, and go by options
+        vars(fitted).update(model=model, fitted_on=fitted_on)  # objectives are frozen
         return fitted
 
     @abstractmethod
@@ -123,7 +118,7 @@ class Reference(Objective):
 
 @dataclass(frozen=True)
 class ClassLogit(Objective):
-    """Logit of the class that a classifier predicts (of one output: its score), or of the sentence's label.
+    """Logit of the class that a classifier predicts, with one output its score, or of the sentence's label.
 
     Args:
         of: "top" for the predicted class, "label" for the label.
@@ -187,8 +182,8 @@ class Similarity(Objective):
 class Loss(Objective):
     """Cross-entropy in nats of each token of the reference (or the text), or of a sentence's label.
 
-    Of a classifier it is the model's own loss: the squared error if it predicts a score, the mean binary cross-entropy
-    if it predicts any number of classes.
+    For a classifier that predicts a score it is the squared error, and with any number of classes per text the mean
+    binary cross-entropy.
     """
 
     name: ClassVar[Name] = "loss"
@@ -212,7 +207,7 @@ class Loss(Objective):
 class Agreement(Objective):
     """Whether the prediction equals the intact model's, or for an encoder the cosine with its intact mean state.
 
-    A metric only: predictions have no gradient.
+    Predictions have no gradient, so that this is a metric only.
     """
 
     name: ClassVar[Name] = "agreement"
@@ -245,7 +240,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
-    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
+    """Return the objective of a name; for None the first of "top", "class", "similarity" that the model has."""
     model.check_weights("output")
     if isinstance(name, Objective):
         return name
@@ -270,7 +265,7 @@ def reads_labels(objective: Objective, model: HeadModel) -> bool:
 
 
 def check_loss(model: HeadModel, instead: str = SIMILARITY) -> None:
-    """Raise ValueError for a model without a loss, with what to try `instead` of one of hidden states only."""
+    """Raise ValueError for a model without a loss; it says what to try `instead` for a model of hidden states."""
     if not outputs.has_vocabulary(model):
         _check_classes(model, Loss.name, instead)
 

@@ -1,4 +1,4 @@
-"""Model outputs and their labels: logits, predictions, classes, hidden states, and the classes of a corpus."""
+"""Outputs of models and their labels: logits, predictions, classes, hidden states, and the classes of a corpus."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SHOWN = 5
 
 
 class Output(Protocol):
-    """The output of a model: its `logits` (`logits`), or without a head `last_hidden_state`."""
+    """The output of a model."""
 
     logits: Tensor
 
 
 def logits(model: HeadModel, output: Output) -> Tensor:
-    """Return the logits over classes, or over the vocabulary: of models of two tasks `prediction_logits`."""
+    """Return the logits over classes or over the vocabulary; models of two tasks call them `prediction_logits`."""
     if getattr(output, "logits", None) is not None or not has_vocabulary(model):
         return output.logits
     size = len(model.model.get_output_embeddings().weight)
@@ -55,7 +55,7 @@ def has_classes(model: HeadModel) -> bool:
 
 
 def problem(model: HeadModel) -> str:
-    """Return how a classifier is trained, by the rule of transformers' own losses: with classes, a score, or several.
+    """Return the type of a classifier's loss, as transformers names it.
 
     "single_label_classification", "regression" or "multi_label_classification".
     """
@@ -79,7 +79,7 @@ def check_chooses(model: HeadModel, what: str) -> None:
 
 
 def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | list[float] | list[list[float]]:
-    """Return what a classifier is trained to predict: class numbers, scores, or 1 for each class of a text, else 0."""
+    """Return the targets of a classifier: class numbers, scores, or 1 for each class of a text and 0 for others."""
     if problem(model) == "regression":
         return [_score(model, label) for label in names]
     if problem(model) != "multi_label_classification":
@@ -103,7 +103,7 @@ def label_loss(model: HeadModel, logits: Tensor, batch: Batch) -> Tensor:
 
 
 def labels(model: HeadModel, batch: Batch) -> Tensor:
-    """Return the correct token of each step, -100 for none; a masked model's is the token itself: [batch, token]."""
+    """Return the correct token of each step, -100 for none; for a masked model the token itself: [batch, token]."""
     if batch.labels is not None:
         return batch.labels
     view = batch.source
@@ -130,7 +130,7 @@ def _names(batch: Batch) -> list[str | None]:
 
 
 def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
-    """Return the class numbers of labels, given by the model's own names of its classes or by number."""
+    """Return the class numbers of labels, which are names of the model's classes or numbers."""
     known = _class_numbers(model)
     for label in names:
         if label is None:
@@ -141,20 +141,20 @@ def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
 
 
 def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
-    """Return the numbers of classes by their names, and by their numbers as text where no name is a number."""
+    """Return the numbers of classes by name, and also by number as text if no name is a number."""
     config = model.config
     listed = [(name, number) for number, name in (config.id2label or {}).items()]
     listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` alone
     known: dict[str, list[int]] = {}
     for name, number in dict.fromkeys((str(name), int(number)) for name, number in listed):
         known.setdefault(name, []).append(number)
-    if any(_is_number(name) for name in known):  # a label would be read as a name or a number, whichever there is
+    if any(_is_number(name) for name in known):
         return known
     return known | {str(number): [number] for number in range(config.num_labels or 0)}
 
 
 def _score(model: HeadModel, label: str | None) -> float:
-    """Return the label of a model with one output, as a number."""
+    """Return a label as a number, for a model with one output."""
     if label is None:
         raise ValueError(f"a sentence has no label; {LABELLED}")
     if model.config.num_labels != 1:
@@ -177,10 +177,8 @@ def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
 
 
 def weighted(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the sum of each example's values [batch, ..., n] with its own weights [batch, n]: [batch, ...].
-
-    Computed as a linear map of all examples, from which each takes its part, so that LRP rules apply.
-    """
+    """Return the sum of each example's values [batch, ..., n] with its weights [batch, n]: [batch, ...]."""
+    # a linear map of all examples, from which each takes its part, so that LRP rules apply
     return F.linear(values, weights).diagonal(dim1=0, dim2=-1).movedim(-1, 0)
 
 
@@ -204,7 +202,7 @@ def check_labels(corpus: Corpus) -> None:
 
 
 def class_names(corpus: Corpus) -> list[str]:
-    """Return the sorted labels of a corpus; ValueError where some are missing, or they are not two or more classes."""
+    """Return the sorted labels of a corpus; ValueError if some are missing or they are not two or more classes."""
     check_labels(corpus)
     labels = sorted({str(sentence.label) for sentence in corpus})
     listed = f"{', '.join(map(repr, labels[:_SHOWN]))}{', ...' if len(labels) > _SHOWN else ''}"
@@ -229,10 +227,8 @@ def _is_number(label: str) -> bool:
 
 
 def causal(model: HeadModel) -> bool:
-    """Return whether a model without an encoder predicts the next token: no query of it attends to a later key.
-
-    This is read from the attention of one forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens.
-    """
+    """Return whether a model without an encoder predicts the next token: no query attends to a later key."""
+    # read from the attention of a forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens
     if model.config.is_encoder_decoder or not model.sites:
         return False
     return all(site.kind != "enc-self" for site in model.sites)

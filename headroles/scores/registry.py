@@ -16,7 +16,7 @@ from headroles.models.sites import Site
 from headroles.patterns.base import Pattern
 from headroles.scores.accumulator import missing
 from headroles.scores.attention_scores import Measured, Resting
-from headroles.scores.base import SELF, Measure, Score, Weights
+from headroles.scores.base import Measure, Score, Weights
 from headroles.tables.arguments import one_of, several
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
@@ -24,15 +24,16 @@ from headroles.tables.frame import KINDS, Kind
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 LINKED = ("links",)  # beside these, where words of a corpus are linked
 REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
+NEEDED = {  # of a corpus -> what it is called, and what to try without it
+    "trees": ("dependency trees", "read CoNLL-U, or make trees with headroles.parse"),
+    "links": ("word links", "try headroles.read(source, target, links=...)"),
+}
 
 
 def list_scores() -> dict[str, type[Measure]]:
-    """Return all score classes by name.
+    """Return all score classes by name, in alphabetical order.
 
     Your own subclasses of `Score` and `GradientScore` are included, except where a built-in score has the same name.
-
-    Returns:
-        Classes by name, in alphabetical order.
     """
     package = _import_scores()
     classes = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
@@ -56,7 +57,7 @@ def named(
     *,
     without_sink: bool = False,
 ) -> list[Measure]:
-    """Return score instances for names and instances.
+    """Return score instances for names and instances, in the same order.
 
     Args:
         scores: one name, instance or pattern, or several of these.
@@ -64,7 +65,7 @@ def named(
         without_sink: whether to add all attention scores without the sink, and `Resting`.
 
     Returns:
-        The instances in the order given; a name stands for its class with default options.
+        The instances; a name stands for its class with default options.
 
     Raises:
         ValueError: if a name is unknown, a label is repeated, no score is given, or weights or `without_sink` are given
@@ -106,25 +107,18 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
         scores: the scores that it was made for; default: those in `DEFAULT`.
 
     Returns:
-        Name of a score, with the kind of heads where it is missing for that kind alone -> the reason.
+        Name of a score, or "NAME of KIND heads is NaN" -> the reason.
     """
     chosen = named(DEFAULT if scores is None else scores)
     kinds: set[Kind] = {kind for kind in KINDS if kind in table.index.get_level_values("kind")}
-    reasons = {
-        score.name(): _misfit(score, kinds) or _needs(score)
-        for score in chosen
-        if not any(Column.parse(column).name == score.name() for column in table)
-    }
+    reasons: dict[str, str] = {}
+    for score in chosen:
+        if not any(Column.parse(column).name == score.name() for column in table):
+            lacking = [
+                f"the corpus has no {what}; {advice}" for need, (what, advice) in NEEDED.items() if need in score.needs
+            ]
+            reasons[score.name()] = _misfit(score, kinds) or next(iter(lacking), "it was not measured")
     return reasons | missing(table, chosen)
-
-
-def _needs(score: Measure) -> str:
-    """Return what the corpus of a table without the score lacked."""
-    if "trees" in score.needs:
-        return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
-    if "links" in score.needs:
-        return "the corpus has no word links; read them with links= (--links)"
-    return "it was not measured"
 
 
 def available(
@@ -138,9 +132,8 @@ def available(
     """Return the given scores, by default all that the model and the corpus allow."""
     if scores is not None:
         chosen = named(scores)
-        for score in chosen:
-            if fault := _fault(score, sites, encoded):
-                raise ValueError(fault)
+        for fault in filter(None, (_fault(score, sites, encoded) for score in chosen)):
+            raise ValueError(fault)
         return chosen
     default = named(DEFAULT + LINKED * encoded.linked, weights, without_sink=without_sink)
     return [score for score in default if not _fault(score, sites, encoded)]
@@ -149,19 +142,13 @@ def available(
 def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
     """Return why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
-    name, corpus = score.name(), encoded.corpus.name
     if misfit := _misfit(score, kinds):
-        return f"score {name!r} {misfit}"
-    if "trees" in score.needs and not _tree_kinds(encoded) & kinds:
-        return (
-            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of "
-            f"{' or '.join(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
-        )
-    if "links" in score.needs and not encoded.linked:
-        return (
-            f"score {name!r} needs word links, and corpus {corpus!r} has none with translations; try "
-            f"headroles.read(source, target, links=...)"
-        )
+        return f"score {score.name()!r} {misfit}"
+    measured = kinds & set(score.kinds)
+    for need, (what, advice) in NEEDED.items():
+        if need in score.needs and not measured & _kinds_with(need, encoded):
+            where = f"corpus {encoded.corpus.name!r} for {' or '.join(sorted(measured))} heads"
+            return f"score {score.name()!r} needs {what}, got none in {where}; {advice}"
     return None
 
 
@@ -172,8 +159,10 @@ def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
     return f"is for {' or '.join(score.kinds)} heads; the model has {' or '.join(sorted(kinds))}"
 
 
-def _tree_kinds(encoded: Encoded) -> set[Kind]:
-    """Return the kinds of heads with dependency trees for their tokens."""
+def _kinds_with(need: str, encoded: Encoded) -> set[Kind]:
+    """Return the kinds of heads for which the corpus has what a score needs."""
+    if need == "links":
+        return {"cross"} if encoded.linked else set()
     kinds: set[Kind] = set()
     if any(sentence.sentence.has_tree for sentence in encoded.source):
         kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}

@@ -1,4 +1,4 @@
-"""One pass over a corpus that computes all scores of all heads, with bootstrap intervals over sentences."""
+"""Runner: one pass over a corpus that computes all scores of all heads, with bootstrap intervals over sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.sites import shared_keys
-from headroles.scores.accumulator import Accumulator, check_missing
+from headroles.scores.accumulator import Accumulator, missing
 from headroles.scores.attention import AttentionPass, check_readable, frequencies, uncounted, without_interval
 from headroles.scores.base import Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
@@ -53,12 +53,12 @@ def score(
 ) -> pd.DataFrame:
     """Score every attention head of a model on a corpus.
 
-    One pass reads the whole corpus, with one layer's attention in memory at a time. Long texts are read in blocks of
-    queries, so that memory grows with their length and not with its square. Syntax, alignment and models that cannot
-    be divided (`headroles.models.heads.divisible`) need whole layers. Gradient scores ("relevance", "importance")
-    make their own forward and backward passes over each batch. A decoder is teacher-forced on the corpus's targets, or
-    without targets on the model's own greedy output. Under `accelerate launch` the processes share the batches, and
-    each returns the whole table.
+    One layer's attention is in memory at a time. Long texts are read in blocks of queries, so that memory grows with
+    their length and not with its square; syntax, alignment and models that cannot be divided
+    (`headroles.models.heads.divisible`) need whole layers. Gradient scores ("relevance", "importance") make their own
+    forward and backward passes over each batch. A decoder is teacher-forced on the corpus's targets, or without targets
+    on the model's own greedy output. Under `accelerate launch` the processes share the batches, and each returns the
+    whole table.
 
     Bounds are 95 % percentiles of a Poisson bootstrap over sentences. For shares of queries (position, syntax, rarity,
     the diagonal of alignment) they are Wilson intervals with the bootstrap's variance, which hold near 0 and 1 too.
@@ -67,33 +67,30 @@ def score(
         model: a transformers model with attention heads.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
-        scores: names of scores; by default all that the model and the corpus allow. Or instances; `DEFAULT` has the
-            default ones.
-        weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of what heads really move
-            (Kobayashi et al. 2020, "Attention is not only a weight"). `Observation.by_norm` is the norm. Their columns
-            have `-norm` after the name of the score, such as `confidence-norm` and `position-norm[-1]`. An instance may
-            have other `weights`: both are then measured in one pass.
+        scores: names or instances of scores; by default all of `DEFAULT` that the model and the corpus allow.
+        weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of the vectors that heads move
+            (Kobayashi et al. 2020, "Attention is not only a weight"; `Observation.by_norm`). Their columns have `-norm`
+            after the name of the score, such as `position-norm[-1]`. An instance may have its own `weights`.
         without_sink: whether to measure every attention score also without the sink: the first token and special tokens
-            are no keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
-            the name of the score. A query with less than .01 of its weight left is not counted for that head; the share
+            are not keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
+            the name of the score. A query with less than .01 of its weight left does not count for that head; the share
             of these queries is the column `resting`.
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
         reference: corpus in which token frequencies are counted; default: `corpus`.
-        generate: number of tokens that the model writes at most, greedily, after each text; the whole is then read
-            teacher-forced. Scores count the queries of what it has written alone, among all keys; targets of gradient
-            scores are its tokens. Texts lose their trees. An encoder-decoder writes its own targets. Encoders write
-            none.
+        generate: number of tokens that the model writes at most, greedily, after each text; the text is then read
+            again with them. Only written tokens are queries of scores and targets of gradient scores. Texts lose their
+            trees. An encoder-decoder writes its own targets.
         study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. Other scores of the
             same corpus, with the same options, are added to its columns. It also keeps `offsets`, the distances between
-            heads and dependents, if the corpus has trees, and `conservation-RULES`, the conservation report on the
-            first 100 sentences, of each relevance score. A decoder without an encoder is also scored on random tokens,
-            each sequence twice in a row (induction and duplicate-token heads), if `scores` are not given.
+            heads and dependents, if the corpus has trees, and for each relevance score `conservation-RULES`, the
+            conservation report on the first 100 sentences. Without `scores`, a decoder without an encoder is also
+            scored on random tokens, each sequence twice in a row (induction and duplicate-token heads).
 
     Returns:
-        One row per head, index `(kind, layer, head)`, with the columns of these scores. Each column `c` of a score has
-        bounds `c.low` and `c.high`. The resamples are kept in the table for `headroles.roles`.
+        One row per head, index `(kind, layer, head)`. Each column `c` of a score has bounds `c.low` and `c.high`. The
+        resamples are kept in the table for `headroles.roles`.
 
     Raises:
         ValueError: if the model has no heads; if the corpus is empty or lacks something a score needs, such as trees;
@@ -186,12 +183,12 @@ def _score(
         raise ValueError(f"{model.name} has no heads left to measure")
     encoded = model.encode(corpus, generate=generate, max_tokens=max_tokens)
     chosen = available(scores, sites, encoded, weights, without_sink=without_sink)
-    for score in (score for score in chosen if score.needs_whole_weights()):
-        model.check_unsharded(score.label)
     attention_scores = [score for score in chosen if isinstance(score, Score)]
     gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
     if any(score.weights == "norm" for score in attention_scores):
         check_readable(model)
+    if not (gradient_scores or encoded.greedy or encoded.counts("source") or encoded.counts("target")):
+        raise ValueError(f"corpus {corpus.name!r} must have content tokens, got none; try a corpus of whole sentences")
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with model.evaluating():
         part = model.axis.rank, model.axis.count
@@ -219,20 +216,15 @@ def _score(
     notes = {run.score.label: run.provenance() for run in gradient_passes}
     no_interval = without_interval(chosen, encoded, counted) if reference is None else {}
     table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
-    content = encoded.counts("source").total()
-    check_missing(table, chosen, corpus.name, uncounted(encoded, counted, reference), content)
-    _report_uncounted(chosen, encoded)
-    return table
-
-
-def _report_uncounted(scores: Sequence[Measure], encoded: Encoded) -> None:
-    """Log how many words have no tokens of their own, if a score reads dependencies."""
-    names, read = [score.label for score in scores if "trees" in score.needs], encoded.read
+    for what, reason in missing(table, chosen, uncounted(encoded, counted, reference)).items():
+        log.warning("%s: %s", what, reason)
+    names, read = [score.label for score in chosen if "trees" in score.needs], encoded.read
     if names and read["unaligned"]:
         log.warning(
             "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",
             *(", ".join(names), read["unaligned"], read["words"], read["uncounted"], read["dependencies"]),
         )
+    return table
 
 
 def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, generate: int | None) -> str:

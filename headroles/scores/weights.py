@@ -1,9 +1,8 @@
-"""Scores by weights alone: the QK and OV circuits of heads, copying, succession, composition."""
+"""Scores from the weights only: the QK and OV circuits of heads, copying, succession, composition."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -44,24 +43,22 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
 
     For states x and y of the residual stream, as rows, x QK y^T is the attention logit of a query x on a key y, without
     biases and before it is scaled by the size of heads; x OV is what the head writes of x (Elhage et al. 2021, "A
-    mathematical framework for transformer circuits"). Heads that share keys and values each have their circuits.
-    The norm before the layer is in them with its weights and centring, and with 1 for the scale by which it divides x.
-    A norm (Gemma 3) or a factor (Granite) between the head and the residual stream is not in them.
-    Embeddings on both sides give the circuits from token to token.
+    mathematical framework for transformer circuits"). They include the weights and centring of the norm before the
+    layer, with 1 for the scale by which it divides x, but no norm (Gemma 3) or factor (Granite) between the head and
+    the residual stream. Embeddings on both sides give the circuits from token to token.
 
     Args:
         model: the model.
         head: (kind, layer, head) of self-attention, or "L0H2" where there is one kind, or "enc-self:0:2".
         circuit: "QK" or "OV".
-        distance: tokens from the key to the query, by which rotary positions turn QK; exact. Other positions are no
-            part of it.
+        distance: tokens from the key to the query, by which rotary positions turn QK.
 
     Returns:
         The matrix, float64 [width, width], of rank at most the size of the head.
 
     Raises:
         ValueError: if the circuit is unknown, the head is of cross-attention, or the maps cannot be read or are not
-            linear: a norm of queries and keys (Gemma 3, Qwen 3), which leaves no QK.
+            linear: with a norm of queries and keys (Gemma 3, Qwen 3) there is no QK.
     """
     handle = HeadModel.of(model)
     (place,) = handle.sites.named([head])
@@ -69,7 +66,7 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
     one_of("kind of the head", place[0], ("enc-self", "dec-self"))
     (site,) = (site for site in handle.sites if site.key == place[:2])
     row, matrices = list(site.numbers).index(place[2]), []
-    for roll in (0, 1):  # maps that differ between two states of the norms are not linear
+    for roll in (0, 1):  # if maps differ between two states of the norms, they are not linear
         maps = read_circuits(handle, distance=distance, only=site.key, roll=roll).maps[site.key]
         left, right = (maps.query, maps.key) if circuit == "QK" else (maps.value, maps.out)
         matrices.append(left[row].mT @ right[row])
@@ -86,10 +83,9 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
 
     The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
     values: 1 if every token raises its own logit, -1 if it lowers it (Elhage et al. 2021, "A mathematical framework for
-    transformer circuits", "Detecting Copying Behavior"). The source calls positive eigenvalues evidence, no proof, and
-    has no threshold. The circuit is vocabulary by vocabulary; the eigenvalues that are not 0 are those of
-    W_V W_E W_U W_O, size of a head by size of a head. The norm before the layer and the final norm are in the maps with
-    a frozen scale, a norm after attention (Gemma, OLMo 2) is not.
+    transformer circuits", "Detecting Copying Behavior"; positive eigenvalues are evidence, not proof, and there is no
+    threshold). The eigenvalues that are not 0 are those of W_V W_E W_U W_O, which is only as large as a head. The maps
+    include the norm before the layer and the final norm with a frozen scale, but no norm after attention (Gemma).
 
     Args:
         model: a decoder or an encoder-decoder with an unembedding.
@@ -97,7 +93,7 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
 
     Returns:
         One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
-        writes nothing. The score is exact for these weights, and the weights are no sample: there is no interval.
+        writes nothing. The score is exact, so there is no interval.
 
     Raises:
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
@@ -130,40 +126,39 @@ def succession(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    classes: Sequence[str] = tuple(CLASSES),
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
 
-    The circuit is W_U W_O W_V MLP_0(W_E), without attention: of all words of a class, the next one has the largest
-    logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230). A head with a score above 0.5 is a successor head.
-    (The successor score, "proportion of tokens where succession occurs", is in the source's figure 2; the threshold was
-    checked in an account by others, not in the full text.) MLP_0(W_E) is what the first layer adds to a word
-    alone, with its attention set to 0; a position is in it where the model adds one to its embeddings. Norms are in the
-    maps with a frozen scale. The source has more forms of each word, with capitals and without space.
+    The circuit is W_U W_O W_V MLP_0(W_E), without attention: among all words of a class, the next one has the largest
+    logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230, figure 2). A head with a score above 0.5 is a
+    successor head (the threshold was checked in an account by others, not in the full text). MLP_0(W_E) is what the
+    first layer adds to a single word with its attention set to 0. Norms are in the maps with a frozen scale. The source
+    also has forms of each word with capitals and without space.
+
+    The classes are days, months, numbers, ordinals, digits and letters. The longest run of words of one token each is
+    used; a class without three is left out.
 
     Args:
         model: a decoder with an unembedding.
         tokenizer: its tokenizer.
-        classes: "days", "months", "numbers", "ordinals", "digits", "letters". Of each, the longest run of words is used
-            that are one token each; a class without three is left out.
         study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
         One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
-        number of words, `succession.words`. The share itself is exact for these weights and words.
+        number of words, `succession.words`.
 
     Raises:
-        ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
-            encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
+        ValueError: if no class is in single tokens, or the model has an encoder, no unembedding, norms after the sums
+            of its layers, or maps that cannot be read.
     """  # noqa: DOC502
     handle = HeadModel.of(model, tokenizer)
-    key = lambda: handle.cache_key(circuits="succession", classes=" ".join(classes))  # noqa: E731
-    return kept(study, "circuits", key, lambda: _succession(handle, classes), joined=OPTIONS)
+    key = lambda: handle.cache_key(circuits="succession", classes=" ".join(CLASSES))  # noqa: E731
+    return kept(study, "circuits", key, lambda: _succession(handle), joined=OPTIONS)
 
 
-def _succession(model: HeadModel, classes: Sequence[str]) -> pd.DataFrame:
-    runs = ordered_runs(model.tokenizer, classes)
+def _succession(model: HeadModel) -> pd.DataFrame:
+    runs = ordered_runs(model.tokenizer, tuple(CLASSES))
     if model.config.is_encoder_decoder:
         raise ValueError(f"succession needs a decoder without an encoder, got {model.name}")
     check_fit(model.tokenizer, model.model, max(token for run in runs.values() for token in run.values()))
@@ -187,7 +182,7 @@ def _succession(model: HeadModel, classes: Sequence[str]) -> pd.DataFrame:
 
 
 def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:
-    """Return the maps of a decoder and that of its final norm; ValueError without an unembedding right after it."""
+    """Return the maps of a decoder and of its final norm; ValueError without an unembedding right after it."""
     if "dec-self" not in model.kinds:
         raise ValueError(f"{score} needs a decoder, got {model.name}")
     check_vocabulary(model, score)
@@ -201,7 +196,7 @@ def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:
 
 
 def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
-    """Return what the first layer adds to each token alone without its attention: float64 [token, width]."""
+    """Return what the first layer, without its attention, adds to each single token: float64 [token, width]."""
     site = model.sites[0]
     layer, states, norms = layer_of(model.model, site), list[Tensor](), list[Tensor]()
     if layer is None or not isinstance(site.out, nn.Module):
@@ -246,10 +241,10 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
         value     ||W_OV W_OV|| / (||W_OV|| ||W_OV||)
         matching  trace(W_QK W_OV) / (||W_QK|| ||W_OV||)
 
-    They are 1 at most; random maps have about 1 / sqrt(width), and 0 +- 1 / width in `matching`. The source subtracts
-    what random matrices of the same shapes have, here nothing is subtracted. `matching` is the part of `key` that looks
-    for the same token: the cosine of W_QK^T and W_OV, 1 if a query x rates highest what the writer has made of x. The
-    norm before a layer, if any, is in what it reads, with a frozen scale; others on the way are not.
+    They are 1 at most; random maps have about 1 / sqrt(width), and 0 +- 1 / width in `matching`; the source subtracts
+    this, here it is not subtracted. `matching` is the part of `key` that looks for the same token: the cosine of W_QK^T
+    and W_OV, 1 if a query x rates highest what the writer has made of x. The norm before a layer is in what it reads,
+    with a frozen scale; other norms are not.
 
     Args:
         model: the model.
@@ -258,8 +253,7 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
 
     Returns:
         One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
-        `to_head` of the reader, and the scores; NaN where a map is 0. The scores are exact for these weights, and the
-        weights are no sample: there are no intervals.
+        `to_head` of the reader, and the scores; NaN where a map is 0. The scores are exact, so there are no intervals.
 
     Raises:
         ValueError: if the maps of the model cannot be read, or it has no such distance.
@@ -287,9 +281,9 @@ def _composition(model: HeadModel, options: dict[str, int]) -> pd.DataFrame:
 
 def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Tensor:
     """Return composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 4]."""
-    # A Frobenius norm does not change under rotations, so that each map [size, width] may be replaced by the triangle
-    # R [size, size] of its QR decomposition wherever it stands at the end of a product. Only the product in the middle,
-    # of what the reader reads with what the writer writes, is taken over the width, once for all pairs of heads.
+    # A Frobenius norm does not change under rotations, so that each map [size, width] at the end of a product may be
+    # replaced by the triangle R [size, size] of its QR decomposition. Only the product in the middle, of what the
+    # reader reads and what the writer writes, is taken over the width, once for all pairs of heads.
     norm = torch.linalg.matrix_norm
     written = norm(small.out @ small.value.mT)[:, None]  # of W_OV
     scores = []
@@ -305,14 +299,14 @@ def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Te
 
 
 def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
-    """Return the products of all rows of two layers, as one: [writer, reader, size of reader, of writer]."""
+    """Return the products of all rows of two layers: [writer, reader, size of reader, size of writer]."""
     rows = (reader.flatten(0, 1) @ writer.flatten(0, 1).mT).unflatten(0, reader.shape[:2])
     products: Tensor = rows.unflatten(2, writer.shape[:2]).permute(2, 0, 1, 3)
     return products
 
 
 def _triangle(rows: Tensor) -> Tensor:
-    """Return R of rows^T = Q R, of the same Frobenius norm in every product: [heads, rank, size]."""
+    """Return R of rows^T = Q R, with the same Frobenius norm in every product: [heads, rank, size]."""
     factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
     return factors
 
@@ -322,9 +316,8 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
 
     An induction head finds the place after an earlier occurrence of the current token because a head of an earlier
     layer has written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest
-    product, over earlier heads, of the weight they give to the token before (`previous`, measured) and the composition
-    with them that looks for the same token (`matching`, from the weights). Where a deep head attends can't be read from
-    the weights alone: it depends on what earlier layers write.
+    product, over earlier heads, of the weight that they give to the token before (`previous`, measured) and the
+    composition with them that looks for the same token (`matching`, from the weights).
 
     Args:
         pairs: table of `hr.scores.composition`.
@@ -332,7 +325,7 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
             (`hr.repeated_tokens`) or on text.
 
     Returns:
-        One row per head of `scores` with `circuit[induction]`, at most 1, and the earlier head with which it has it,
+        One row per head of `scores` with `circuit[induction]`, at most 1, and the earlier head of the largest product,
         `circuit[induction].layer` and `circuit[induction].head`; NaN for heads of a first layer.
 
     Raises:
@@ -352,11 +345,11 @@ def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFram
     return frame.signed(table.astype(float).reindex(scores.index), text)
 
 
-# Maps are read as Jacobians of one forward pass, so that no family's names or order of queries, keys and values need to
-# be known. In this pass the inputs of all norms outside attention are leaves with rows of mean 0 and size `SIZE`, and
-# norms divide by a constant (the LRP rules "cp"): from each leaf to the queries, keys and values of the next attention
-# all is linear, and the Jacobian times `SIZE` is the map from states of size 1. A layer without a norm before it reads
-# its own input (OLMo 2), which is then the leaf.
+# Maps are read as Jacobians of one forward pass, so that the names and order of queries, keys and values in a family
+# need not be known. In this pass the inputs of all norms outside attention are leaves with rows of mean 0 and size
+# `SIZE`, and norms divide by a constant (the LRP rules "cp"). From each leaf to the next queries, keys and values all
+# is then linear, and the Jacobian times `SIZE` is the map from states of size 1. A layer without a norm before it (OLMo
+# 2) reads its own input, which is then the leaf.
 
 
 class Maps(NamedTuple):
@@ -378,7 +371,7 @@ class Circuits(NamedTuple):
 def read_circuits(
     model: HeadModel, *, distance: int = 0, only: tuple[Kind, int] | None = None, roll: int = 0
 ) -> Circuits:
-    """Read the maps of a model, or of one site; another `roll` gives norms other states."""
+    """Read the maps of a model, or of one site; `roll` changes the states that norms get."""
     model.check_weights("attention")
     check_readable(model, "circuits")
     inputs = dummy_inputs(model.model) | _positions(model, distance)
@@ -443,7 +436,7 @@ class _Reader:
 def _read(
     model: HeadModel, inputs: dict[str, Tensor], sites: list[Site], reader: _Reader, *, every_layer: bool
 ) -> Circuits:
-    """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
+    """Read the maps from the input of each layer, or with `every_layer=False` from the input of the norm before."""
     with model.evaluating() as changes, lrp_rules(model, "cp"), torch.enable_grad():
         _hook(changes, model, [site for site in model.sites if every_layer or site.layer == 0], reader)
         model.forward(inputs)
@@ -457,7 +450,7 @@ def _read(
 
 
 def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reader) -> None:
-    """Make leaves, of layers at `starts` and norms, and keep attention calls and linear maps."""
+    """Make leaves at the layers of `starts` and at norms, and keep attention calls and linear maps."""
 
     def start(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if not args:
@@ -482,13 +475,13 @@ def _hook(changes: Changes, model: HeadModel, starts: list[Site], reader: _Reade
 
 
 def _standard(states: Tensor, roll: int) -> Tensor:
-    """Return rows of mean 0 and root mean square `SIZE`, by which layer norm and RMS norm divide."""
+    """Return rows of mean 0 and root mean square `SIZE`, the number by which layer norm and RMS norm divide."""
     row = torch.arange(states.shape[-1], dtype=torch.float64) - (states.shape[-1] - 1) / 2
     row *= SIZE / row.square().mean().sqrt()
     return row.roll(roll).to(states).expand_as(states)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a norm: all its own weights are vectors, and it has no children."""
+    """Return whether a module is a norm: it has no children, and all its weights are vectors."""
     weights = list(module.parameters(recurse=False))
     return bool(weights) and all(weight.ndim == 1 for weight in weights) and not any(True for _ in module.children())

@@ -19,10 +19,8 @@ from helpers.planted import CLASSES, HIDDEN, NAMES, PLANTED
 from reference import attention as slow
 
 import headroles as hr
-from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.scores.attention import AttentionPass
 from headroles.scores.attention_scores import Confidence
 from headroles.scores.base import Score
 from headroles.scores.registry import list_scores, named
@@ -243,50 +241,7 @@ def test_norms_do_not_depend_on_padding():
     pd.testing.assert_frame_equal(hr.score(*given, weights="norm", n_resamples=0), alone, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_computed_for_scores_that_do_not_ask():
-    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
-    encoded = batching.encode(corpus(4), tokenizer, model)
-    ids = torch.zeros(2, 100, dtype=torch.long)
-    counted = {"source": tuple(ids), "target": tuple(ids)}
-
-    class Nothing:
-        add = add_denominators = staticmethod(lambda *_: None)
-
-    for weights, computed in (("attention", 0), ("norm", 2)):
-        scoring = AttentionPass(named("confidence", weights), HeadModel(model), counted)
-        for batch in batching.batches(encoded, model):
-            scoring.read(batch, Nothing())
-        assert len(scoring.norms.factors) == computed
-        assert not scoring.norms.values
-
-
-def test_a_study_keeps_both(tmp_path):
-    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
-    study = hr.Study(tmp_path)
-    plain = hr.score(model, tokenizer, corpus(4), n_resamples=0, study=study)
-    by_norm = hr.score(model, tokenizer, corpus(4), weights="norm", n_resamples=0, study=study)
-    assert list(by_norm) == [columns.of_variant(name, "norm") for name in plain]
-    assert {"induction-norm", "duplicate-norm"} <= {*by_norm}
-
-
-def test_a_study_does_not_keep_the_scores_of_another_tokenizer(tmp_path):
-    model, names = zoo.tiny("gpt2"), ["confidence"]
-    tables = [
-        hr.score(model, each, corpus(4), names, n_resamples=0, study=hr.Study(tmp_path, overwrite=True))
-        for each in (tokens_of("gpt2"), tokenizer("</s> $A"))
-    ]
-    assert not np.allclose(*tables)
-
-
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2"])  # sinks as parameters; a softcap, windows, a second norm
-def test_models_with_attention_of_their_own_are_measured(kind):
-    model = hr.tiny_model(kind, vocab_size=64)
-    table = hr.score(model, tokens_of(kind), corpus(3), ["confidence", "sink", "distance"], weights="norm")
-    assert table.notna().all(axis=None)
-    assert table["confidence-norm"].between(0, 1).all()
 
 
 def test_weights_are_for_the_scores_that_have_them():

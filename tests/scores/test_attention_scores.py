@@ -13,7 +13,6 @@ from helpers.letters import looking, observation, value
 
 import headroles as hr
 from headroles.patterns import First, Induction, Offset, Pattern, Rarest
-from headroles.scores import Measured
 from headroles.scores.attention_scores import Confidence, Distance, Entropy, Previous, Resting, Sink
 from headroles.scores.registry import list_scores, named
 from headroles.testing.case import Case
@@ -168,14 +167,8 @@ def test_a_measured_pattern_is_the_score_of_the_same_name(case):
     table = hr.score(case.model, case.tokenizer, twice, scores, n_resamples=0)
     assert table["induction"].gt(0).all()
     assert table["pattern[offset=-1 share]"].equals(table["position[-1]"])
-    torch.testing.assert_close(
-        torch.tensor(table["pattern[induction mass]"].to_numpy()), torch.tensor(table["induction"].to_numpy()),
-        rtol=1e-6, atol=0,
-    )  # fmt: skip
-    torch.testing.assert_close(
-        torch.tensor(table["pattern[first mass]"].to_numpy()), torch.tensor(table["sink[first]"].to_numpy()),
-        rtol=1e-6, atol=0,
-    )  # fmt: skip
+    for pattern, score in (("induction", "induction"), ("first", "sink[first]")):
+        np.testing.assert_allclose(table[f"pattern[{pattern} mass]"], table[score], rtol=1e-6)
 
 
 def test_a_pattern_of_ones_own_is_measured_and_imposed(case):
@@ -195,13 +188,6 @@ def test_a_pattern_of_ones_own_is_measured_and_imposed(case):
     effects = hr.ablate(case.model, case.tokenizer, case.corpus, replacement=Second(), n_resamples=0)
     assert list(effects)[0] == "ablation[loss second]"
     assert effects.iloc[:, 0].abs().max() > 1e-3
-
-
-def test_norms_and_repeated_labels(case):
-    table = hr.score(case.model, case.tokenizer, case.corpus, [Measured(Offset(-1), weights="norm")], n_resamples=0)
-    assert "pattern-norm[offset=-1 share]" in table
-    with pytest.raises(ValueError, match=r"^scores must be different, got 'pattern\[offset=-1\]' twice$"):
-        hr.score(case.model, case.tokenizer, case.corpus, [Offset(-1), Measured(Offset(-1))], n_resamples=0)
 
 
 @dataclass(frozen=True)

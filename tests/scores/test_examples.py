@@ -15,7 +15,6 @@ from helpers.letters import PIECES, corpus, tokenizer, tokens_of, writing
 
 import headroles as hr
 from headroles.models import batching
-from headroles.models.head_model import HeadModel
 from headroles.models.identity import weights_digest
 from headroles.tables import frame
 from headroles.tables.study import Study
@@ -69,14 +68,6 @@ def test_attend_keeps_what_attention_gives(tmp_path, name):
     again = Study(tmp_path).load("attention")
     assert [list(one) for one in again["queries"]] == [list(one) for one in table["queries"]]
     np.testing.assert_array_equal(np.concatenate(again["weights"]), np.concatenate(table["weights"]))
-
-
-def test_attend_runs_one_forward_for_each_sentence(tmp_path, monkeypatch):
-    model, seen, forward = zoo.tiny("marian"), [], HeadModel.forward_body
-    monkeypatch.setattr(HeadModel, "forward_body", lambda *given: seen.append(1) or forward(*given))
-    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))
-    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))  # kept
-    assert len(seen) == 2
 
 
 def test_without_translations_the_decoder_reads_its_own_output(tmp_path):

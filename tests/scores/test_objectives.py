@@ -19,7 +19,6 @@ from headroles.models import heads, masking
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.objectives import (
-    OBJECTIVES,
     Agreement,
     ClassLogit,
     Explained,
@@ -146,19 +145,6 @@ def test_of_its_own_output_the_tokens_are_explained_that_were_written():
     assert dict(zip(batch.numbers, counted, strict=True)) == {i: len(values) for i, values in expected.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VOCABULARIES)
-def test_padding_does_not_count(name):
-    model = zoo.tiny(name)
-    (batch,) = in_one(model, name, corpus(8))
-    for kind in FORMULAS:
-        found = explained(model, kind(), batch)
-        side = batch.target or batch.source
-        assert found.values.shape == found.counted.shape == side.ids.shape
-        assert not (found.counted & ~side.attention_mask).any()
-        assert found.values[found.counted].isfinite().all()
-
-
 # --- classes and states ---------------------------------------------------------------------------------------------
 
 
@@ -265,34 +251,7 @@ def test_what_the_intact_model_chose_is_held(name):
     assert not torch.equal(fitted.targets(now, batch).values[intact.counted], found.values[found.counted])
 
 
-@pytest.mark.parametrize("kind", [Reference, Loss])
-def test_what_is_given_is_held_as_it_is(kind):
-    model = zoo.tiny("marian")
-    (batch,) = in_one(model, "marian", corpus(4))
-    assert held(HeadModel(model), explaining(model, kind(), [batch]), batch) is batch
-
-
 # --- rows of a batch ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rows", [[2], [3, 0, 1], [1, 1, 0, 1]])
-@pytest.mark.parametrize("name", ["marian", "gpt2", "own"])
-def test_rows_of_a_batch_may_be_taken_in_any_order_and_often(name, rows):
-    model, given = (zoo.tiny(name), corpus(5)) if name != "own" else own()
-    (batch,) = in_one(model, name, given)
-    taken = batch.take(torch.tensor(rows))
-    assert taken.numbers == tuple(batch.numbers[row] for row in rows)
-    assert taken.is_generated == batch.is_generated == (name == "own")
-    assert set(taken.inputs) == set(batch.inputs)
-    pairs = [(taken.inputs[key], value) for key, value in batch.inputs.items()]
-    pairs += [] if name == "gpt2" else [(taken.labels, batch.labels)]
-    for side, from_ in ((taken.source, batch.source), (taken.target, batch.target)):
-        assert (side is None) == (from_ is None)
-        if from_ is not None:
-            assert side.sentences == tuple(from_.sentences[row] for row in rows)
-            parts = ("ids", "attention_mask", "content", "words")
-            pairs += [(getattr(side, part), getattr(from_, part)) for part in parts]
-    assert all(torch.equal(one, value[rows]) for one, value in pairs)
 
 
 @pytest.mark.parametrize("kind", [*FORMULAS, Similarity], ids=lambda kind: kind.name)
@@ -315,12 +274,3 @@ def test_each_kind_of_model_has_an_objective_of_its_own():
         assert objective(None, HeadModel(zoo.tiny(name))) == Top()
     assert objective(None, HeadModel(zoo.tiny("bert").base_model)) == Similarity()
     assert objective(None, HeadModel(classifier())) == ClassLogit()
-
-
-def test_an_objective_is_known_by_its_name():
-    assert {*OBJECTIVES} == {"top", "reference", "class", "similarity", "loss", "agreement"}
-    for name, cls in OBJECTIVES.items():
-        assert objective(name, HeadModel(zoo.tiny("bert"))) == cls()
-        assert cls.name == name
-    given = ClassLogit(of="label")
-    assert objective(given, HeadModel(classifier())) is given

@@ -10,12 +10,6 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.scores.registry import DEFAULT, left_out, list_scores
 
-# --- exact numbers on attention made by hand ------------------------------------------------------------------------
-
-
-# --- end to end -----------------------------------------------------------------------------------------------------
-
-# The tokenizer knows letters: a word of n letters is n pieces.
 FAMILIES = ["bert", "albert", "llama-grouped", "marian"]
 
 
@@ -46,6 +40,6 @@ def test_the_reason_for_a_score_that_is_left_out_is_what_its_corpus_lacked():
     table = hr.score(model, tokenizer, corpus(3), ["confidence"], n_resamples=0)
     reasons = left_out(table, ["confidence", "syntax", "rarity"])
     assert reasons == {
-        "syntax": "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse",
+        "syntax": "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles.parse",
         "rarity": "it was not measured",
     }

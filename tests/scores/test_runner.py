@@ -15,7 +15,6 @@ from helpers.close import bound
 from helpers.errors import given_corpus, planted_scores
 from helpers.letters import (
     DETERMINISTIC,
-    PIECES,
     STEP,
     corpus,
     measured,
@@ -33,8 +32,6 @@ from hypothesis import strategies as st
 import headroles as hr
 from headroles.analysis.intervals import bootstrap_counts, bounds, rounded
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching
-from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.registry import named
 from headroles.tables import frame
@@ -137,31 +134,6 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
         assert read == sorted(ids if of_source else [zoo.EOS, *ids[:-1]] for ids in written), (kind, side)
 
 
-def test_every_token_is_known_by_its_word(noticed):
-    for observed in (observed for kind in noticed for observed in noticed[kind]):
-        for side in (observed.queries, observed.keys):
-            for i, sentence in enumerate(side.sentences):
-                owned = ["" for _ in sentence.spans]
-                for token, word in zip(side.ids[i].tolist(), side.words[i].tolist(), strict=True):
-                    if word != NO_WORD:
-                        owned[word] += PIECES[token].removeprefix("##")
-                assert owned == sentence.text.split()
-
-
-def test_what_a_model_writes_ends_at_its_end():
-    """Nothing after the end token was written; other sentences of the batch may go on."""
-    model = writing("marian")
-    model.final_logits_bias[0, zoo.EOS] = 1.5
-    encoded = batching.encode(corpus(translated=False), tokenizer(), model)
-    lengths = []
-    for batch in batching.batches(encoded, model):
-        for ids, present in zip(batch.target.ids.tolist(), batch.target.attention_mask.tolist(), strict=True):
-            end = ids.index(zoo.EOS, 1) if zoo.EOS in ids[1:] else len(ids)
-            assert present == [True] * end + [False] * (len(ids) - end)
-            lengths.append(end)
-    assert len(set(lengths)) > 2
-
-
 def test_two_calls_of_one_module_are_two_layers():
     table = scored("albert")
     assert table.index.unique("layer").tolist() == [0, 1]
@@ -208,12 +180,6 @@ def test_intervals_hold_the_estimate_and_are_narrower_for_larger_corpora():
         assert ((low <= value) & (value <= high)).mean() > 0.95
         widths.append((high - low).mean())
     assert widths[1] == pytest.approx(widths[0] / 4, rel=0.3)
-
-
-def test_a_thousand_resamples_are_drawn_unless_others_are_asked_for():
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), "confidence")
-    assert frame.resamples(table).draws["confidence"].shape[1] == 1000
-    assert "|resamples:1000|" in frame.provenance(table, "confidence")
 
 
 def test_without_resamples_there_are_no_intervals():
@@ -270,22 +236,8 @@ def test_the_model_is_left_as_it_was(name, training):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_sentences_too_long_are_left_out_and_counted(caplog):
-    long = Corpus("letters", (Sentence("a " * 60), *corpus()))
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), long, "confidence", n_resamples=0)
-    np.testing.assert_allclose(table["confidence"], scored("bert")["confidence"], atol=bound(1))
-    assert "|sentences:40|too_long:1|" in frame.provenance(table, "confidence")
-    assert caplog.messages == ["1 of 41 sentences left out: longer than 40 tokens"]
-
-
 ONE = Sentence("the a .")
 LONG = Sentence("the " * planted.POSITIONS)  # [CLS] and [SEP] are two more
-
-
-# --- corpora ---------------------------------------------------------------------------------------------------------
-
-
-# --- lengths ---------------------------------------------------------------------------------------------------------
 
 
 def test_sentences_that_are_too_long_are_left_out_counted_and_said_once(caplog):
@@ -301,12 +253,6 @@ def test_sentences_that_are_too_long_are_left_out_counted_and_said_once(caplog):
 def test_a_sentence_as_long_as_the_model_reads_is_read():
     fits = Sentence("the " * (planted.POSITIONS - 2))
     assert "too_long:0" in frame.provenance(planted_scores(given_corpus(fits)), "confidence").split("|")
-
-
-# --- models ----------------------------------------------------------------------------------------------------------
-
-
-# --- odd but good input ----------------------------------------------------------------------------------------------
 
 
 def _bare(table: pd.DataFrame) -> pd.DataFrame:
@@ -330,9 +276,3 @@ def test_scores_of_the_oddest_sentences_are_numbers_or_not_there(text):
     assert not np.isinf(values).any()
     assert table["confidence"].between(0, 1).all()
     assert table["position[0]"].between(0, 1).all()
-
-
-def test_a_single_word_looks_at_itself_or_nowhere():
-    table = planted_scores(given_corpus(Sentence("the")))
-    assert (table["position[0]"] == 1).all()
-    assert table[["position[-1]", "position[+1]"]].isna().all(axis=None)

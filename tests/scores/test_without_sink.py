@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.close import bound
-from helpers.letters import corpus, looking, observation, sums, tokens_of, value, with_repeats
+from helpers.letters import corpus, looking, observation, sums, tokens_of, value
 from reference import attention as by_hand
 from reference import without_sink as slow
 
@@ -170,16 +170,6 @@ def test_with_and_without_it_are_measured_in_one_pass():
     text = frame.provenance(both, "confidence-nosink.low")
     assert text.endswith("|score:Confidence(weights='nosink', least=0.01)")
     assert frame.provenance(both, "resting").endswith("|score:Resting(least=0.01)")
-
-
-def test_the_default_scores_are_measured_without_it_when_asked():
-    given = with_repeats()
-    usual = hr.score(*given, n_resamples=0)
-    both = hr.score(*given, n_resamples=0, without_sink=True)
-    assert not usual.filter(like="nosink").size
-    pd.testing.assert_frame_equal(frame.only(both, list(usual)), usual)
-    assert {"resting", "confidence-nosink", "distance-nosink"} <= {*both}
-    assert "sink-nosink" not in " ".join(both)
 
 
 def test_a_study_keeps_both_and_the_roles_of_both(tmp_path):

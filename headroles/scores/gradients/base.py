@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from headroles._changes import Changes
-from headroles.analysis.resampling import Bools
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Context
@@ -27,7 +25,7 @@ from headroles.scores.lrp.context import check_reached, inside, start, table
 from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
-Steps = Literal["all", "sum"] | int
+Steps = Literal["all", "sum"]
 Unit = Literal["head", "group"]  # what has one mask: a head, or the heads that share a key-value head
 
 
@@ -58,7 +56,7 @@ class HeadGradients:
 
 
 def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
-    """Return for every head the sum over the heads that share its key-value head: that of their common mask."""
+    """Return for every head the sum over the heads that share its key-value head, the gradient of a common mask."""
     numbers = model.group_numbers  # [heads]
     sums = torch.zeros_like(gradients[..., : int(numbers.max()) + 1]).index_add_(-1, numbers, gradients)
     return sums[..., numbers]
@@ -68,7 +66,7 @@ def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
 class GradientScore(Measure):
     """Base class of gradient scores. A subclass is a frozen dataclass; its fields are options.
 
-    One method makes the backward passes. `update` and `compute` are pure functions, as those of `Score`.
+    `head_gradients` makes the backward passes. `update` and `compute` are pure functions, as those of `Score`.
 
     Args:
         objective: name or instance of the target; None for `ordinary`, or else the model's default
@@ -93,11 +91,6 @@ class GradientScore(Measure):
     @abstractmethod
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the gradients of all heads on one batch.
-
-        Args:
-            model: the model, in eval mode.
-            target: computes the targets from the model's output.
-            batch: the sentences.
 
         Returns:
             Gradients of all sites side by side, in the order of `headroles.models.sites.Sites.gated`.
@@ -128,12 +121,14 @@ def head_gradients(
     chunk: int = 4,
     by_token: bool = True,
 ) -> HeadGradients:
-    """Return the gradients of the targets of a batch with respect to masks of ones, under LRP rules, of all sites.
+    """Return the gradients of the targets of a batch with respect to masks of ones of all sites, under LRP rules.
 
-    They are 0 where a step does not count. Relevance starts at 1 under the voita rules, otherwise at the target's
-    value. `steps` and `chunk` are those of `Relevance`. With `by_token` the target of step t depends on the last hidden
-    states at token t alone: the gradients of all logits are then taken to these states at once.
+    Relevance starts at 1 under the voita rules, otherwise at the target's value. `steps` and `chunk` are those of
+    `Relevance`. `by_token` says that the target of step t depends on the last hidden states at token t alone.
     """
+    # Each step needs a backward pass of its own from its logit to the masks. With `by_token`, one pass from all logits
+    # to the last hidden states serves all steps: the gradient of step t is the part of it at token t. Only the passes
+    # from there to the masks are then made step by step, several (`chunk`) at once.
     gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
     with torch.enable_grad(), lrp_rules(model, rules, epsilon=epsilon) as changes, model.mask(gates):
         vocabulary = observed(changes, model, sparse=F.linear not in table(rules, epsilon))
@@ -142,47 +137,22 @@ def head_gradients(
             explained = target.targets(output, batch)
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
-    places = _places(counted, steps, batch.numbers)
-    if places is None and rules.startswith("voita"):  # the sum of the steps starts at 1 as well
-        begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
-    if places is None:
+    if steps == "sum":
+        if rules.startswith("voita"):  # the sum of the steps starts at 1 as well
+            begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
-    values, counted = (F.pad(tensor, (0, 1)).gather(1, places) for tensor in (values, counted))
     root, back, states = explained.values, begin, vocabulary.inputs
     if by_token and len(states) == 1 and states[0].shape[:2] == begin.shape:
         root, back = states[0], _grad(explained.values, states[0], begin)
     vocabulary.sparse = False
-    hot = F.one_hot(places, begin.shape[1] + 1)[..., :-1].transpose(0, 1).to(back)  # [step, batch, token]
+    hot = torch.eye(begin.shape[1]).to(back)[:, None].expand(-1, len(begin), -1)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     if model.is_sharded:  # no collective runs in a batch of backward passes
         parts = [_grad(root, gates, back * step)[None] for step in hot]
     else:
         parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
     return HeadGradients(None, torch.cat(parts).transpose(0, 1), values, counted)
-
-
-def shares(gradients: HeadGradients, *, signed: bool) -> Tensor:
-    """Divide relevance by its sum over the heads of the site, of |R| or `signed` of R; 0 where it is 0."""
-    relevance = gradients.gradients.double()
-    whole = (relevance if signed else relevance.abs()).sum(-1, keepdim=True)
-    return torch.where(whole == 0, 0.0, relevance / torch.where(whole == 0, 1.0, whole))
-
-
-def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | None:
-    """Return which steps have separate backward passes, [batch, step]; None: their sum. One past the last is none."""
-    if steps == "sum":
-        return None
-    if steps == "all":
-        return torch.arange(counted.shape[1], device=counted.device).expand(counted.shape)
-    drawn = [_drawn(number, row, int(steps)) for number, row in zip(numbers, counted.cpu().numpy(), strict=True)]
-    return torch.tensor(np.array(drawn), device=counted.device)
-
-
-def _drawn(number: int, counted: Bools, steps: int) -> list[int]:
-    """Draw some of a sentence's steps, in order, padded with the index of no step."""
-    drawn = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
-    return [*sorted(drawn.tolist()), *[len(counted)] * (steps - len(drawn))]
 
 
 def _grad(of: Tensor, to: Tensor, back: Tensor, *, batched: bool = False) -> Tensor:
@@ -235,12 +205,10 @@ class GradientPass:
 
 
 class Projection:
-    """The inputs of the vocabulary projection in a forward pass, and the kind of its backward pass.
+    """The inputs of the vocabulary projection in a forward pass, [batch, token, width], and its backward pass.
 
-    Attributes:
-        inputs: input of each call, [batch, token, width].
-        sparse: whether backward passes read only the weights of logits with a gradient. Set it to False before batched
-            gradients (`is_grads_batched`), which cannot depend on values.
+    With `sparse`, backward passes read only the weights of logits with a gradient. Set it to False before batched
+    gradients (`is_grads_batched`), which cannot depend on values.
     """
 
     def __init__(self, *, sparse: bool) -> None:
@@ -248,7 +216,7 @@ class Projection:
         self.sparse = sparse
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], logits: Tensor) -> Tensor | None:
-        """Keep the input of a call (a forward hook), and replace the gradient of a linear map."""
+        """Keep the input of a call, and replace the gradient of a linear map; a forward hook."""
         if not (args and isinstance(args[0], Tensor) and args[0].requires_grad):
             return None
         self.inputs.append(args[0])
@@ -261,7 +229,7 @@ class Projection:
 
 
 class FewContext(Context, Protocol):
-    """What the projection hands on to its `backward`."""
+    """What `FewLogits` keeps for its backward pass."""
 
     projection: Projection
 
@@ -269,7 +237,7 @@ class FewContext(Context, Protocol):
 class FewLogits(Function):
     """The gradient of logits = x W^T + b with respect to x, where few logits have a gradient.
 
-    Of one logit per token it is one row of W; a product with the whole of W would cost as much as several layers.
+    For one logit per token it is a row of W; a product with all of W would cost as much as several layers.
     """
 
     @staticmethod
@@ -291,7 +259,7 @@ class FewLogits(Function):
 
 
 def observed(changes: Changes, model: HeadModel, *, sparse: bool) -> Projection:
-    """Observe the vocabulary projection of `model` within the block, if it has one."""
+    """Observe the vocabulary projection of a model, if it has one, within the block."""
     projection, module = Projection(sparse=sparse), model.model.get_output_embeddings()
     if module is not None:
         changes.hook(module, projection, after=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import get_args
@@ -22,7 +21,12 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
 from headroles.tables.arguments import one_of
 
-BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # methods with rules for modules
+METHODS = (  # of captum that need only a function
+    *("Deconvolution", "DeepLift", "DeepLiftShap", "FeatureAblation", "FeaturePermutation", "GradientShap"),
+    *("GuidedBackprop", "InputXGradient", "IntegratedGradients", "KernelShap", "Lime", "Occlusion", "Saliency"),
+    *("ShapleyValueSampling", "ShapleyValues"),
+)
+BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # those with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 
 
@@ -30,8 +34,8 @@ COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 class Attribution(GradientScore):
     """Attribution of the target (averaged over steps) to each head's mask, by a captum method.
 
-    Masks start from zero if the method has a baseline. DeepLift has rules for torch's own non-linear modules only:
-    softmax and layer norm are plain gradients to it. The provenance field `delta` is the part of the effect of masking
+    A method with a baseline starts from masks of zeros. DeepLift has rules for torch's own non-linear modules only, and
+    takes softmax and layer norm as plain gradients. The provenance field `delta` is the part of the effect of masking
     all heads that the attributions miss. Columns are `attribution[method]` and `attribution[method].size`, the mean of
     absolute values.
 
@@ -40,8 +44,8 @@ class Attribution(GradientScore):
             "FeatureAblation" (each head masked alone) or "DeepLift".
         options: (name, value) pairs for its `attribute`.
         replacement: replacement of a masked head's output, "zero" or "uniform".
-        unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value.
-            The columns are then `attribution[method group]`.
+        unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value,
+            in the columns `attribution[method group]`.
         objective: name or instance of the target; default: the model's own.
     """
 
@@ -52,7 +56,7 @@ class Attribution(GradientScore):
 
     def __post_init__(self) -> None:
         one_of("unit", self.unit, get_args(Unit))
-        one_of("method", self.method, methods())
+        one_of("method", self.method, METHODS)
         one_of("replacement", self.replacement, ("zero", "uniform"))
 
     def __str__(self) -> str:
@@ -60,12 +64,14 @@ class Attribution(GradientScore):
 
     @property
     def label(self) -> str:
-        """Column name, which includes the method: several methods can be measured in one call."""
+        """Column name, with the method."""
         return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
 
-    def needs_whole_weights(self) -> bool:
-        """Return False for methods that need only a function."""
-        return self.method in BY_MODULES
+    def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
+        """Return what computes the targets of a corpus."""
+        if self.method in BY_MODULES:
+            model.check_unsharded(self.label)
+        return super().fit(model, batches)
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and, if the method has one, captum's convergence delta on the first batch."""
@@ -86,22 +92,6 @@ class Attribution(GradientScore):
         attributions = run.target.of_heads(attributions)
         counted = run.target.counted[:, None]
         return HeadGradients(None, attributions[:, None], counted.float(), counted)
-
-
-def methods() -> list[str]:
-    """Return the captum methods that attribute to inputs by gradients or perturbations, given a function only."""
-    import captum.attr
-
-    kinds = (captum.attr.GradientAttribution, captum.attr.PerturbationAttribution)
-    members = {name: getattr(captum.attr, name) for name in captum.attr.__all__ if name != "LRP"}  # ours has attention
-    classes = {name: cls for name, cls in members.items() if inspect.isclass(cls) and cls not in kinds}
-    return sorted(name for name, cls in classes.items() if issubclass(cls, kinds) and _of_a_function_alone(cls))
-
-
-def _of_a_function_alone(cls: type) -> bool:
-    """Return whether a class is made from a function and nothing else."""
-    parameters = list(inspect.signature(cls).parameters.values())
-    return not any(parameter.default is parameter.empty for parameter in parameters[1:])
 
 
 class _Run:
@@ -126,7 +116,7 @@ class _Run:
 
 
 class _Target(nn.Module):
-    """The mean target of the examples at `rows`, as a function of the masks of their heads, or of their groups."""
+    """The mean target of the examples at `rows`, as a function of the masks of their heads or groups."""
 
     def __init__(
         self, model: HeadModel, target: Targets, batch: Batch, replacement: Word, numbers: Tensor | None
@@ -153,14 +143,11 @@ class _Target(nn.Module):
         return values if self.numbers is None else values[:, self.numbers]
 
 
-_drawing = threading.RLock()  # all threads share the states of the random generators, and the warnings
-
-
 @contextmanager
 def _captum(model: HeadModel, batch: Batch) -> Iterator[None]:
-    """Gradients to the masks alone; random numbers depend on the batch; captum's warning about hooks is ignored."""
+    """Take gradients to the masks only, seed random numbers by the batch, and ignore captum's warning about hooks."""
     rules = lrp_rules(model, "gradient")
-    with _drawing, torch.random.fork_rng(), torch.enable_grad(), rules, warnings.catch_warnings():
+    with torch.random.fork_rng(), torch.enable_grad(), rules, warnings.catch_warnings():
         state = np.random.get_state()  # captum draws from NumPy's and from torch's
         try:
             torch.manual_seed(batch.numbers[0])

@@ -29,10 +29,9 @@ from headroles.tables.frame import Kind
 class Difference(Objective):
     """Logit of the right next token minus the mean logit of the wrong ones, at the end of each text of `Choice`.
 
-    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is like a
-    name mover. They find name movers by path patching, and check that the OV circuits copy names (into the first five
-    of all tokens); there is no threshold, and so no role here. On ordered words such a head is like a successor head in
-    context; Gould et al. (2023) define successor heads by weights, as `hr.scores.succession` does.
+    For indirect objects this is the logit difference of Wang et al. (2022). A head that adds to it directly is like
+    their name movers, which they find by path patching; there is no threshold, and so no role here. On ordered words
+    such a head is like a successor head, which Gould et al. (2023) define by weights, as `hr.scores.succession` does.
     """
 
     name: ClassVar[str] = "difference"
@@ -64,11 +63,10 @@ class Direct(GradientScore):
     """Mean direct contribution to the target logit: a head's output by W_O, the final norm and the unembedding.
 
     This is direct logit attribution (Elhage et al. 2021, "A mathematical framework for transformer circuits"; Wang et
-    al. 2022). The path from the head to the logits leads through residual connections and norms only, in post-norm
-    models through the norms of later layers too. A norm's scale is frozen at its value in the intact forward pass, so
-    that all is linear; a cap on logits is frozen in the same way. The contributions of all heads, MLPs, biases and the
-    embedding add up to the logit. Columns are `direct[objective]` and `direct[objective].size`, the mean of absolute
-    values.
+    al. 2022). The path from the head to the logits leads through residual connections and norms only. The scales of
+    norms and a cap on logits are frozen at their values in the intact forward pass, so that all is linear, and the
+    contributions of all heads, MLPs, biases and the embedding add up to the logit. Columns are `direct[objective]` and
+    `direct[objective].size`, the mean of absolute values.
 
     Args:
         objective: name or instance of the target; default: "reference", the logit of the correct next token.
@@ -80,18 +78,18 @@ class Direct(GradientScore):
 
     @property
     def label(self) -> str:
-        """Column name, which includes the objective."""
+        """Column name, with the objective."""
         name = self.objective if isinstance(self.objective, str) else getattr(self.objective, "name", self.ordinary)
         return f"direct[{name}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets; ValueError without an unembedding."""
+        """Return what computes the targets; ValueError without an unembedding or with sharded weights."""
+        model.check_unsharded(self.label)
         outputs.check_vocabulary(model, self.label)
         return super().fit(model, batches)
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the contribution of every head at every step."""
-        sites = model.sites
         with torch.enable_grad(), lrp_rules(model, "cp") as changes:
             written_by = direct_paths(changes, model)
             output = model.forward(batch)
@@ -103,44 +101,35 @@ class Direct(GradientScore):
             gradients = (
                 torch.autograd.grad(values.sum(), [*written.values()], materialize_grads=True) if written else ()
             )
-        products = {
-            key: (z.detach() * gradient).float().sum(-1)
-            for (key, z), gradient in zip(written.items(), gradients, strict=True)
-        }
-        parts = []
-        for site in sites:
-            nothing = torch.zeros(*counted.shape, site.heads, device=counted.device)  # [batch, step, heads]
-            parts.append(products.get(site.key, nothing).to(nothing.device) * counted[..., None])
-        return HeadGradients(None, torch.cat(parts, -1), values.detach().float(), counted)
+        parts = {site.key: torch.zeros(*counted.shape, site.heads, device=counted.device) for site in model.sites}
+        for (key, z), gradient in zip(written.items(), gradients, strict=True):
+            products = (z.detach() * gradient).float().sum(-1)  # [batch, step, heads]
+            parts[key] = products.to(counted.device) * counted[..., None]
+        return HeadGradients(None, torch.cat([*parts.values()], -1), values.detach().float(), counted)
 
 
 def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], Tensor]:
-    """Let gradients reach the heads by the direct path alone.
+    """Let gradients reach the heads by the direct path only.
 
-    Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
-    (`lrp_rules`) gradients flow from the logits to a head by the residual stream only.
+    Linear maps, experts and convolutions inside layers pass no gradient, except the output projections of heads, whose
+    inputs are leaves. With norms frozen (`lrp_rules`) gradients flow from the logits by the residual stream only.
 
     Returns:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
     """
-    sites = model.sites
     outputs: dict[tuple[Kind, int], Tensor] = {}
 
     def start(site: Site, z: Tensor) -> Tensor:
         outputs[site.key] = z.detach().requires_grad_()
         return outputs[site.key]
 
-    for module in _maps(model, sites):
-        changes.hook(module, _stop, after=True)
-    read_heads(changes, sites, start)
-    return outputs
-
-
-def _maps(model: HeadModel, sites: list[Site]) -> list[nn.Module]:
-    """Return linear maps, experts and convolutions inside the layers, without the output projections of heads."""
-    kept = {part for site in sites if site.out for part in site.out.modules()}  # of one with an adapter, too
+    kept = {part for site in model.sites if site.out for part in site.out.modules()}  # one may have an adapter
     modules = dict.fromkeys(module for layer in layers(model.model) for module in layer.modules() if module not in kept)
-    return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
+    for module in modules:
+        if any(weight.ndim > 1 for weight in module.parameters(recurse=False)):
+            changes.hook(module, _stop, after=True)
+    read_heads(changes, model.sites, start)
+    return outputs
 
 
 def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
-import torch
 from torch import Tensor
 
 from headroles.models.batching import Batch
@@ -24,9 +23,8 @@ class Importance(GradientScore):
     The column is `importance`, or `importance[group]`.
 
     Args:
-        per: "example" for the absolute gradient of each example's mean loss over its tokens, "token" for that of each
-            token's loss, "batch" for that of each batch's mean loss, as in the released code. The last depends on the
-            batches and has no interval.
+        per: the loss of which the absolute gradient is taken: the mean loss of each "example", the loss of each
+            "token", or as in the released code the mean loss of each "batch", which has no interval.
         norm: "layer" divides by the l2 norm over the heads of the layer; None does not normalise.
         unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value.
         objective: name or instance of the loss; default: "loss".
@@ -51,15 +49,11 @@ class Importance(GradientScore):
         return "importance" if self.unit == "head" else f"importance[{self.unit}]"
 
     def has_interval(self, column: str) -> bool:
-        """Return False per batch: its sentences share one value, which cannot be resampled."""
+        """Return False for `per="batch"`: the sentences of a batch share one value, which cannot be resampled."""
         return self.per != "batch" and super().has_interval(column)
 
-    def needs_whole_weights(self) -> bool:
-        """Return False: processes add up the gradients of their heads."""
-        return False
-
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
-        """Compute the gradient of each example's mean loss, or of each token's loss."""
+        """Compute the gradients of each example's mean loss, or of each token's loss."""
         if self.per == "token":
             gradients = head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
         else:
@@ -81,7 +75,7 @@ class Importance(GradientScore):
         if self.norm is None:
             return {self.label: mean}
         length = mean.norm(dim=-1, keepdim=True)
-        return {self.label: torch.where(length == 0, 0.0, mean / torch.where(length == 0, 1.0, length))}
+        return {self.label: mean / length.masked_fill(length == 0, 1.0)}
 
 
 @dataclass(frozen=True)

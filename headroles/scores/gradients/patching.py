@@ -37,22 +37,20 @@ class AttributionPatching(GradientScore):
     The effect is (z - patched z) times the gradient of the target at the head's output z (AtP; the source has the other
     sign). A node is a head at all tokens of an example, in the source a head at one token. Patched queries or keys pass
     through the softmax again, so that saturated attention hides nothing (QK fix). With GradDrop the effect is computed
-    once for each layer with attention, with a gradient that passes by what this layer adds to the residual stream, so
-    that a direct and an indirect effect do not cancel. The layer of a head itself gives 0: sums over L layers are
-    divided by L - 1. In models with a norm after the sum (BERT, Marian), what a layer adds is the difference between
-    its output and its input. Of an only decoder layer nothing is left to an encoder. (arXiv 2403.00745; the authors
-    published no code. Formulas were checked in the abstract and in two implementations by others, not in the full
-    text, so no sections are cited.)
+    once for each layer, with a gradient that skips what this layer adds to the residual stream, so that a direct and
+    an indirect effect do not cancel. The layer of the head itself gives 0: sums over L layers are divided by L - 1.
+    With a norm after the sum (BERT, Marian), a layer adds its output minus its input. (arXiv 2403.00745; the authors
+    published no code. Formulas were checked in the abstract and in two other implementations, not in the full text, so
+    no sections are cited.)
 
-    Columns are `attribution[AtP*]`, the mean effect with its sign, as in `Attribution`, and `attribution[AtP*].size`,
-    the mean absolute effect, the source's contribution: the mean over examples of the mean of |effect| over dropped
-    layers. "query", "key" and "resample" follow the name.
+    Columns are `attribution[AtP*]`, the mean effect with its sign, and `attribution[AtP*].size`, the mean absolute
+    effect: over examples, of the mean of |effect| over dropped layers. "query", "key" and "resample" follow the name.
 
     Args:
-        node: what is patched: the head's "output", its "query" or its "key" vectors at all tokens. Of heads that share
-            keys, each is patched alone.
+        node: what is patched: the head's "output", its "query" or its "key" vectors at all tokens. Heads that share
+            keys are patched one by one.
         drop: whether to use GradDrop (AtP*, not AtP).
-        replacement: "zero", or "resample": those of another example of similar length, at the tokens both have.
+        replacement: "zero", or "resample": from another example of similar length, at the tokens that both have.
         seed: seed of the draw of the other examples.
         objective: name or instance of the target; default: the model's own.
     """
@@ -68,13 +66,9 @@ class AttributionPatching(GradientScore):
 
     @property
     def label(self) -> str:
-        """Column name, which includes the options."""
+        """Column name, with the options."""
         words = [f"AtP{'*' * self.drop}", self.node * (self.node != "output"), self.replacement.replace("zero", "")]
         return f"attribution[{' '.join(filter(None, words))}]"
-
-    def needs_whole_weights(self) -> bool:
-        """Return False: processes add up the gradients of their heads."""
-        return False
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return what computes the targets, with the partners of all examples."""
@@ -92,7 +86,7 @@ class AttributionPatching(GradientScore):
         return _Paired(super().fit(model, kept or batches), kept, self.seed)
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
-        """Compute the effects with each layer dropped in turn, or with none, as the steps of an example."""
+        """Compute the effects with each layer dropped, or with none, as the steps of an example."""
         assert isinstance(target, _Paired)
         sources = [(rows, source, _states(model, source, self.node)) for rows, source in target.sources(batch)]
         patch, drops = _Patching(model, self.node, sources, self.replacement), _Drops()
@@ -117,7 +111,7 @@ class AttributionPatching(GradientScore):
 
 
 class _Paired:
-    """Targets of batches, and for each example of a corpus the example from which it is patched."""
+    """Targets of batches, and for each example the example from which it is patched, its partner."""
 
     def __init__(self, target: Targets, batches: list[Batch], seed: int) -> None:
         self.target, self.batches = target, batches
@@ -134,7 +128,7 @@ class _Paired:
         return self.target.targets(output, batch)
 
     def sources(self, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield rows of a batch, and their partners as a batch, for each batch that partners are in."""
+        """Yield rows of a batch, and their partners as a batch, for each batch with partners."""
         places = [self.partner[number] for number in batch.numbers] if self.partner else []
         for place in dict.fromkeys(place for place, _ in places):
             rows = [row for row, (partner_place, _) in enumerate(places) if partner_place == place]
@@ -168,11 +162,7 @@ class _Patching:
     """Outputs of patched heads, made during a forward pass of the intact model."""
 
     def __init__(
-        self,
-        model: HeadModel,
-        node: Node,
-        sources: Sequence[tuple[Tensor, Batch, list[Tensor]]],
-        replacement: str,
+        self, model: HeadModel, node: Node, sources: Sequence[tuple[Tensor, Batch, list[Tensor]]], replacement: str
     ) -> None:
         self.node, self.sources, self.replacement = node, sources, replacement
         self.sites: dict[nn.Module, Site] = {site.module: site for site in model.sites}
@@ -194,7 +184,7 @@ class _Patching:
             self.outputs[call.module] = site.join(outputs, 2) if site else outputs
 
     def _filled(self, vectors: Tensor, kind: Kind) -> Tensor:
-        """Replace states [batch, token, heads, size] by zero or by those of the partners, where they have the token."""
+        """Replace states [batch, token, heads, size] by zero, or by those of partners that have the token."""
         number, self.calls = self.calls, self.calls + 1
         if self.replacement == "zero":
             return torch.zeros_like(vectors)
@@ -208,7 +198,7 @@ class _Patching:
 
 
 class _Drops:
-    """The layers of a model; the gradient passes by one of them."""
+    """The layers of a model, one of which the gradient skips."""
 
     # A layer's output is its input plus what the layer adds. `_Residual` keeps the forward value, and in the backward
     # pass sends the gradient either through the layer or, in the dropped layer, straight to the layer's input. One
@@ -219,7 +209,7 @@ class _Drops:
         self.dropped: int | None = None  # the call that is dropped
 
     def on(self, changes: Changes, model: HeadModel) -> None:
-        """Make the layers of a model droppable, for one forward pass."""
+        """Let the gradient skip any layer of a model, for one forward pass."""
         for layer in layers(model.model):
             changes.hook(layer, self._hook, after=True, with_kwargs=True)
 
@@ -239,21 +229,21 @@ class _Drops:
 
 
 class _ResidualContext(Protocol):
-    """What the output of a layer hands on to its `backward`."""
+    """What `_Residual` keeps for its backward pass."""
 
     is_dropped: Callable[[], bool]
 
 
 class _Residual(Function):
-    """The output of a layer; the gradient takes its way through the layer, or passes it by."""
+    """The output of a layer; the gradient goes through the layer, or skips it."""
 
     @staticmethod
     def forward(ctx: _ResidualContext, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
-        """Return the output as it is."""
+        """Return the layer's output."""
         ctx.is_dropped = is_dropped
         return after.view_as(after)
 
     @staticmethod
     def backward(ctx: _ResidualContext, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Pass the gradient to the layer's input or to its output; zeros, since a layer in parts needs a tensor."""
+        """Pass the gradient to the layer's input, with zeros for a layer in parts, or to its output."""
         return (gradient, torch.zeros_like(gradient), None) if ctx.is_dropped() else (None, gradient, None)

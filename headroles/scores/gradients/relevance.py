@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, head_gradients, shares
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, head_gradients
 from headroles.scores.lrp import Rules
 from headroles.scores.lrp.conservation_report import report, totals, worst
 from headroles.scores.lrp.context import start, table
@@ -35,33 +36,27 @@ class Relevance(GradientScore):
     Columns are `relevance[rules]`, signed, and `relevance[rules].size`, of |R|; with `by="logit"`,
     `relevance[rules logit]`.
 
-    The rules "cp", "cp-gate" and those of Voita conserve relevance: that of the inputs and of the biases add up to the
-    target. Where more than `max_residue` of it is lost or invented in the first batch, in the whole model or in a
-    layer, ValueError is raised: the rules lack one for an operation of the model, or relevance has both signs, which
-    the rules of Voita do not conserve (experts, convolutions). By these, a head with relevance below 0 raises it, too,
-    in any batch. "attn", "gradient" and rules with `epsilon` promise nothing and are not checked.
+    The rules "cp", "cp-gate", "voita" and "voita-exact" conserve relevance: inputs and biases receive the target. If
+    more than `max_residue` of it is lost or invented in the first batch, in the model or in a layer, the rules do not
+    fit an operation of the model, and ValueError is raised; also if a head has relevance below 0 by the rules of Voita,
+    which do not conserve relevance of both signs. "attn", "gradient" and rules with `epsilon` are not checked.
 
     Args:
         rules: LRP rule set (`headroles.scores.lrp.context.table`); "gradient" for gradient x input.
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
         by: "layer" for shares of the sum of |R| over the heads of the layer, step by step; "logit" for shares of the
-            target, which are comparable between layers; "sum" for shares of the plain sum of R, for the voita rules
-            only. Other rules give relevance of both signs, and its plain sum may be near 0.
-        steps: "all" generation steps, their "sum" in one backward pass, or a number of steps of each sentence.
+            target, which are comparable between layers.
+        steps: "all" generation steps, or their "sum" in one backward pass.
         chunk: number of steps in one backward pass, which bounds memory.
         objective: name or instance of the target; default: the largest logit of each step, for a classifier its class,
             for an encoder a similarity.
         max_residue: largest share of the target, by size, that a conserving rule set may lose or invent; default 0.02,
-            and 0.1 for models in half precision. If given, relevance below 0 is accepted, too. Numbers do not depend
-            on it.
-
-    Raises:
-        ValueError: if an option is unknown or out of range.
+            and 0.1 for models in half precision. If given, relevance below 0 is accepted, too.
     """
 
     rules: Rules = "cp"
     epsilon: float = 0.0
-    by: Literal["layer", "logit", "sum"] = "layer"
+    by: Literal["layer", "logit"] = "layer"
     steps: Steps = "all"
     chunk: int = 4
     max_residue: float | None = field(default=None, kw_only=True, repr=False)
@@ -70,18 +65,18 @@ class Relevance(GradientScore):
         table(self.rules, self.epsilon)
         if self.max_residue is not None:
             number("max_residue", self.max_residue)
-        if self.steps not in ("all", "sum"):
-            number("steps", self.steps, least=1, whole=True)
-        one_of("by", self.by, ("layer", "logit", "sum"))
-        if self.by == "sum" and not self.rules.startswith("voita"):
-            raise ValueError(
-                f"by must be 'layer' or 'logit' with rules {self.rules!r}, which give both signs, got 'sum'"
-            )
+        one_of("steps", self.steps, ("all", "sum"))
+        one_of("by", self.by, ("layer", "logit"))
 
     @property
     def label(self) -> str:
-        """Column name, which includes the rules: several rule sets can be measured in one call."""
+        """Column name, with the rules."""
         return f"relevance[{self.rules}{' logit' * (self.by == 'logit')}]"
+
+    def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
+        """Return what computes the targets of a corpus; ValueError for sharded weights."""
+        model.check_unsharded(self.label)
+        return super().fit(model, batches)
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and the totals of the conservation report of the first batch; ValueError for a leak."""
@@ -135,9 +130,10 @@ class Relevance(GradientScore):
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the shares, or R itself, over steps: each [batch, heads]."""
-        relevance = (
-            head_gradients.gradients.double() if self.by == "logit" else shares(head_gradients, signed=self.by == "sum")
-        )
+        relevance = head_gradients.gradients.double()
+        if self.by == "layer":
+            total = relevance.abs().sum(-1, keepdim=True)
+            relevance = relevance / total.masked_fill(total == 0, 1.0)
         return {"signed": relevance.sum(1), "size": relevance.abs().sum(1)}
 
     def denominators(self, head_gradients: HeadGradients) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Conservation report: where the relevance of the target ends up, layer by layer."""
+"""Conservation report: which share of a target's relevance layers pass on, biases absorb, and rules lose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -51,10 +50,8 @@ def conservation(
 ) -> pd.DataFrame:
     """Compute the conservation report of a rule set on a corpus.
 
-    Corpus, tokenizer and model are checked as by `headroles.score`.
-
-    All steps of a batch are sent back at once. By the rules of Voita, which are not linear in what is sent back, the
-    numbers are therefore those of the sum of the steps, not the mean of the numbers of each step.
+    All steps of a batch are sent back at once. The rules of Voita, which are not linear, thus give the numbers of the
+    sum of the steps, not the mean of the numbers of each step.
 
     Args:
         model: the model.
@@ -117,11 +114,10 @@ def balance(
 
     Returns:
         One row per layer, from output to input, as shares of the target. `arrives`: relevance of the layer's output;
-        `leaves`: relevance passed to the layer below, in the row "input" to the embeddings of tokens and positions;
-        `source`: relevance that a decoder layer passes to the source by cross-attention, or to its own embeddings;
-        `biases`: relevance absorbed by biases; `residue`: arrives - leaves - source - biases, 0 for a conserving rule
-        set. The row "output" is everything above the last layers; relevance passed to the source arrives there again,
-        that of embeddings in the row "input". Keys and values that later layers reuse are part of the stream.
+        `leaves`: relevance of its input, in the row "input" of the embeddings; `source`: relevance that a decoder layer
+        passes to the source by cross-attention; `biases`: relevance that biases absorb; `residue`: arrives - leaves -
+        source - biases, 0 for a conserving rule set. The row "output" is everything above the last layers, where the
+        relevance of the source arrives again. Keys and values that later layers reuse are part of the stream.
     """
     recorder = _Recorder(model)
     rows = {**table(rules, epsilon)}
@@ -129,29 +125,30 @@ def balance(
         for layer, part in recorder.layers.items():
             changes.hook(layer, partial(recorder.before, part), with_kwargs=True)
             changes.hook(layer, recorder.after, after=True, with_kwargs=True)
-        output = model.forward(recorder.inputs(inputs))
+        inputs = {  # token ids are recorded at the embedding
+            name: recorder.entry(INPUT, "leaves", value) if value.is_floating_point() and "mask" not in name else value
+            for name, value in inputs.items()
+        }
+        output = model.forward(inputs)
         with inside(model):
             value = total(output)
     return recorder.report(value)
 
 
 def totals(report: pd.DataFrame) -> dict[str, float]:
-    """Return the shares of a report that inputs receive, biases absorb, and nothing accounts for.
+    """Return the shares of a report that "inputs" receive, "biases" absorb, and rules lose ("residue"); they sum to 1.
 
     Args:
         report: report of `conservation` or `balance`.
-
-    Returns:
-        "inputs", "biases" and "residue", which sum to 1.
     """
     inputs, biases = float(report["leaves"].iloc[-1]), float(report["biases"].sum())
     return {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
 
 
 def worst(report: pd.DataFrame) -> tuple[str, float]:
-    """Return the module of the row of a report of `balance` with the largest residue, and the residue.
+    """Return the module with the largest residue in a report of `balance`, and the residue.
 
-    In some families (XLM) a layer is its attention alone, and the stream passes outside: the rows "output" and "input"
+    In some families (XLM) a layer is its attention only, and the stream passes outside: the rows "output" and "input"
     and what is lost between layers are then a single residue.
     """
     residues = report["residue"]
@@ -165,49 +162,34 @@ def worst(report: pd.DataFrame) -> tuple[str, float]:
     return names[residues.index[row]], float(residues.iloc[row])
 
 
-class _Entry(NamedTuple):
-    """A tensor with a relevance in the report, and its row and column."""
-
-    place: Place
-    column: str
-    tensor: Tensor
-
-
 class _Recorder:
     """Records, during one forward pass, the tensors of the report and the layer that is running."""
 
     # The relevance of a tensor x is the sum of x times its gradient, so that the report needs one backward pass to all
-    # tensors at which relevance is counted. Three kinds of hooks collect them: before a layer its stream and the states
-    # of the source, after it its output, and in place of operations the rules below, which turn every constant that
-    # takes a share (embeddings, biases, positions) into a leaf. What is between layers is of the row "input" until one
-    # has run, and of "output" after it.
+    # tensors at which relevance is counted. Hooks collect them: before a layer its stream and the states of the source,
+    # after it its output. The rules below replace operations, and turn every constant that takes a share (embeddings,
+    # biases, positions) into a leaf. What is between layers belongs to the row "input" until a layer has run, and then
+    # to "output".
 
     def __init__(self, model: HeadModel) -> None:
         kinds = heads.layers(model.model)
         self.layers = {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in kinds.items()}
         self.names = {module: name for name, module in model.model.named_modules()}
         self.modules: dict[Place, str] = {}  # names of the layers that have run
-        self.entries: list[_Entry] = []
+        self.entries: list[tuple[Place, str, Tensor]] = []  # row, column, tensor
         self.calls: Counter[str] = Counter()
-        self.here: Place = INPUT  # between layers: the input until one has run, the output after it
-
-    def inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Record the model's inputs of pixels and sound; token ids are recorded at the embedding."""
-        return {
-            name: self.entry(INPUT, "leaves", value) if value.is_floating_point() and "mask" not in name else value
-            for name, value in inputs.items()
-        }
+        self.here: Place = INPUT
 
     def entry(self, place: Place, column: str, tensor: Tensor) -> Tensor:
         """Record a leaf with the values of `tensor` and return it."""
         leaf = tensor.detach().requires_grad_()
-        self.entries.append(_Entry(place, column, leaf))
+        self.entries.append((place, column, leaf))
         return leaf.clone()  # some families change it in place
 
     def before(
         self, part: str, layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Record a layer's arguments, as a forward pre-hook: first the stream, then the states of the source."""
+        """Record a layer's arguments: first the stream, then the states of the source."""
         self.here = (part, self.calls[part])
         self.modules[self.here] = self.names[layer]
         self.calls[part] += 1
@@ -219,54 +201,87 @@ class _Recorder:
     def after(
         self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: Tensor | tuple[Tensor, ...]
     ) -> None:
-        """Record a layer's output, as a forward hook."""
-        self.entries.append(_Entry(self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
+        """Record a layer's output."""
+        self.entries.append((self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
         self._tap_shared(args, kwargs, "arrives")
         self.here = OUTPUT
 
+    def _tapped(self, value: object, columns: Iterator[str]) -> object:
+        if not (isinstance(value, Tensor) and value.requires_grad):
+            return value
+        tap = value.view_as(value)
+        self.entries.append((self.here, next(columns), tap))
+        return tap
+
+    def _tap_shared(self, args: tuple[object, ...], kwargs: dict[str, object], column: str) -> None:
+        """Record keys and values that later layers reuse: states in the mappings among a layer's arguments."""
+        for mapping in (value for value in (*args, *kwargs.values()) if isinstance(value, MutableMapping)):
+            for key, states in mapping.items():
+                if isinstance(states, tuple):
+                    mapping[key] = tuple(self._tapped(state, repeat(column)) for state in states)
+
     def rules(self, base: Table) -> dict[Operation, Rule]:
         """Return rules that record embeddings, summands, concatenated tensors and biases, then apply `base`."""
+        with_bias = (  # functions, and the place of the bias among their arguments
+            (lrp.LINEAR, 2),
+            ((*lrp.NORM, *lrp.GROUP_NORM), 3),
+            (lrp.INSTANCE_NORM, 4),
+            ((torch.addmm, Tensor.addmm), 0),
+        )
+        rules: dict[Operation, Rule] = {F.embedding: self._embedded, torch.cat: self._joined}
+        rules |= {func: partial(self._added, base.get(func, plain)) for func in (*lrp.ADD, *lrp.SUBTRACT)}
+        rules |= {func: partial(self._normed, base.get(func, plain)) for func in (F.batch_norm, torch.batch_norm)}
+        for functions, place in with_bias:
+            rules |= {func: partial(self._with_bias, base.get(func, plain), place) for func in functions}
+        return rules
 
-        def embedded(func: Rule, *args: object, **kwargs: object) -> Tensor:
-            if self.here == OUTPUT:  # the decoder's embeddings, after the encoder
-                self.here = INPUT
-            return self.entry(INPUT, "leaves", func(*args, **kwargs))
+    def _embedded(self, func: Rule, *args: object, **kwargs: object) -> Tensor:
+        if self.here == OUTPUT:  # the decoder's embeddings, after the encoder
+            self.here = INPUT
+        return self.entry(INPUT, "leaves", func(*args, **kwargs))
 
-        def added(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
-            rule = base.get(func, plain)
-            if rule is plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
-                b = torch.full_like(a, b)  # a constant of the code, such as the 1 in (1 + up) gate
-            if isinstance(a, Tensor) and isinstance(b, Tensor):
-                biases = rule is plain  # a rule for sums gives them none
-                a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
-            return rule(func, a, b, *args, **kwargs)
+    def _joined(self, func: Rule, tensors: Sequence[Tensor], *args: object, **kwargs: object) -> Tensor:
+        if any(tensor.requires_grad for tensor in tensors):
+            tensors = [x if x.requires_grad else self.entry(INPUT, "leaves", x) for x in tensors]
+        return func(tensors, *args, **kwargs)
 
-        def joined(func: Rule, tensors: Sequence[Tensor], *args: object, **kwargs: object) -> Tensor:
-            if any(tensor.requires_grad for tensor in tensors):
-                tensors = [x if x.requires_grad else self.entry(INPUT, "leaves", x) for x in tensors]
-            return func(tensors, *args, **kwargs)
+    def _added(self, rule: Rule, func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
+        if rule is plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
+            b = torch.full_like(a, b)  # a constant of the code, such as the 1 in (1 + up) gate
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            biases = rule is plain  # a rule for sums gives them none
+            a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
+        return rule(func, a, b, *args, **kwargs)
 
-        def normalised(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-            y = base.get(func, plain)(func, x, *args, **kwargs)
-            if not x.requires_grad:
-                return y
-            shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
-            return y + (shift - shift.detach())  # the bits of y
+    def _normed(self, rule: Rule, func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        y = rule(func, x, *args, **kwargs)
+        if not x.requires_grad:
+            return y
+        shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
+        return y + (shift - shift.detach())  # the bits of y
 
-        rules: dict[Operation, Rule] = {F.embedding: embedded, torch.cat: joined}
-        rules |= dict.fromkeys((*lrp.ADD, *lrp.SUBTRACT), added)
-        rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
-        biases: dict[Operation, int] = {**dict.fromkeys(lrp.LINEAR, 2)}  # function -> place of the argument
-        biases.update(dict.fromkeys((*lrp.NORM, *lrp.GROUP_NORM), 3))
-        biases.update(dict.fromkeys(lrp.INSTANCE_NORM, 4))
-        biases.update(dict.fromkeys((torch.addmm, Tensor.addmm), 0))
-        return rules | {func: self._with_bias(base.get(func, plain), place) for func, place in biases.items()}
+    def _constant(self, tensor: Tensor, stream: Tensor, *, biases: bool) -> Tensor:
+        """Record a constant added to the stream: a position if it has a row for each token, otherwise a bias."""
+        if tensor.requires_grad or not (stream.requires_grad and tensor.is_floating_point()):
+            return tensor
+        by_token = min(tensor.ndim, stream.ndim) > 1 and tensor.shape[-2] == stream.shape[-2] > 1
+        if by_token and self.here == INPUT:
+            return self.entry(INPUT, "leaves", tensor)
+        return self.entry(self.here, "biases", tensor) if biases else tensor
+
+    def _with_bias(self, base: Rule, place: int, func: Rule, *args: object, **kwargs: object) -> Tensor:
+        positional = list(args)
+        if len(args) > place and isinstance(bias := args[place], Tensor):
+            positional[place] = self.entry(self.here, "biases", bias)
+        elif isinstance(bias := kwargs.get("bias"), Tensor):
+            kwargs["bias"] = self.entry(self.here, "biases", bias)
+        return base(func, *positional, **kwargs)
 
     def report(self, target: Tensor) -> pd.DataFrame:
         """Compute the report from the gradients of the target."""
         check_reached(target)
-        entries = [entry for entry in self.entries if entry.tensor.requires_grad]  # some models run in part without
-        gradients = torch.autograd.grad(target, [entry.tensor for entry in entries], allow_unused=True)
+        entries = [entry for entry in self.entries if entry[2].requires_grad]  # some models run in part without
+        gradients = torch.autograd.grad(target, [tensor for _, _, tensor in entries], allow_unused=True)
         sums: dict[tuple[Place, str], float] = defaultdict(float)
         for (place, column, tensor), c in zip(entries, gradients, strict=True):
             if c is not None:  # masks hold infinities, with gradient 0
@@ -286,37 +301,3 @@ class _Recorder:
         report["residue"] = report["arrives"] - report[["leaves", "source", "biases"]].sum(axis=1)
         report.attrs |= {"explained": total, "modules": self.modules}
         return report
-
-    def _tapped(self, value: object, columns: Iterator[str]) -> object:
-        if not (isinstance(value, Tensor) and value.requires_grad):
-            return value
-        tap = value.view_as(value)
-        self.entries.append(_Entry(self.here, next(columns), tap))
-        return tap
-
-    def _tap_shared(self, args: tuple[object, ...], kwargs: dict[str, object], column: str) -> None:
-        """Record the states in the mappings among a layer's arguments: keys and values that later layers reuse."""
-        for mapping in (value for value in (*args, *kwargs.values()) if isinstance(value, MutableMapping)):
-            for key, states in mapping.items():
-                if isinstance(states, tuple):
-                    mapping[key] = tuple(self._tapped(state, repeat(column)) for state in states)
-
-    def _constant(self, tensor: Tensor, stream: Tensor, *, biases: bool) -> Tensor:
-        """Record a constant added to the stream: a position if it has a row for each token, otherwise a bias."""
-        if tensor.requires_grad or not (stream.requires_grad and tensor.is_floating_point()):
-            return tensor
-        by_token = min(tensor.ndim, stream.ndim) > 1 and tensor.shape[-2] == stream.shape[-2] > 1
-        if by_token and self.here == INPUT:
-            return self.entry(INPUT, "leaves", tensor)
-        return self.entry(self.here, "biases", tensor) if biases else tensor
-
-    def _with_bias(self, base: Rule, place: int) -> Rule:
-        def rule(func: Rule, *args: object, **kwargs: object) -> Tensor:
-            positional = list(args)
-            if len(args) > place and isinstance(bias := args[place], Tensor):
-                positional[place] = self.entry(self.here, "biases", bias)
-            elif isinstance(bias := kwargs.get("bias"), Tensor):
-                kwargs["bias"] = self.entry(self.here, "biases", bias)
-            return base(func, *positional, **kwargs)
-
-        return rule

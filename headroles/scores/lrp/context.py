@@ -1,4 +1,4 @@
-"""Context in which a model's backward pass follows LRP rules, and the rule sets: which rule an operation has."""
+"""Context in which a model's backward pass follows LRP rules, and the tables of rules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
 RULES: tuple[Rules, ...] = get_args(Rules)
 Table = Mapping[Operation, Rule]
 
-# parts of class names of activation modules outside torch and transformers.activations, written in several operations
-_NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
+_NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")  # in class names of activations by other authors
 _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "GLU", "Sigmoid", "Softplus")
 
 _modes: list[_Mode] = []  # of all open blocks
@@ -35,9 +34,7 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Cha
     """Propagate relevance instead of gradients through a model.
 
     Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
-    of eager attention, and parameters take no gradient. On leaving, also by an exception, everything is restored. Other
-    models are not affected, even if called within the block. ValueError is raised for an unknown rule set, a model in
-    train mode, with gradient checkpointing or quantised weights, and for attention that rules cannot decompose.
+    of eager attention, and parameters take no gradient. Other models are not affected.
 
     Args:
         model: the model, in eval mode.
@@ -45,7 +42,8 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Cha
         epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
     Returns:
-        A context manager.
+        A context manager; on entry it raises ValueError for a model in train mode, with gradient checkpointing or
+        quantised weights, and for attention that the rules cannot decompose.
 
     Example:
         >>> mask = torch.ones(batch, heads, requires_grad=True)
@@ -69,7 +67,7 @@ def _apply(changes: Changes, model: HeadModel, rules: Table) -> None:
         parameter.requires_grad_(False)
     if not rules:
         return
-    # without a rule for attention, those of softmax and products apply inside the model's own eager attention
+    # without a rule for attention, the rules of softmax and products apply inside the model's eager attention
     attention_hooks.observe_attention(changes, rules.get("attention", lambda _: None))
     if (rule := rules.get("activation")) is not None:
         for module in filter(is_activation, model.model.modules()):
@@ -92,7 +90,7 @@ def inside(model: HeadModel) -> Changes:
 
 
 class _Mode(TorchFunctionMode):
-    """Torch function mode that replaces every function that has a rule: on while the model runs, off in between."""
+    """Torch function mode that replaces every function with a rule, while the model runs."""
 
     def __init__(self, rules: Table, model: nn.Module | None = None) -> None:
         super().__init__()
@@ -100,11 +98,11 @@ class _Mode(TorchFunctionMode):
 
     def on(self) -> None:
         """Enter the mode before a forward pass."""
-        self.off()  # where an interrupt left it on
+        self.off()  # an interrupt may have left it on
         self.__enter__()
 
     def off(self) -> None:
-        """Exit the mode after a forward pass, also a failed one."""
+        """Exit the mode after a forward pass."""
         above: list[TorchFunctionMode] = []  # of others
         while self in _get_current_function_mode_stack():
             above.append(_pop_mode())
@@ -112,7 +110,7 @@ class _Mode(TorchFunctionMode):
             _push_mode(mode)
 
     def end(self) -> None:
-        """Exit the mode for good. Without rules it does nothing: torch may bring back a mode after an interrupt."""
+        """Exit the mode for good; without rules it does nothing, should torch bring it back after an interrupt."""
         self.rules, self.has_ended = {}, True
         self.off()
         _modes[:] = [mode for mode in _modes if mode is not self]

@@ -15,7 +15,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import batching, masking
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.scores.gradients.captum import methods
+from headroles.scores.gradients.captum import METHODS
 from headroles.scores.objectives import held, objective
 from headroles.tables import frame
 
@@ -144,9 +144,7 @@ def test_delta_is_what_is_missed_of_the_effects_of_masking_all():
 # --- what cannot be measured ----------------------------------------------------------------------------------------
 
 
-def test_the_methods_of_captum_are_those_made_of_a_function_alone():
-    assert {"IntegratedGradients", "ShapleyValueSampling", "FeatureAblation", "DeepLift", "GradientShap"} <= {
-        *methods()
-    }
-    assert not {"LRP", "LayerConductance", "GuidedGradCam"} & {*methods()}
+def test_captum_has_all_methods():
+    attr = pytest.importorskip("captum.attr")
+    assert all(hasattr(attr, method) for method in METHODS)
     assert hr.Attribution().label == "attribution[IntegratedGradients]"

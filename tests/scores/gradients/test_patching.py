@@ -219,65 +219,6 @@ def test_zero_queries_and_zero_keys_attend_alike(name, node):
         close(plain, expected, operations=MANY)
 
 
-def gradient_and_fixed(factor):
-    """The gradient of the loss to the length of a layer's queries, and the effects of patching them with zero."""
-    model, tokenizer, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
-    with torch.no_grad():
-        for block in model.transformer.h:
-            block.attn.c_attn.weight[:, :WIDTH] *= factor
-            block.attn.c_attn.bias[:WIDTH] *= factor
-    batch, scale = one_batch(model, tokenizer, text), torch.ones((), requires_grad=True)
-    hook = model.transformer.h[1].attn.c_attn.register_forward_hook(
-        lambda _, __, output: torch.cat([output[..., :WIDTH] * scale, output[..., WIDTH:]], -1)
-    )
-    target = example_means(model, batch, model(**batch.inputs)).mean()
-    hook.remove()
-    (gradient,) = torch.autograd.grad(target, scale)
-    fixed = attributed(model, tokenizer, text, "AtP", node="query")["signed"].xs(1, level="layer")
-    return abs(float(gradient)), fixed.abs().sum()
-
-
-def test_saturated_attention_hides_nothing():
-    """Of queries that are a thousand times as long the gradient is gone, but patching them still changes the output."""
-    (gradient, fixed), (saturated, still) = gradient_and_fixed(1), gradient_and_fixed(1000)
-    assert saturated < 0.01 * still
-    assert gradient > 0.05 * fixed
-    assert still > 0.5 * fixed
-
-
-def test_layers_that_add_nothing_change_nothing():
-    model, tokenizer, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
-    with torch.no_grad():
-        for out in (model.transformer.h[1].attn.c_proj, model.transformer.h[1].mlp.c_proj):
-            out.weight.zero_()
-            out.bias.zero_()
-    plain, dropped = (attributed(model, tokenizer, text, method) for method in ("AtP", "AtP*"))
-    close(dropped.xs(0, level="layer"), plain.xs(0, level="layer"), operations=MANY)
-
-
-@pytest.mark.slow
-def test_a_direct_and_an_indirect_effect_do_not_cancel():
-    """The second layer undoes what a head of the first does, as far as a gradient can see."""
-    text = Corpus("one", (corpus(6)[3],))
-
-    def effects(scale, method):
-        model = zoo.tiny("gpt2")
-        with torch.no_grad():
-            for out in (model.transformer.h[1].attn.c_proj, model.transformer.h[1].mlp.c_proj):
-                out.weight *= scale
-        return attributed(model, tokens_of("gpt2"), text, method).iloc[0]
-
-    low, high = -1.0, 0.0
-    sign = effects(low, "AtP")["signed"]
-    assert sign * effects(high, "AtP")["signed"] < 0
-    for _ in range(18):
-        middle = (low + high) / 2
-        same = effects(middle, "AtP")["signed"] * sign > 0
-        low, high = (middle, high) if same else (low, middle)
-    plain, dropped = (effects(low, method)["size"] for method in ("AtP", "AtP*"))
-    assert plain < 0.01 * dropped
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"node": "key", "replacement": "resample"}, {"replacement": "resample"}])
 def test_the_table_is_the_same_for_every_max_tokens_and_order(options):
@@ -312,12 +253,3 @@ def test_columns_say_what_was_patched_and_have_intervals():
     ]
     assert (table["attribution[AtP*].size.low"] <= table["attribution[AtP*].size"]).all()
     assert "node='key'" in hr.provenance(table, "attribution[AtP* key]")
-
-
-def test_one_layer_has_no_other_to_drop_and_one_sentence_no_partner():
-    model = hr.tiny_model("gpt2", n_layer=1, vocab_size=64)
-    with pytest.raises(ValueError, match="GradDrop needs two layers"):
-        attributed(model, tokens_of("gpt2"), corpus(3))
-    assert attributed(model, tokens_of("gpt2"), corpus(3), "AtP").notna().all(axis=None)
-    with pytest.raises(ValueError, match="got 1 examples; expected 2 or more"):
-        attributed(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(1), replacement="resample")

@@ -20,7 +20,7 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.scores.gradients.base import HeadGradients, shares
+from headroles.scores.gradients.base import HeadGradients
 from headroles.tables import frame
 from headroles.testing.case import Case
 
@@ -40,21 +40,12 @@ def test_one_pass_for_the_sum_gives_the_sum_of_the_steps(name, rules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "steps"), [("marian", "all"), ("marian", "sum"), ("gpt2", "all"), ("gpt2", 2), ("bert", "sum")]
-)
-def test_by_voita_the_heads_of_a_layer_take_no_more_than_there_is(name, steps):
+@pytest.mark.parametrize(("name", "steps"), [("marian", "all"), ("marian", "sum"), ("gpt2", "all"), ("bert", "sum")])
+def test_by_voita_heads_are_positive_and_a_layer_has_at_most_the_target(name, steps):
     table = measured(name, hr.Relevance(rules="voita", by="logit", steps=steps))
     shares = table["relevance[voita logit]"]
     assert shares.min() > -1e-6
     assert shares.groupby(level=["kind", "layer"]).sum().max() < 1 + 1e-5
-
-
-@pytest.mark.parametrize("name", ["marian", "gpt2"])
-def test_plain_shares_of_voita_sum_to_one(name):
-    table = measured(name, hr.Relevance(rules="voita", by="sum", steps="sum"))
-    np.testing.assert_allclose(table["relevance[voita]"].groupby(level=["kind", "layer"]).sum(), 1, atol=bound(1))
-    np.testing.assert_allclose(table["relevance[voita]"], table["relevance[voita].size"], atol=bound(1))
 
 
 @pytest.mark.slow
@@ -72,24 +63,12 @@ def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsil
         close(found[f"relevance[{rules} logit]"], whole_of_it, operations=MANY)
 
 
-def test_what_epsilon_takes_is_said_to_be_left_over():
-    left = [
-        float(
-            dict(field.partition(":")[::2] for field in frame.provenance(found, list(found)[0]).split("|"))["residue"]
-        )
-        for found in (measured("gpt2", hr.Relevance(epsilon=epsilon)) for epsilon in (0.0, 0.5))
-    ]
-    assert abs(left[0]) < 1e-3 < abs(left[1])
-
-
-def test_plain_shares_are_signed():
-    found = HeadGradients(
-        "enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool)
-    )
-    assert shares(found, signed=True).tolist() == [[[1.5, -0.5]]]
-    assert shares(found, signed=False).tolist() == [[[0.75, -0.25]]]
-    by_sum = hr.Relevance(rules="voita", by="sum").update(found)
-    assert [by_sum[name].tolist() for name in ("signed", "size")] == [[[1.5, -0.5]], [[1.5, 0.5]]]
+def test_epsilon_leaves_a_residue():
+    residues = []
+    for epsilon in (0.0, 0.5):
+        found = measured("gpt2", hr.Relevance(epsilon=epsilon))
+        residues.append(float(dict(frame.fields(frame.provenance(found, list(found)[0])))["residue"]))
+    assert abs(residues[0]) < 1e-3 < abs(residues[1])
 
 
 def test_steps_together_as_in_many_chunks():
@@ -99,7 +78,7 @@ def test_steps_together_as_in_many_chunks():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_signature_says_the_target_and_the_shares_of_relevance(name):
-    fields = dict(field.partition(":")[::2] for field in frame.provenance(scored(name), "relevance[cp]").split("|"))
+    fields = dict(frame.fields(frame.provenance(scored(name), "relevance[cp]")))
     assert fields["objective"] == "Top()"
     shares = [float(fields[part]) for part in ("inputs", "biases", "residue")]
     assert sum(shares) == pytest.approx(1, abs=2e-4)
@@ -223,11 +202,6 @@ def test_a_model_of_which_layers_are_attention_alone_is_accepted():
 
 
 # --- what cannot be measured ----------------------------------------------------------------------------------------
-
-
-def test_one_step_of_each_sentence_may_be_asked_for():
-    assert measured("gpt2", hr.Relevance("cp", steps=1)).notna().all(axis=None)
-    assert hr.Relevance("attn").rules == "attn"  # by its place
 
 
 def test_the_largest_residue_does_not_change_the_name_of_a_score():
