@@ -204,7 +204,8 @@ class ValueNorms:
         _refuse("norms", _missing(self.model))
         value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
         if site.key not in self.factors:
-            self.factors[site.key] = _triangles(site).to(value)
+            rows = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
+            self.factors[site.key] = triangle(rows).to(value)
         factors = self.factors[site.key]
         value = value.repeat_interleave(len(factors) // value.shape[1], dim=1)  # [batch, heads, key, size]
         return site.join((value @ factors.mT).norm(dim=-1))
@@ -265,8 +266,7 @@ def _changed(model: HeadModel) -> str | None:
     return f"{names[0]} in {model.name} changes the outputs of its heads before that projection" if names else None
 
 
-def _triangles(site: Site) -> Tensor:
-    """Return R of W_O^T = Q R for each head, [heads, rank, size]: ||v W_O|| = ||R v|| costs size x size only."""
-    weight = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
-    factors: Tensor = torch.linalg.qr(weight.mT, mode="r").R
+def triangle(rows: Tensor) -> Tensor:
+    """Return R of rows^T = Q R, which has the same norms in products, [heads, size, size], of [heads, size, width]."""
+    factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
     return factors

@@ -23,7 +23,7 @@ from headroles.models.heads import layer_of, layers
 from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import check_fit
-from headroles.scores.attention import check_readable, output_weight
+from headroles.scores.attention import check_readable, output_weight, triangle
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import check_vocabulary, has_vocabulary
 from headroles.tables import frame
@@ -266,7 +266,7 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
 
 def _composition(model: HeadModel, options: dict[str, int]) -> pd.DataFrame:
     maps = read_circuits(model, distance=options.get("distance", 0)).maps
-    small = {place: Maps(*map(_triangle, parts)) for place, parts in maps.items()}
+    small = {place: Maps(*map(triangle, parts)) for place, parts in maps.items()}
     rows: list[tuple[Kind | float, ...]] = []
     sites = [site for site in model.sites if site.kind != "cross" and site.heads]
     for writer in sites:
@@ -303,12 +303,6 @@ def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
     rows = (reader.flatten(0, 1) @ writer.flatten(0, 1).mT).unflatten(0, reader.shape[:2])
     products: Tensor = rows.unflatten(2, writer.shape[:2]).permute(2, 0, 1, 3)
     return products
-
-
-def _triangle(rows: Tensor) -> Tensor:
-    """Return R of rows^T = Q R, with the same Frobenius norm in every product: [heads, rank, size]."""
-    factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
-    return factors
 
 
 def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:

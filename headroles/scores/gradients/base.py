@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,6 @@ from torch.autograd import Function
 from headroles._changes import Changes
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Context
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.attention import check_finite
 from headroles.scores.base import Measure, Sums
@@ -44,10 +43,6 @@ class HeadGradients:
     gradients: Tensor
     values: Tensor
     counted: Tensor
-
-    def at(self, kind: Kind, part: slice) -> HeadGradients:
-        """Return the gradients of one site, with its heads at `part` of all heads."""
-        return HeadGradients(kind, self.gradients[..., part], self.values, self.counted)
 
     @property
     def steps(self) -> Tensor:
@@ -176,10 +171,9 @@ class GradientPass:
             self.notes = [(self.batches, self.score.notes(self.model, self.target, batch))]
         self.batches += 1
         self.any_nonzero |= bool(gradients.gradients.any())
-        start, kinds = 0, set[Kind]()
-        for site in self.model.sites:
-            part = gradients.at(site.kind, slice(start, start + site.heads))
-            start += site.heads
+        sites, kinds = self.model.sites, set[Kind]()
+        for site, of_site in zip(sites, gradients.gradients.split([site.heads for site in sites], -1), strict=True):
+            part = replace(gradients, kind=site.kind, gradients=of_site)
             if site.kind not in self.score.kinds:
                 continue
             accumulator.add(self.score, site.key, self.score.update(part))
@@ -228,12 +222,6 @@ class Projection:
         return replaced
 
 
-class FewContext(Context, Protocol):
-    """What `FewLogits` keeps for its backward pass."""
-
-    projection: Projection
-
-
 class FewLogits(Function):
     """The gradient of logits = x W^T + b with respect to x, where few logits have a gradient.
 
@@ -241,13 +229,13 @@ class FewLogits(Function):
     """
 
     @staticmethod
-    def forward(ctx: FewContext, x: Tensor, logits: Tensor, weight: Tensor, projection: Projection) -> Tensor:  # noqa: ARG004, D102
+    def forward(ctx: Any, x: Tensor, logits: Tensor, weight: Tensor, projection: Projection) -> Tensor:  # noqa: ARG004, D102
         ctx.save_for_backward(weight)
         ctx.projection = projection
         return logits.view_as(logits)
 
     @staticmethod
-    def backward(ctx: FewContext, c: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: D102
         (weight,) = ctx.saved_tensors
         if not ctx.projection.sparse or int(c.count_nonzero()) > c.shape[:-1].numel():
             return c @ weight, None, None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -228,22 +228,16 @@ class _Drops:
         return (after, *parts[1:]) if isinstance(output, tuple) else after
 
 
-class _ResidualContext(Protocol):
-    """What `_Residual` keeps for its backward pass."""
-
-    is_dropped: Callable[[], bool]
-
-
 class _Residual(Function):
     """The output of a layer; the gradient goes through the layer, or skips it."""
 
     @staticmethod
-    def forward(ctx: _ResidualContext, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
+    def forward(ctx: Any, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
         """Return the layer's output."""
         ctx.is_dropped = is_dropped
         return after.view_as(after)
 
     @staticmethod
-    def backward(ctx: _ResidualContext, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """Pass the gradient to the layer's input, with zeros for a layer in parts, or to its output."""
         return (gradient, torch.zeros_like(gradient), None) if ctx.is_dropped() else (None, gradient, None)

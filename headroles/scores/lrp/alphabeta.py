@@ -9,7 +9,7 @@ cotangents c = R / value, so that constants, views and sums need no rules.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,13 +60,6 @@ class Sum(Function):
         return ca * scale, cb * scale
 
 
-class AttentionContext(Context, Protocol):
-    """What attention hands on to its `backward`."""
-
-    scaling: float
-    cap: float
-
-
 class Attend(Function):
     """Attention o = softmax(scaling q k') v: contributions are the Jacobian times q, k and v jointly.
 
@@ -75,14 +68,14 @@ class Attend(Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: AttentionContext, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float, cap: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float, cap: float
     ) -> Tensor:
         ctx.save_for_backward(q, k, v, o, a)
         ctx.scaling, ctx.cap = scaling, cap
         return o.view_as(o)
 
     @staticmethod
-    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:  # noqa: D102
         q, k, v, o, a = ctx.saved_tensors
         cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a, ctx.cap)
         by_q, by_k, by_v = ((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))

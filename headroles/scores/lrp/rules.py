@@ -8,7 +8,7 @@ rule is called as `rule(func, *args, **kwargs)` with the operation and its argum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -73,18 +73,12 @@ class Ratio(Function):
         return c * ctx.saved_tensors[0], None
 
 
-class NormContext(Context, Protocol):
-    """What layer norm hands on to its `backward`."""
-
-    dims: tuple[int, ...]  # that are normalised
-
-
 class FrozenNorm(Function):
     """Layer norm with a constant standard deviation; the rest is linear (Ali et al. 2022)."""
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: NormContext, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
+        ctx: Any, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
     ) -> Tensor:
         y, _, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         ctx.save_for_backward(rstd, weight)
@@ -92,7 +86,7 @@ class FrozenNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: NormContext, c: Tensor) -> tuple[Tensor, None, None, Tensor | None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None, Tensor | None, None]:  # noqa: D102
         rstd, weight = ctx.saved_tensors
         cx = (c if weight is None else c * weight) * rstd
         bias = c if ctx.needs_input_grad[3] else None  # autograd sums it to the shape of the bias

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headroles as hr
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
