@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +13,6 @@ from helpers import planted, zoo
 from helpers.attending import noticing
 from helpers.close import bound, close
 from helpers.letters import STEP, corpus, scores_for, tokenizer, tokens_of
-from helpers.planted import CLASSES, HIDDEN, NAMES, PLANTED
 from reference import attention as slow
 
 import headroles as hr
@@ -89,33 +86,6 @@ def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
 
 
 SCORES = ["confidence", "position", "syntax", "rarity", "sink"]
-
-
-def mute_specials():
-    """The planted model, but every head moves one short vector from content tokens, and none from special tokens."""
-    model = copy.deepcopy(planted.model())
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            for row in range(0, HIDDEN, planted.SIZE):
-                for feature in (*CLASSES, "function"):
-                    layer.attention.self.value.weight[row, NAMES.index(feature)] = 1.0
-                layer.attention.output.dense.weight[100, row] = 1e-3  # features that no token has; their mean stays 0
-                layer.attention.output.dense.weight[HIDDEN // 2 + 100, row] = -1e-3
-    return model
-
-
-def test_planted_roles_are_held_by_norm_except_on_tokens_that_move_nothing():
-    sentences = planted.corpus()[:150]
-    table = hr.score(mute_specials(), planted.tokenizer(), sentences, SCORES, weights="norm", n_resamples=20)
-    roles = hr.roles(table)
-    names = [name for name in roles if roles[name].dtype == bool]
-    held = {head: {name.replace("-norm", "") for name in names if roles.loc[head, name]} for head in roles.index}
-    assert all("-norm" in name for name in names)
-    sinks = {head for head, roles in PLANTED.items() if "sink[special]" in roles}
-    assert held == {head: roles - {"sink[special]"} for head, roles in PLANTED.items()}
-    # all their weight is there and moves nothing but the rounding of one 0, e^10 times as strongly as the rest
-    close(table.loc[sorted(sinks), "sink-norm[special]"], 0, size=math.exp(10), operations=1)
-    assert table.loc[sorted(sinks), "position-norm[0]"].min() > 0.99  # what is left of their weight is on themselves
 
 
 def test_a_head_that_moves_nothing_has_its_largest_weight_nowhere():

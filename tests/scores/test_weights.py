@@ -233,26 +233,6 @@ def test_composition_is_that_of_dense_matrices(name):
         close([row.query, row.key, row.matching, row.value], expected / sizes, operations=MANY)
 
 
-def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
-    model = copy.deepcopy(zoo.tiny("gpt2"))
-    with torch.no_grad():
-        for block in model.transformer.h:
-            block.ln_1.weight.fill_(1.0)
-        first, second = (block.attn for block in model.transformer.h)
-        first.c_proj.weight.zero_()
-        second.c_attn.weight[:, :SIZE] = 0  # the query of head 0
-        for head in range(HEADS):  # each head writes two features of its own, of mean 0
-            for i in range(2):
-                place = 4 * head + 2 * i
-                first.c_proj.weight[SIZE * head + i, place : place + 2] = torch.tensor([1.0, -1.0])
-        for i in range(2):
-            second.c_attn.weight[4 * 2 + 2 * i, i] = 1.0  # what head 2 writes
-    pairs = hr.scores.composition(model).query("to_head == 0").set_index("head")
-    assert pairs.loc[2, "query"] > 0.3
-    close(pairs.loc[[0, 1, 3], "query"], 0, size=1)
-    assert (pairs[["key", "value"]] > 0.01).all(axis=None)
-
-
 def test_a_rotated_query_composes_at_the_distance_as_its_circuit_does():
     model = zoo.tiny("llama-grouped")
     row = hr.scores.composition(model, distance=3).query("head == 1 and to_head == 2").iloc[0]

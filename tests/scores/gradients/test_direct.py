@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import ExitStack
 
 import numpy as np
@@ -75,28 +74,6 @@ def test_every_contribution_is_that_of_slow_loops(name):
     close(found["direct[reference]"], sums / steps, size=(sizes / steps).max(), operations=MANY)
     close(found["direct[reference].size"], sizes / steps, operations=MANY)
     assert (found["direct[reference].low"] <= found["direct[reference].high"]).all()
-
-
-def test_heads_and_everything_else_add_up_to_the_logit():
-    """In GPT-2: heads, the bias of their projections, MLPs, embeddings and the bias of the last norm."""
-    model, tokenizer = copy.deepcopy(zoo.tiny("gpt2")), tokens_of("gpt2")
-    body, norm = model.transformer, model.transformer.ln_f
-    unembedding, layers = model.lm_head.weight.detach().double(), range(2)
-    rest, logits, steps = 0.0, 0.0, 0
-    mlps = {}
-    for layer in layers:
-        body.h[layer].mlp.register_forward_hook(lambda *args, layer=layer: mlps.__setitem__(layer, args[-1][0]))
-    for batch, inputs, out in read(model, tokenizer, corpus(4), ["transformer.ln_f", "transformer.h.0.ln_1"]):
-        for step, token in enumerate(batch.source.ids[0].tolist()[1:]):
-            other = inputs["transformer.h.0.ln_1"][step].clone()
-            for layer in layers:
-                other += mlps[layer][step].detach().double() + body.h[layer].attn.c_proj.bias.detach().double()
-            through = frozen(other, inputs["transformer.ln_f"][step], norm, False) + norm.bias.detach().double()
-            rest += float(through @ unembedding[token])
-            logits += float(out[step, token])
-            steps += 1
-    heads = hr.score(model, tokenizer, corpus(4), "direct", n_resamples=0)["direct[reference]"]
-    close(heads.sum() * steps + rest, logits, size=abs(rest) + abs(logits), operations=MANY)
 
 
 def test_in_a_post_norm_decoder_the_path_leads_through_the_norms():
