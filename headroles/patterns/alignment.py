@@ -9,10 +9,9 @@ from torch import Tensor
 
 from headroles.data.corpus import Linked
 from headroles.models.replacements import needing
-from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import Observation
-from headroles.patterns.simple import shared
+from headroles.patterns.simple import of_tokens, shared
 
 
 @dataclass(frozen=True)
@@ -29,31 +28,22 @@ class Alignment(Pattern):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the tokens of the linked words."""
-        queries, keys = observation.queries, observation.keys
-        linked = _links(observation)  # bool [batch, target word, source word], the last of no word
-        last = linked.shape[-1] - 1
-        rows = linked.gather(1, _owners(queries.words, linked.shape[1] - 1)[..., None].expand(-1, -1, last + 1))
-        return shared(rows.gather(2, _owners(keys.words, last)[:, None].expand(-1, rows.shape[1], -1)))
-
-
-def _owners(words: Tensor, last: int) -> Tensor:
-    """Return the word of each token, `last` for none: [batch, token]."""
-    return words.masked_fill(words == NO_WORD, last)
+        return shared(of_tokens(_links(observation), observation.queries.words, observation.keys.words))
 
 
 def _links(observation: Observation) -> Tensor:
-    """Return which words are linked: bool [batch, target word, source word], with a last one for no word."""
+    """Return which words are linked: bool [batch, target word, source word], the last for none."""
     views = observation.queries, observation.keys
 
-    def made() -> Tensor:
+    def linked() -> Tensor:
         sizes = [max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) for view in views]
-        linked = torch.zeros(len(views[0].sentences), *(size + 1 for size in sizes), dtype=torch.bool)
+        pairs = torch.zeros(len(views[0].sentences), *(size + 1 for size in sizes), dtype=torch.bool)
         for row, (target, pair) in enumerate(zip(*(view.sentences for view in views), strict=True)):
             for source, place in pair.links if isinstance(pair, Linked) and pair.target == target else ():
-                linked[row, place, source] = True
-        return linked.to(views[0].ids.device)
+                pairs[row, place, source] = True
+        return pairs.to(views[0].ids.device)
 
-    return views[1].keep("links", made)
+    return views[1].keep("links", linked)
 
 
 @dataclass(frozen=True)

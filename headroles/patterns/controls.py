@@ -135,10 +135,9 @@ class Where(Pattern):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the weights of the other pattern."""
-        where, others = self.pattern.targets(observation), self.other.targets(observation)
-        where = where.sum(-1, keepdim=True) > 0
-        where = where if where.ndim >= others.ndim else where[:, None]
-        return (others if others.ndim >= where.ndim else others[:, None]) * where
+        where, weights = self.pattern.targets(observation).sum(-1, keepdim=True) > 0, self.other.targets(observation)
+        where = where if where.ndim >= weights.ndim else where[:, None]
+        return (weights if weights.ndim >= where.ndim else weights[:, None]) * where
 
 
 def _visible(observation: Observation) -> Tensor:

@@ -12,10 +12,9 @@ from torch.nn.functional import pad
 
 from headroles.models.batching import TokenView
 from headroles.models.replacements import needing
-from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
-from headroles.patterns.simple import shared
+from headroles.patterns.simple import of_tokens, shared
 from headroles.tables.arguments import one_of
 
 Way = Literal["dep>head", "head>dep"]
@@ -47,19 +46,13 @@ class Dependency(Pattern):
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the pieces of the other words."""
         view = observation.keys  # all tokens of the sentence; the queries may be some of them
-        pairs = self.pairs(view, causal=observation.causal)  # [batch, word, word]
-        owners = view.words.masked_fill(view.words == NO_WORD, pairs.shape[-1] - 1)  # a last row of no word
-        rows = pairs.gather(1, owners[:, observation.places, None].expand(-1, -1, pairs.shape[-1]))
-        return shared(rows.gather(2, owners[:, None].expand(-1, rows.shape[1], -1)))
+        causal = observation.causal
 
-    def pairs(self, view: TokenView, *, causal: bool) -> Tensor:
-        """Return which key words are right for which query words: bool [batch, word, word], the last for none."""
-
-        def made() -> Tensor:
+        def pairs() -> Tensor:
             both = related_words(view, (self.relation,), subtypes=self.subtypes, causal=causal)
             return pad(both[:, WAYS.index(self.way)], (0, 1, 0, 1))
 
-        return view.keep((self, causal), made)
+        return shared(of_tokens(view.keep((self, causal), pairs), view.words[:, observation.places], view.words))
 
 
 def related_words(view: TokenView, relations: Sequence[str], *, subtypes: bool, causal: bool) -> Tensor:

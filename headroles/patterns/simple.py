@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headroles.models.replacements import needing
 from headroles.models.sites import Site
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.base import Pattern
 from headroles.patterns.observation import SELF, Observation
 from headroles.tables.arguments import number
@@ -188,6 +189,14 @@ def shared(chosen: Tensor) -> Tensor:
     """Return equal weights, float32, on the chosen keys of each query: bool [..., query, key]."""
     weights = chosen.float()
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
+
+
+def of_tokens(pairs: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Return pairs of words, bool [batch, word, word] with a last one for none, as pairs of tokens [batch, token]."""
+    rows = queries.masked_fill(queries == NO_WORD, pairs.shape[1] - 1)
+    columns = keys.masked_fill(keys == NO_WORD, pairs.shape[2] - 1)
+    of_queries = pairs.gather(1, rows[..., None].expand(-1, -1, pairs.shape[2]))
+    return of_queries.gather(2, columns[:, None].expand(-1, rows.shape[1], -1))
 
 
 def earlier(observation: Observation) -> Tensor:

@@ -211,7 +211,7 @@ class Measured(OfPattern, Score):
         return {self._part("share"): sums[QUERIES]}
 
     def targets(self, observation: Observation) -> Tensor:
-        """Return which keys each query is about, without the sink those left: [batch, heads or 1, query, key]."""
+        """Return which keys each query is about: bool [batch, heads or 1, query, key]."""
         targets = self.pattern.targets(observation) > 0
         targets = targets if targets.ndim == 4 else targets[:, None]
         targets = targets if observation.allowed is None else targets & observation.allowed

@@ -30,9 +30,7 @@ class Measure(ABC):
 
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     needs: ClassVar[frozenset[str]] = frozenset()  # "trees", "links" of words, "counts" of tokens in a reference corpus
-    missing: ClassVar[str] = (
-        "no sentence of the corpus has anything to measure it on"  # why all heads of a kind are NaN
-    )
+    missing: ClassVar[str] = "no sentence of the corpus can be measured"  # why all heads of a kind are NaN
     title: ClassVar[str] = ""  # in figures and on the page; by default the column's name
     about: ClassVar[str] = ""  # a sentence on the page, with unit and direction
     matters: ClassVar[Literal["", "higher", "lower"]] = ""  # values of heads that matter more: an outcome of `relate`
@@ -56,7 +54,7 @@ class Measure(ABC):
         return Column.parse(column).suffix != "words"
 
     def reason_no_interval(self, _counts: Tensor, /) -> str | None:
-        """Return why there is no interval where the tokens of the corpus occur so often, [vocabulary]; None if so."""
+        """Return why there is no interval, from the counts of tokens in the corpus itself, [vocabulary], or None."""
         return None
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002

@@ -215,7 +215,7 @@ class Syntax(Score):
             if observation.of != "nosink":
                 return every
             left = (observation.keys.content[:, None].float() @ _pieces(view, every.shape[-1]) > 0)[:, None]
-            return every & left  # a word that is the first token is no key: [batch, 1, 1, key word]
+            return every & left  # the first token is not a key: [batch, 1, 1, key word]
 
         return view.keep((self, causal), pairs)
 

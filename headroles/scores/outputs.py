@@ -144,7 +144,7 @@ def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
     """Return the numbers of classes by name, and also by number as text if no name is a number."""
     config = model.config
     listed = [(name, number) for number, name in (config.id2label or {}).items()]
-    listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` alone
+    listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` only
     known: dict[str, list[int]] = {}
     for name, number in dict.fromkeys((str(name), int(number)) for name, number in listed):
         known.setdefault(name, []).append(number)

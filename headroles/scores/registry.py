@@ -22,7 +22,7 @@ from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
-LINKED = ("links",)  # beside these, where words of a corpus are linked
+LINKED = ("links",)  # added where words of a corpus are linked
 REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
 NEEDED = {  # of a corpus -> what it is called, and what to try without it
     "trees": ("dependency trees", "read CoNLL-U, or make trees with headroles.parse"),

@@ -34,7 +34,7 @@ from headroles.tables.study import Study, kept
 Circuit = Literal["QK", "OV"]
 OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
 PAIRS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value", "matching"]
-SIZE = 64.0  # root mean square of what norms get: their epsilon is no part of the maps
+SIZE = 64.0  # root mean square of the inputs of norms, so large that their epsilon does not count
 QUERY = 1  # the token of the query at a distance; keys, values and all else are of token 0
 
 
@@ -132,7 +132,7 @@ def succession(
 
     The circuit is W_U W_O W_V MLP_0(W_E), without attention: among all words of a class, the next one has the largest
     logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230, figure 2). A head with a score above 0.5 is a
-    successor head (the threshold was checked in an account by others, not in the full text). MLP_0(W_E) is what the
+    successor head (the threshold is from a secondary source, not from the full text). MLP_0(W_E) is what the
     first layer adds to a single word with its attention set to 0. Norms are in the maps with a frozen scale. The source
     also has forms of each word with capitals and without space.
 

@@ -119,7 +119,7 @@ def head_gradients(
     """Return the gradients of the targets of a batch with respect to masks of ones of all sites, under LRP rules.
 
     Relevance starts at 1 under the voita rules, otherwise at the target's value. `steps` and `chunk` are those of
-    `Relevance`. `by_token` says that the target of step t depends on the last hidden states at token t alone.
+    `Relevance`. `by_token` says that the target of step t depends on the last hidden states at token t only.
     """
     # Each step needs a backward pass of its own from its logit to the masks. With `by_token`, one pass from all logits
     # to the last hidden states serves all steps: the gradient of step t is the part of it at token t. Only the passes

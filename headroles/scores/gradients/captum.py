@@ -26,7 +26,7 @@ METHODS = (  # of captum that need only a function
     *("GuidedBackprop", "InputXGradient", "IntegratedGradients", "KernelShap", "Lime", "Occlusion", "Saliency"),
     *("ShapleyValueSampling", "ShapleyValues"),
 )
-BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # those with rules for modules
+BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # of these, with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 
 
@@ -41,7 +41,7 @@ class Attribution(GradientScore):
 
     Args:
         method: name of a class of `captum.attr` such as "IntegratedGradients", "ShapleyValueSampling",
-            "FeatureAblation" (each head masked alone) or "DeepLift".
+            "FeatureAblation" (heads masked one by one) or "DeepLift".
         options: (name, value) pairs for its `attribute`.
         replacement: replacement of a masked head's output, "zero" or "uniform".
         unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value,
@@ -139,7 +139,7 @@ class _Target(nn.Module):
         return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
 
     def of_heads(self, values: Tensor) -> Tensor:
-        """Return the values of all heads, [example, heads], of those of the masks."""
+        """Return the values of all heads, [example, heads], from values of masks."""
         return values if self.numbers is None else values[:, self.numbers]
 
 

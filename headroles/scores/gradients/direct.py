@@ -111,7 +111,7 @@ class Direct(GradientScore):
 def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], Tensor]:
     """Let gradients reach the heads by the direct path only.
 
-    Linear maps, experts and convolutions inside layers pass no gradient, except the output projections of heads, whose
+    Linear maps, experts and convolutions inside layers pass no gradient. The output projections of heads do, and their
     inputs are leaves. With norms frozen (`lrp_rules`) gradients flow from the logits by the residual stream only.
 
     Returns:

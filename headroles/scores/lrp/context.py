@@ -47,7 +47,7 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Cha
 
     Example:
         >>> mask = torch.ones(batch, heads, requires_grad=True)
-        >>> with hr.lrp_rules(model, "cp"), hr.model.mask(mask):
+        >>> with hr.lrp_rules(model, "cp"), hr.mask_heads(model, mask):
         ...     target = model(**inputs).logits[:, -1].amax(-1)
         >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
@@ -103,7 +103,7 @@ class _Mode(TorchFunctionMode):
 
     def off(self) -> None:
         """Exit the mode after a forward pass."""
-        above: list[TorchFunctionMode] = []  # of others
+        above: list[TorchFunctionMode] = []  # modes entered later
         while self in _get_current_function_mode_stack():
             above.append(_pop_mode())
         for mode in reversed([mode for mode in above if mode is not self]):

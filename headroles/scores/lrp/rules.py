@@ -220,7 +220,7 @@ def fused(func: Rule, *_: object, **__: object) -> Tensor:
 
 
 # The epsilon rule on linear maps (Bach et al. 2015, eq. 58). A product of activations with weights is a linear map,
-# whether it is called `F.linear`, `@`, `bmm` or `einsum`. Weights are frozen parameters and what is made of them alone,
+# whether it is called `F.linear`, `@`, `bmm` or `einsum`. Weights are frozen parameters and tensors made of them,
 # such as transposed, cast or selected ones: each operation marks its outputs. A bias that is added to a product is part
 # of the map, so that the damping moves from the product to the sum.
 _SUMMED = (torch.baddbmm, Tensor.baddbmm)  # their first tensor is added to the product
