@@ -82,23 +82,6 @@ def labels(label, objective):
     return explain(classifier(), objective, Corpus("labels", (Sentence("a b", label=label),)))
 
 
-class TwoNorms(nn.Module):
-    """The mean of two norms of the same stream."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.one, self.other = norm, deepcopy(norm)
-
-    def forward(self, x):
-        return (self.one(x) + self.other(x)) / 2
-
-
-def two_norms():
-    model = zoo.tiny("gpt2")
-    model.transformer.ln_f = TwoNorms(model.transformer.ln_f)
-    return hr.scores.copying(model)
-
-
 def other_models():
     text = frame.provenance(hr.scores.copying(zoo.tiny("gpt2", seed=1)), "copying")
     index = frame.index({site.key: site.numbers for site in hr.attention_sites(zoo.tiny("gpt2"))})
@@ -212,7 +195,6 @@ WEIGHTS = {
     "a map between": (lambda: hr.scores.copying(zoo.tiny("bert-decoder")), "unembedding .*, got BertLMHeadModel with"),
     "no unembedding": (lambda: hr.scores.copying(zoo.tiny("gpt2").transformer), "copying needs .*, got GPT2Model"),
     "outside": (lambda: hr.scores.composition(zoo.tiny("bloom")), "circuits need .*h.0.self_attention in Bloom"),
-    "two norms": (two_norms, "maps of the unembedding cannot be read: expected one norm before it, got 2"),
     "not linear": (
         lambda: hr.scores.circuit_matrix(zoo.tiny("gemma3"), "L1H2", "QK"),
         "QK of model.layers.1.self_attn must be linear: got a norm within the attention of Gemma3ForCausalLM",

@@ -225,6 +225,10 @@ def test_gpt2_by_the_textbook(rules, epsilon):
 
 SHARES = {  # of the relevance of an operation on a and b: what each takes
     "product": (lambda a, b: a * b, 0.5, 0.5),
+    "torch.multiply": (torch.multiply, 0.5, 0.5),
+    "multiply": (lambda a, b: a.multiply(b), 0.5, 0.5),
+    "einsum": (lambda a, b: torch.einsum("td,td->td", a, b), 0.5, 0.5),
+    "einsum of a list": (lambda a, b: torch.einsum("td,td->td", [a, b]), 0.5, 0.5),
     "matrix product": (lambda a, b: a @ b, 0.5, 0.5),
     "matrix product and sum": (lambda a, b: torch.baddbmm(torch.zeros_like(a), a, b), 0.5, 0.5),
     "the same as a method": (lambda a, b: torch.zeros_like(a).baddbmm(a, b), 0.5, 0.5),
