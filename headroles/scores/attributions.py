@@ -61,10 +61,7 @@ def attribute(
     Returns:
         One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`;
         `attribution[method group]` with masks of groups, where the heads of a group have the same value.
-
-    Raises:
-        ValueError: as `score` does, and if the method does not have the replacement or the unit.
-    """  # noqa: DOC502
+    """
     attribution: GradientScore
     if method in ("AtP", "AtP*"):
         one_of(f"unit of {method}", unit, ("head",))

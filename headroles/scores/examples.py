@@ -72,15 +72,10 @@ def attention_matrix(
 
     Returns:
         Attention weights; rows are query tokens and columns key tokens, special tokens included.
-
-    Raises:
-        ValueError: If the sentence is empty, or the attention is not finite.
     """
     handle = HeadModel.of(model, tokenizer)
     (head,) = handle.sites.named([head])
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
-    if not text.text.strip():
-        raise ValueError(f"sentence must have text, got {text.text!r}")
     handle.check_weights("attention")
     encoded = handle.encode(Corpus("one sentence", (text,)), words=False)
     matrices: list[Tensor] = []

@@ -94,10 +94,7 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
     Returns:
         One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
         writes nothing. The score is exact, so there is no interval.
-
-    Raises:
-        ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
-    """  # noqa: DOC502
+    """
     handle = HeadModel.of(model)
     key = lambda: handle.cache_key(circuits="copying")  # noqa: E731
     return kept(study, "circuits", key, lambda: _copying(handle), joined=OPTIONS)
@@ -254,10 +251,7 @@ def composition(model: Model, *, distance: int = 0, study: Study | str | Path | 
     Returns:
         One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
         `to_head` of the reader, and the scores; NaN where a map is 0. The scores are exact, so there are no intervals.
-
-    Raises:
-        ValueError: if the maps of the model cannot be read, or it has no such distance.
-    """  # noqa: DOC502
+    """
     handle = HeadModel.of(model)
     options = {"distance": distance} if distance else {}
     key = lambda: handle.cache_key(circuits="pairs", **options)  # noqa: E731

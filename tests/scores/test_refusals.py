@@ -130,7 +130,6 @@ SCORES = {
         lambda: named(["sink", "importance"], without_sink=True),
         "without_sink=True, got sink, importance",
     ),
-    "sentence": (lambda: hr.attention_matrix(zoo.tiny("bert"), tokens_of("bert"), " ", "L0H0"), "sentence must .*' '"),
     "limit": (lambda: hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), corpus(2), limit=0), "limit .*got 0"),
     "no text": (
         lambda: hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), corpus(2), generate=4),
