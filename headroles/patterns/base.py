@@ -22,8 +22,10 @@ from headroles.patterns.observation import Observation
 from headroles.tables.frame import KINDS, Kind
 
 NAMES: dict[Need, str] = {  # what a pattern needs of a batch
-    **{"trees": "dependency trees", "links": "word links"},
-    **{"counts": "counts of tokens", "special": "the ids of special tokens"},
+    "trees": "dependency trees",
+    "links": "word links",
+    "counts": "counts of tokens",
+    "special": "the ids of special tokens",
 }
 
 
@@ -99,13 +101,9 @@ class Pattern(Replacement):
                 f"hr.ablate(..., replacement=...)"
             )
         target = "target" if "target" in values.inputs else "source"
-        query_side, key_side = (
-            "source" if site.kind == "enc-self" else target,
-            target if site.kind == "dec-self" else "source",
-        )
-        observation = Observation(
-            site.kind, _weights(values, z), _view(values, query_side), _view(values, key_side), layer=site.layer
-        )
+        queries = _view(values, "source" if site.kind == "enc-self" else target)
+        keys = _view(values, target if site.kind == "dec-self" else "source")
+        observation = Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer)
         return self.imposed(observation, site, z, values)
 
     def imposed(self, observation: Observation, site: Site, z: Tensor, values: Values) -> Tensor:
@@ -118,9 +116,9 @@ class Pattern(Replacement):
                 f"try use_cache=False"
             )
         weights = self._seen(replace(observation, allowed=values.allowed))
-        whole = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
-        weights = weights / whole.clamp(min=torch.finfo(torch.float32).tiny)
-        return torch.where((whole > 0).transpose(1, 2), self.outputs_where(weights, site, values), z)
+        total = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
+        weights = weights / total.clamp(min=torch.finfo(torch.float32).tiny)
+        return torch.where((total > 0).transpose(1, 2), self.outputs_where(weights, site, values), z)
 
     def outputs_where(self, weights: Tensor, site: Site, values: Values) -> Tensor:
         """Return the outputs of heads where the pattern applies; weights: [batch, heads or 1, query, key]."""

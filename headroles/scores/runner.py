@@ -110,8 +110,7 @@ def score(
     measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
     if study is None:
         return measure(corpus, chosen, reference=reference, generate=generate)
-    is_decoder = chosen is None and handle.kinds == {"dec-self"}  # a decoder without an encoder
-    repeats = repeated(handle) if is_decoder else None
+    repeats = repeated(handle) if chosen is None and handle.kinds == {"dec-self"} else None  # decoder without encoder
 
     def compute() -> pd.DataFrame:
         table = measure(corpus, chosen, reference=reference, generate=generate)
@@ -148,11 +147,11 @@ def _keep_beside(
     if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
         study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(corpus))
     else:
-        study.path("offsets").unlink(missing_ok=True)  # of another corpus
+        study.path("offsets").unlink(missing_ok=True)  # they were of another corpus
 
 
 def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
-    """Return the columns of some scores, by their provenance; the table itself if these are all."""
+    """Return the columns of some scores, known by their provenance."""
     labels = set(map(str, scores))
     texts: dict[str, str] = table.attrs["signatures"]
     names = [name for name, text in texts.items() if dict(frame.fields(text))["score"] in labels]
@@ -195,6 +194,7 @@ def _score(
         batches = model.batches(encoded, max_tokens=max_tokens, part=part)
         total = len(groups(encoded, max_tokens, part))
         if encoded.greedy and reference is None and any("counts" in score.needs for score in chosen):
+            # tokens that the model itself writes must be counted before the first score of them
             written = list(track(batches, "writing targets", total=total))
             counted = frequencies(encoded, written, reference, model)
             batches = (written.pop(0) for _ in range(len(written)))
