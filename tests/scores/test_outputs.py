@@ -284,20 +284,6 @@ def test_attention_of_an_encoder_decoders_classifier_is_that_of_its_own_decoder_
     assert "decoder:source" in table.attrs["signatures"]["confidence"]
 
 
-def test_importance_of_an_encoder_decoders_classifier_is_a_difference_of_its_logit():
-    model = sequences("Bart").double()
-    ids = ending()(labelled()[3].text, return_tensors="pt")["input_ids"]
-    one = labelled()[3:4]
-    table = hr.score(model, ending(), one, [hr.Importance(objective="loss")], n_resamples=0)
-    step, values = 1e-5, []
-    for gate in (1 + step, 1 - step):
-        mask = torch.ones(len(table), dtype=torch.float64)
-        mask[table.index.get_loc(("cross", 1, 2))] = gate
-        with torch.no_grad(), hr.mask_heads(model, mask):
-            values.append(float(model(input_ids=ids, labels=torch.tensor([int(one[0].label)])).loss))
-    assert table.loc[("cross", 1, 2)].iloc[0] == pytest.approx(abs(values[0] - values[1]) / (2 * step), rel=1e-6)
-
-
 def test_an_encoder_decoder_without_a_head_reads_the_text_again_or_asks_for_a_target():
     bart = built("BartModel", "BartConfig", zoo.BART)
     table = hr.score(bart, ending(), labelled(), ["confidence"], n_resamples=0)
