@@ -141,7 +141,7 @@ def head_gradients(
     if by_token and len(states) == 1 and states[0].shape[:2] == begin.shape:
         root, back = states[0], _grad(explained.values, states[0], begin)
     vocabulary.sparse = False
-    hot = torch.eye(begin.shape[1]).to(back)[:, None].expand(-1, len(begin), -1)  # [step, batch, token]
+    hot = torch.eye(begin.shape[1]).to(back).repeat(len(begin), 1, 1).transpose(0, 1)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     if model.is_sharded:  # no collective runs in a batch of backward passes
         parts = [_grad(root, gates, back * step)[None] for step in hot]
