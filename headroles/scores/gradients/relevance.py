@@ -133,7 +133,7 @@ class Relevance(GradientScore):
         relevance = head_gradients.gradients.double()
         if self.by == "layer":
             total = relevance.abs().sum(-1, keepdim=True)
-            relevance = relevance / total.masked_fill(total == 0, 1.0)
+            relevance = torch.where(total == 0, 0.0, relevance / torch.where(total == 0, 1.0, total))
         return {"signed": relevance.sum(1), "size": relevance.abs().sum(1)}
 
     def denominators(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
