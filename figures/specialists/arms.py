@@ -18,7 +18,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
 from headroles.models.masking import Head
 from headroles.pruning.removal import remove_heads
-from headroles.training.hf_trainer import ORDER, TrainerOptions
+from headroles.training.hf_trainer import ORDER, TrainOptions
 from headroles.training.trainer import train
 
 ArmName = Literal["A", "B", "C", "C-shuffled", "E"]
@@ -171,11 +171,11 @@ def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[Pre
     return loading.place(untrained), tokenizer
 
 
-def _arguments(steps: int, warmup: int, recipe: Recipe) -> TrainerOptions:
+def _arguments(steps: int, warmup: int, recipe: Recipe) -> TrainOptions:
     """Return options of the Trainer for a phase."""
-    adam: TrainerOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
-    rates: TrainerOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
-    logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": recipe.every}
+    adam: TrainOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
+    rates: TrainOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
+    logs: TrainOptions = {"logging_strategy": "steps", "logging_steps": recipe.every}
     logs["train_sampling_strategy"] = "random"
     if recipe.by_length:
         logs["train_sampling_strategy"] = ORDER if recipe.shuffle else "group_by_length"

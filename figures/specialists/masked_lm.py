@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
-from headroles.training.hf_trainer import Trainer, TrainerOptions
+from headroles.training.hf_trainer import Trainer
 from headroles.training.trainer import finished, fit
 
 
@@ -31,7 +31,7 @@ def train_masked(
     rate: float,
     seed: int,  # of the order of sentences and of masked tokens
     callbacks: Sequence[TrainerCallback] = (),
-    **arguments: Unpack[TrainerOptions],
+    **arguments: Any,
 ) -> None:
     """Train the encoder of a translator, in place, to predict masked tokens, and save the model.
 

@@ -19,9 +19,8 @@ from headroles.scores import outputs
 from headroles.scores.outputs import check_labels
 from headroles.tables.arguments import number
 
-# an example: its tokens, and its label or the tokens of its translation; a text alone to predict masked tokens
-Row = dict[str, Any]
-MASKED = 0.15  # share of tokens that a masked language model learns to predict, as of BERT
+Row = dict[str, Any]  # an example: its tokens, and its label or labels; without labels if the collator masks tokens
+MASKED = 0.15  # share of tokens that a masked language model learns to predict, as in BERT
 
 
 def is_language_model(handle: HeadModel) -> bool:
@@ -30,16 +29,12 @@ def is_language_model(handle: HeadModel) -> bool:
 
 
 def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -> None:
-    """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
+    """Raise ValueError, before work is done, if a model cannot learn from a corpus."""
     handle = HeadModel.of(model)
-    if is_language_model(handle):
-        if not outputs.causal(handle) and handle.tokenizer.mask_token is None:
-            kind = type(handle.tokenizer).__name__
-            raise ValueError(f"{handle.name} learns masked tokens and needs a mask token, got a {kind} without one")
-        if length is not None:
-            number("length", length, least=2, most=handle.positions, whole=True)
-    elif length is not None:
+    if length is not None and not is_language_model(handle):
         raise ValueError(f"length must be left out except for language models, got {handle.name} and length={length}")
+    if length is not None:
+        number("length", length, least=2, most=handle.positions, whole=True)
     elif outputs.has_classes(handle):
         check_labels(corpus)
     elif not outputs.has_vocabulary(handle):
@@ -48,15 +43,15 @@ def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -
             f"headroles.load_classifier(name, corpus) in Python, which adds a classification head, or a class that "
             f"predicts tokens, such as cls='AutoModelForMaskedLM' (--cls)"
         )
-    elif any(sentence.target is None for sentence in corpus):
+    elif not is_language_model(handle) and any(sentence.target is None for sentence in corpus):
         raise ValueError(f"a translator learns translations, got corpus {corpus.name!r} without them; give a target")
 
 
 def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation.
 
-    Those of a language model are the sentences, or with `length` parts of this many tokens of all sentences together.
-    A causal model learns each token from those before, a masked one what the collator masks.
+    An example of a language model is a sentence, or with `length` so many tokens of all sentences together. A causal
+    model learns each token from the tokens before it, a masked one the tokens that the collator masks.
     """
     check_examples(handle, corpus, length=length)
     if is_language_model(handle):
@@ -72,7 +67,7 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
 
 
 def _text_rows(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]:
-    """Return the examples of a language model, without those in which there is nothing to predict."""
+    """Return the examples of a language model that have a token to predict."""
     if length is None:
         rows = [{"input_ids": words.ids, **_types(words)} for words in handle.encode(corpus, words=False).source]
     else:
@@ -92,11 +87,8 @@ def _types(words: TokenizedSentence) -> dict[str, list[int]]:
 
 
 def _parts(handle: HeadModel, corpus: Corpus, length: int) -> list[list[int]]:
-    """Return the tokens of all sentences one after another, in parts of a length; the last may be shorter.
-
-    Sentences are parted by the tokenizer's own special tokens; where it adds none, by the end token.
-    """
-    end = handle.tokenizer.eos_token_id
+    """Join the tokens of all sentences and divide them into parts of a length; the last may be shorter."""
+    end = handle.tokenizer.eos_token_id  # between sentences, unless the tokenizer adds special tokens
     ids: list[int] = []
     for row in pieces(handle.tokenizer, corpus.sentences, words=False):
         ids += row.ids if end is None or not handle.special.isdisjoint(row.ids) else [*row.ids, end]
@@ -116,7 +108,7 @@ def collator(
 
 
 def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that pads after a text, where models count positions as without padding; maybe a copy."""
+    """Return the tokenizer, or a copy that pads after a text, where positions are those without padding."""
     if tokenizer.padding_side == "right" and tokenizer.pad_token is not None:
         return tokenizer
     tokenizer = deepcopy(tokenizer)
@@ -127,9 +119,9 @@ def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> Pre
 
 
 class Masking(transformers.DataCollatorForLanguageModeling):
-    """Collator that masks tokens by the seed, the epoch and the examples of a batch alone.
+    """Collator that masks tokens by the seed, the epoch and the examples of a batch, at least one token in each batch.
 
-    A training that is resumed masks the same. In a batch at least one token is masked.
+    So a resumed training masks the same tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float, order: int) -> None:
@@ -148,7 +140,7 @@ class Masking(transformers.DataCollatorForLanguageModeling):
 
 
 class Epochs(TrainerCallback):
-    """Callback that sets the epoch of a collator, so that other tokens are masked in each."""
+    """Callback that sets the epoch of a collator, so that each epoch masks other tokens."""
 
     def __init__(self, masking: Masking) -> None:
         self.masking = masking

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 import transformers
@@ -32,39 +32,12 @@ from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step
-
-
-class TrainerOptions(TypedDict, total=False):
-    """Further options of `train`: four, and any of `transformers.TrainingArguments`; some are named here."""
-
-    mlm_probability: float
-    rates: Rates | None
-    callbacks: Sequence[TrainerCallback]
-    note: str
-    max_steps: int
-    warmup_steps: float
-    label_smoothing_factor: float
-    train_sampling_strategy: str
-    save_strategy: str
-    save_total_limit: int
-
-
-class TrainOptions(TrainerOptions, total=False):
-    """Options of `train`, where another function passes them on."""
-
-    epochs: int
-    batch: int
-    rate: float
-    seed: int
-    length: int | None
+TrainOptions = dict[str, Any]  # options of `train`, by name
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Peak learning rate that depends on the number of steps: `path` over their number, at most `largest`.
-
-    All steps together move a parameter equally far in trainings of any length.
-    """
+    """Peak learning rate: `path` / steps, at most `largest`, so that trainings of any length move weights alike."""
 
     path: float
     largest: float
@@ -74,11 +47,8 @@ class Spread:
         return min(self.path / steps, self.largest)
 
 
-Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
-
-
 class Trainer(transformers.Trainer):
-    """Trainer with learning rates by name prefix; its log does not depend on interruptions."""
+    """Trainer with learning rates by prefix of parameter names; its log does not depend on interruptions."""
 
     def __init__(
         self,
@@ -91,10 +61,10 @@ class Trainer(transformers.Trainer):
         batch: int = 32,
         rate: float = 2e-5,
         seed: int = 0,
-        **options: Unpack[TrainerOptions],
+        **options: Any,
     ) -> None:
-        masked, rates = options.pop("mlm_probability", MASKED), options.pop("rates", None)
-        callbacks = options.pop("callbacks", ())
+        masked, callbacks = options.pop("mlm_probability", MASKED), options.pop("callbacks", ())
+        self.rates: Mapping[str, float | Spread] = options.pop("rates", None) or {}  # by prefix of parameter names
         self.shuffles_groups = options.get("train_sampling_strategy", ORDER) == ORDER
         if self.shuffles_groups:
             options["train_sampling_strategy"] = "group_by_length"
@@ -109,29 +79,21 @@ class Trainer(transformers.Trainer):
         }
         if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
             usual |= {"use_cpu": True, "ddp_backend": "gloo"}
-        given: Any = usual | options
         arguments = transformers.TrainingArguments(
             output_dir=str(folder),
             num_train_epochs=epochs,
             per_device_train_batch_size=batch,
             learning_rate=rate,
             seed=seed,
-            **given,
+            **(usual | options),
         )
         for module in model.modules():  # constants, which a loaded Marian lets train and does not save (5.24)
             if "Sinusoid" in type(module).__name__:
                 module.requires_grad_(False)
         batches = collator(HeadModel(model, tokenizer), tokenizer, rows, seed=seed, masked=masked)
-        super().__init__(
-            model=model,
-            args=arguments,
-            train_dataset=rows,  # any sequence of rows will do
-            data_collator=batches,
-            processing_class=tokenizer,
-        )
-        self.rates = rates or {}
+        super().__init__(model, arguments, batches, rows, processing_class=tokenizer)
         if arguments.gradient_accumulation_steps > 1 and self.label_smoother is None:
-            self.model_accepts_loss_kwargs = _is_of_all_parts(self, batches([*islice(rows, 32)]))
+            self.model_accepts_loss_kwargs = _divides_by_all_labels(self, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
@@ -139,11 +101,11 @@ class Trainer(transformers.Trainer):
             self.add_callback(callback)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Make the batches; workers that stay draw no random number of the training, which resumes with the same."""
+        """Make the batches; persistent workers have a generator of their own, so that resumed training is alike."""
         batches = super().get_train_dataloader()
         if self.args.dataloader_persistent_workers:
-            made: Any = getattr(batches, "base_dataloader", batches)  # within that of accelerate
-            made.generator = torch.Generator().manual_seed(self.args.seed)
+            loader: Any = getattr(batches, "base_dataloader", batches)  # accelerate wraps it
+            loader.generator = torch.Generator().manual_seed(self.args.seed)
         return batches
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
@@ -184,7 +146,7 @@ class Trainer(transformers.Trainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the mean loss of all steps since the last row, also of those before a resumption."""
+        """Log the mean loss of all steps since the last row, including steps before an interruption."""
         if "loss" in logs:
             logs["loss"] = self.total() / (self.state.global_step - self.since)
             self.summed, self.since = 0.0, self.state.global_step
@@ -214,8 +176,8 @@ class Trainer(transformers.Trainer):
         load_weights(trained, Path(resume_from_checkpoint))
 
 
-def _is_of_all_parts(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
-    """Return whether a model's loss is divided by the labels of all parts of a step, which many ignore."""
+def _divides_by_all_labels(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
+    """Return whether the loss is divided by the labels of all parts of a step; many models ignore their number."""
     model: Any = trainer.model
     if not trainer.model_accepts_loss_kwargs:
         return False
@@ -229,9 +191,9 @@ def _is_of_all_parts(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
 
 
 class _Groups(Sampler[int]):
-    """Groups of examples of similar length in a random order or, as transformers has them, the longest of 50 first.
+    """Groups of examples of similar length in a random order, or in transformers' order: the longest of 50 first.
 
-    The order depends on the seed and the epoch alone, so that all processes and a resumed training have the same.
+    The order depends only on the seed and the epoch, so that all processes and a resumed training have the same.
     """
 
     def __init__(self, grouped: LengthGroupedSampler, *, seed: int, shuffled: bool) -> None:
@@ -256,7 +218,7 @@ class _Groups(Sampler[int]):
 
 
 class _Unlogged(TrainerCallback):
-    """Callback that keeps in checkpoints within an epoch the loss since the last row."""
+    """Callback that keeps the loss since the last row in the log of checkpoints within an epoch."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -276,10 +238,7 @@ class _Unlogged(TrainerCallback):
 
 
 class Reporter(TrainerCallback):
-    """Callback with numbers that are reported at every row of the log.
-
-    They are not written into the log that checkpoints keep.
-    """
+    """Callback with numbers that are reported at every row of the log, but are not in the log that checkpoints keep."""
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
@@ -298,8 +257,8 @@ class ScoreReport(Reporter):
     Args:
         model: The model that is trained.
         tokenizer: Its tokenizer.
-        corpus: The sentences, a few hundred: they are read at every row of the log.
-        scores: Scores, as of `hr.score`.
+        corpus: A few hundred sentences, which are read at every row of the log.
+        scores: Scores, as in `hr.score`.
 
     Example:
         >>> report = hr.training.ScoreReport(model, tokenizer, corpus[:200], ["confidence", "position"])
@@ -316,7 +275,7 @@ class ScoreReport(Reporter):
         self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, as_corpus(corpus), list(scores)
 
     def scalars(self) -> dict[str, float]:
-        """Return the mean and the largest value of each score over the heads of each kind, without missing ones."""
+        """Return the mean and the largest value of each score over the heads of each kind, without missing values."""
         table = score(self.model, self.tokenizer, self.corpus, self.scores, n_resamples=0)
         columns = without_ends(table)
         values = {}

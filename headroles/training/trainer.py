@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
@@ -21,10 +20,10 @@ from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.arguments import number, several
-from headroles.tables.io import load_table, replacing, save_table
-from headroles.training.checkpoints import check_adapter, last_checkpoint, load_weights, save_adapter
+from headroles.tables.io import load_table, save_table
+from headroles.training.checkpoints import adapter_name, last_checkpoint, load_weights, save_adapter
 from headroles.training.examples import MASKED, Row, examples, is_language_model
-from headroles.training.hf_trainer import ORDER, Trainer, TrainerOptions, TrainOptions
+from headroles.training.hf_trainer import ORDER, Trainer
 
 HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 UNNAMED = ("mlm_probability", "rates", "callbacks")  # options that the provenance names otherwise, or not at all
@@ -44,7 +43,7 @@ def train(
     rate: float = 2e-5,
     seed: int = 0,
     length: int | None = None,
-    **options: Unpack[TrainerOptions],
+    **options: Any,
 ) -> pd.DataFrame:
     """Train a model and save it with its tokenizer.
 
@@ -53,12 +52,12 @@ def train(
     folder keeps a checkpoint of each epoch, and interrupted training continues after the last one. If the
     folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
 
-    Of a model with an adapter of PEFT, such as LoRA, the adapter alone is trained and saved, in PEFT's format:
-    `peft.PeftModel.from_pretrained(base, folder)` loads it. The weights of the model are not saved again.
+    If the model has an adapter of PEFT, such as LoRA, only the adapter is trained and saved, in PEFT's format:
+    `peft.PeftModel.from_pretrained(base, folder)` loads it.
 
     The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
-    `train_sampling_strategy="group_by_length"`, transformers' own, the longest come first in every 50 steps: a small
-    translator learnt much more slowly so from random weights. "random" takes examples of any length.
+    transformers' `train_sampling_strategy="group_by_length"` the longest come first in every 50 steps, by which a small
+    translator learned much more slowly from random weights. "random" takes examples of any length.
 
     Args:
         model: A language model, an encoder-decoder or a classifier; also a PeftModel.
@@ -71,41 +70,37 @@ def train(
         batch: Examples of a step on each process.
         rate: Peak learning rate.
         seed: Seed of the order of examples, of masked tokens and of dropout.
-        length: Tokens of an example of a language model: all sentences, one after another, are divided into examples of
-            this length, between them the special tokens of the tokenizer, or its end token if it adds none. None, the
-            default: each sentence is an example, as where the loss is measured.
+        length: Tokens of an example of a language model: all sentences, joined by the special tokens of the tokenizer,
+            or by its end token if it adds none, are divided into examples of this length. By default each sentence is
+            an example, as where the loss is measured.
         **options: Arguments of `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` and so
             on), and four others. `mlm_probability`: share of the tokens of a text that a masked language model learns
-            to predict (0.15); of these 80 % are masked, 10 % are random tokens, and 10 % stay, as for BERT. `rates`:
-            prefix of parameter names -> another peak learning rate. `callbacks`: callbacks of the Trainer. `note`:
-            anything else that the training depends on, part of its provenance.
+            to predict (0.15); 80 % of them are masked, 10 % are replaced at random, and 10 % stay, as for BERT.
+            `rates`: prefix of parameter names -> another peak learning rate. `callbacks`: callbacks of the Trainer.
+            `note`: anything else that the training depends on, part of its provenance.
 
     Returns:
         A table with a row per epoch: `epoch`, `step`, `loss` (mean over the epoch, with dropout), and each metric on
         `held_out` with `.low` and `.high`, its 95 % interval.
 
     Raises:
-        OSError: If the folder cannot be written.
-        ValueError: If `rate` or the loss is not finite, the model is neither classifier, language model nor
-            encoder-decoder, it has several adapters, or weights that would train with one, the corpus lacks labels or
-            translations, a metric cannot be measured, or the folder has other training.
+        ValueError: If the loss is not finite, the model is neither classifier, language model nor encoder-decoder or
+            has several adapters, the corpus lacks labels or translations, a metric cannot be measured, or the folder
+            has other training.
 
     Example:
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
     """  # noqa: DOC502
-    masked, note = options.get("mlm_probability", MASKED), options.pop("note", "")
-    for name, value in {"epochs": epochs, "batch": batch}.items():
-        number(name, value, least=1, whole=True)
-    number("rate", rate, below=math.inf)
-    number("mlm_probability", masked, above=0, most=1)
+    number("epochs", epochs, least=1, whole=True)
+    note = options.pop("note", "")
     place, corpus = Path(folder), as_corpus(corpus)
     held_out = None if held_out is None else as_corpus(held_out)
     measured = [as_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)
     handle.check_gradients(all_floating=not loading.is_adapted(handle.model))
-    if loading.is_adapted(handle.model):  # a PeftModel: its adapter trains and is saved
+    if loading.is_adapted(handle.model):  # a PeftModel
         model = handle.model
-        check_adapter(model)
+        adapter_name(model)  # fails now rather than after an epoch
     else:
         loading.check_savable(model, place)
     chosen = {"train_sampling_strategy": ORDER, **options, **(options.get("rates") or {})}
@@ -121,7 +116,7 @@ def train(
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted(chosen.items()) if name not in UNNAMED),
         **fixed_parameters(handle.model),
-        **_text_options(handle, length, masked),
+        **_text_options(handle, length, options.get("mlm_probability", MASKED)),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, provenance)) is not None:
@@ -133,16 +128,13 @@ def train(
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         options["callbacks"] = [_Evaluation(measure), *options.get("callbacks", ())]
     columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    how: Any = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, **options}
-    return fit(model, tokenizer, rows, place, provenance, columns=columns, **how)
+    options |= {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed}
+    return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
 
 
 def fixed_parameters(model: PreTrainedModel) -> dict[str, str]:
-    """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do.
-
-    An adapter of PEFT trains alone, whatever is fixed: nothing for it, too.
-    """
-    if loading.is_adapted(model):
+    """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do."""
+    if loading.is_adapted(model):  # only the adapter trains
         return {}
     constants = [name for name, module in model.named_modules() if "Sinusoid" in type(module).__name__]
     named = ((name, value) for name, value in model.named_parameters() if name.rpartition(".")[0] not in constants)
@@ -184,14 +176,14 @@ def load_classifier(
 
 def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFrame | None:
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
-    recipe = folder / PROVENANCE
-    if recipe.is_file() and recipe.read_text() != provenance:
+    recipe, is_finished = folder / PROVENANCE, (folder / HISTORY).is_file()
+    if not recipe.is_file() and loading.weight_files(folder):
+        raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
+    if (is_finished or last_checkpoint(folder)) and recipe.read_text() != provenance:
         raise ValueError(
             f"{folder} holds training of another model, corpus or options; give another folder, or remove it"
         )
-    if not recipe.is_file() and loading.weight_files(folder):
-        raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
-    if not (folder / HISTORY).is_file():
+    if not is_finished:
         return None
     trained = load_weights(model, folder)
     if trained is not model:
@@ -219,13 +211,14 @@ def fit(
     *,
     make: Callable[..., Trainer] = Trainer,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
-    **options: Unpack[TrainOptions],
+    **options: Any,
 ) -> pd.DataFrame:
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = make(model, tokenizer, rows, folder, **options)
-    trainer.add_callback(_Begun(folder, provenance))
     last = last_checkpoint(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROVENANCE).write_text(provenance)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
     model.eval()
     if cached is not None:
@@ -243,17 +236,6 @@ def fit(
         save_table(table, folder / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table
-
-
-class _Begun(TrainerCallback):
-    """Callback that writes the provenance of a folder once training begins; an earlier error leaves it unused."""
-
-    def __init__(self, folder: Path, provenance: str) -> None:
-        self.folder, self.provenance = folder, provenance
-
-    def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        with replacing(self.folder / PROVENANCE) as draft:
-            draft.write_text(self.provenance)
 
 
 class _Evaluation(TrainerCallback):

@@ -18,7 +18,6 @@ from headroles.data.readers import as_corpus
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
-from headroles.models.masking import Head
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
@@ -59,13 +58,10 @@ def dynamics(
         Two tables. `curves`, kept as `dynamics-curves`, has a row per checkpoint and number of ablated heads, the least
         important first: `epoch`, `step`, `masked`, `share`, `value` with `low` and `high`, and `kept`, the share of the
         intact model's value at that checkpoint. `order`, kept as `dynamics-order`, has a row per checkpoint: Spearman's
-        correlation of importance with that at the last one, over `all` heads and `within` layers, with intervals; the
-        number of heads with each family of roles; and the share of the last checkpoint's roles that are assigned.
-
-    Raises:
-        FileNotFoundError: If there is no checkpoint.
-    """  # noqa: DOC502
-    places, corpus, held_out, chosen = checkpoints(training), as_corpus(corpus), as_corpus(held_out), as_metric(metric)
+        correlation of importance with importance at the last one, over `all` heads and `within` layers, with intervals;
+        the number of heads with each family of roles; and the share of the last checkpoint's roles that are assigned.
+    """
+    places, corpus, held_out, chosen = _checkpoints(training), as_corpus(corpus), as_corpus(held_out), as_metric(metric)
     last = identity.weights_digest(loading.load_model(places[-1][2]))
     kept = as_study(study)
     kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
@@ -86,8 +82,8 @@ def dynamics(
     return Dynamics(curves, order)
 
 
-def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
-    """List the checkpoints of a training in order: epoch, step, folder; raise FileNotFoundError without any."""
+def _checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
+    """List the checkpoints of a training in order: epoch, step, folder."""
     places = sorted(Path(training).glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
     if not places:
         raise FileNotFoundError(f"no checkpoint in {training}; headroles train keeps one each epoch")
@@ -130,13 +126,11 @@ def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     if not role_rules.assignable(table):
         return row
     assigned = role_rules.roles(table)
-    pairs, last_pairs = _held(assigned), _held(role_rules.roles(last))
+    pairs, last_pairs = (
+        {row[:4] for row in role_rules.held(roles).itertuples(index=False, name=None)}  # (kind, layer, head, role)
+        for roles in (assigned, role_rules.roles(last))
+    )
     variants = role_rules.families(assigned)
     for name in sorted({role.name for role in role_rules.ROLES}):
         row[f"roles[{name}]"] = int(assigned[variants.get(name, [])].any(axis=1).sum())  # a head may hold several
     return row | {"roles of the last": len(pairs & last_pairs) / len(last_pairs) if last_pairs else np.nan}
-
-
-def _held(roles: pd.DataFrame) -> set[tuple[Head, str]]:
-    held = role_rules.held(roles).itertuples(index=False, name=None)
-    return {((kind, layer, head), role) for kind, layer, head, role, *_ in held}

@@ -53,7 +53,7 @@ def rows_of(tokenizer, corpus):
 
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_a_language_model_learns_its_text(name, tmp_path):
-    model, tokenizer = given(name, dropout=0.0)
+    model, tokenizer = given(name)
     table = hr.train(model, tokenizer, text_of(name), tmp_path, epochs=12, batch=8, rate=1e-2)
     assert list(table) == ["epoch", "step", "loss"]
     assert table["loss"].iloc[-3:].mean() < 0.75 * table["loss"].iloc[0]
@@ -87,7 +87,7 @@ def test_a_step_of_a_causal_model_is_one_of_a_plain_loop(name, tmp_path):
 @pytest.mark.parametrize("name", ["llama-grouped", "gpt2"])
 def test_the_end_token_is_learnt_where_it_pads_too(name, tmp_path):
     """Padding on the left, by the end token or by none: the loss is that of each text alone."""
-    model, tokenizer = given(name)
+    model, _ = given(name)
     with torch.no_grad():
         lost, count = 0.0, 0
         for ids in rows_of(letters_tokenizer("$A </s>"), TEXTS):
@@ -163,38 +163,28 @@ def test_a_batch_of_one_short_text_has_a_masked_token(tmp_path):
     assert table["loss"].between(0, 20).all()
 
 
-@pytest.mark.parametrize("name", LANGUAGE)
-def test_resumed_training_has_the_numbers_of_one_without_a_break(name, tmp_path):
-    """With dropout, from a checkpoint within an epoch, so that other batches are masked after it."""
-    text = text_of(name)[:10]
-    options = {"epochs": 3, "batch": 2, "rate": 5e-3, "save_strategy": "steps", "save_steps": 2}
+WORKERS = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}  # made once more after a break
+STEPS = {"save_strategy": "steps", "save_steps": 2}  # of three or more in an epoch
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, STEPS) for name in LANGUAGE),
+     *(pytest.param("gpt2", WORKERS | saved, marks=pytest.mark.slow) for saved in ({}, STEPS))],
+)  # fmt: skip
+def test_resumed_training_has_the_numbers_of_one_without_a_break(name, options, tmp_path):
+    """With dropout, also from a checkpoint within an epoch, after which other batches are masked."""
+    text, options = text_of(name)[:10], {"epochs": 3, "batch": 2, "rate": 5e-3, **options}
     model, tokenizer = given(name, dropout=0.1)
-    whole_ = hr.train(model, tokenizer, text, tmp_path / "whole", **options)
-    places = sorted((tmp_path / "whole").glob("checkpoint-*"), key=lambda place: int(place.name[11:]))
-    middle = places[1]
-    assert int(middle.name[11:]) % math.ceil(len(text) / 2), "this checkpoint should be within an epoch"
-    shutil.copytree(middle, tmp_path / "broken" / middle.name)
+    expected = hr.train(model, tokenizer, text, tmp_path / "whole", **options)
+    first, second, *_ = sorted((tmp_path / "whole").glob("checkpoint-*"), key=lambda place: int(place.name[11:]))
+    place = first if options.keys() >= WORKERS.keys() else second
+    assert "save_steps" not in options or int(place.name[11:]) % math.ceil(len(text) / 2)  # within an epoch
+    shutil.copytree(place, tmp_path / "broken" / place.name)
     shutil.copy(tmp_path / "whole" / "recipe.txt", tmp_path / "broken")
     again, _ = given(name, dropout=0.1)
     resumed = hr.train(again, tokenizer, text, tmp_path / "broken", **options)
-    pd.testing.assert_frame_equal(resumed, whole_, check_exact=True)
-    same_weights(again, model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("saved", [{}, {"save_strategy": "steps", "save_steps": 2}])
-def test_training_with_workers_that_stay_resumes_with_the_same_numbers(saved, tmp_path):
-    """They are made once, and once more after a break: if that draws a random number, dropout is another."""
-    options = {"epochs": 3, "batch": 2, "rate": 5e-3, **saved}
-    options |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
-    model, tokenizer = given("gpt2", dropout=0.1)
-    whole_ = hr.train(model, tokenizer, text_of("gpt2"), tmp_path / "whole", **options)
-    first = min((tmp_path / "whole").glob("checkpoint-*"), key=lambda place: int(place.name[11:]))
-    shutil.copytree(first, tmp_path / "broken" / first.name)
-    shutil.copy(tmp_path / "whole" / "recipe.txt", tmp_path / "broken")
-    again, _ = given("gpt2", dropout=0.1)
-    resumed = hr.train(again, tokenizer, text_of("gpt2"), tmp_path / "broken", **options)
-    pd.testing.assert_frame_equal(resumed, whole_, check_exact=True)
+    pd.testing.assert_frame_equal(resumed, expected, check_exact=True)
     same_weights(again, model)
 
 

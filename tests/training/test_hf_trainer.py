@@ -31,8 +31,8 @@ class Reported(TrainerCallback):
 
 def _learn(folder, **options):
     """Learn the gates of a classifier of eight heads, of which four stay."""
-    corpus, tune = hr.Corpus("films", tuple(films(24))), {"epochs": 2, "batch": 8, "rate": 1e-3, **options}
-    return hr.prune(deepcopy(learnt()), tokenizer(), corpus, hr.L0(), keep=4, study=folder, tune=tune)
+    tune = {"epochs": 2, "batch": 8, "rate": 1e-3, **options}
+    return hr.prune(deepcopy(learnt()), tokenizer(), films(24), hr.L0(), keep=4, study=folder, tune=tune)
 
 
 def test_gates_are_reported_with_every_row_of_the_log_and_not_kept_in_it(tmp_path):
@@ -52,7 +52,7 @@ def test_gates_are_reported_with_every_row_of_the_log_and_not_kept_in_it(tmp_pat
 
 def test_scores_of_the_model_in_training_are_reported(tmp_path):
     model, seen = deepcopy(learnt()), Reported()
-    corpus = hr.Corpus("films", tuple(films(16)))
+    corpus = films(16)
     report = hr.training.ScoreReport(model, tokenizer(), corpus[:6], ["confidence"])
     hr.train(model, tokenizer(), corpus, tmp_path / "with", epochs=2, batch=8, rate=1e-3, callbacks=[report, seen])
     first, last = (row for row in seen.rows if "loss" in row)
@@ -115,19 +115,16 @@ def test_a_step_in_parts_is_the_step_of_the_whole(name, tmp_path):
     """The loss of many models ignores how many labels all parts have, and was summed over the parts."""
     tables, weights = [], []
     for parts in (1, 2):
-        model, tokens = (
-            (hr.tiny_model("llama"), tokens_of("llama-grouped"))
-            if name == "llama"
-            else (deepcopy(learnt()), tokenizer())
-        )
-        text = hr.Corpus.of(["abc def", "ghi jkl", "mno pqr", "stu vwx"])
+        model, tokens, corpus = deepcopy(learnt()), tokenizer(), films(4)
+        if name == "llama":
+            model, tokens = hr.tiny_model("llama"), tokens_of("llama-grouped")
+            corpus = hr.Corpus.of(["abc def", "ghi jkl", "mno pqr", "stu vwx"])
         if name == "takes no number":
             model.accepts_loss_kwargs = False  # as of models whose forward takes no further arguments
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         options = {"batch": 4 // parts, "gradient_accumulation_steps": parts, "optim": "sgd", "rate": 0.1, "epochs": 1}
-        corpus = text if name == "llama" else hr.Corpus("films", tuple(films(4)))
         tables.append(hr.train(model, tokens, corpus, tmp_path / str(parts), lr_scheduler_type="constant", **options))
         weights.append(torch.cat([value.flatten() for value in model.state_dict().values()]))
     torch.testing.assert_close(*weights)
