@@ -119,7 +119,7 @@ class Options:
             yield from self._corpus(parameter)
         elif parameter.name == "study":
             yield from self._study(parameter)
-        elif "TrainOptions" in parameter.types:
+        elif parameter.name == "tune":
             yield from self._training()
         elif "PreTrainedTokenizerBase" not in parameter.types:
             yield from self._plain(parameter)
@@ -276,7 +276,7 @@ class Call:
         name, given, value = parameter.name, self.given, None
         if "Corpus" in parameter.types and name not in self.options.words:
             value = self._corpus(name)
-        elif "TrainOptions" in parameter.types:
+        elif parameter.name == "tune":
             known = {key: given[key] for key in self.options.trained()}
             value = {key: part for key, part in known.items() if part is not None} | trainer(given)
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:

@@ -31,7 +31,7 @@ from headroles.training.trainer import fixed_parameters
 class Trials:
     """Trials of one study: models that are pruned and trained on `corpus`, each run once and kept in `.trials`.
 
-    `key` has all that selection and training depend on, `signature` the provenance of the last evaluation.
+    `key` has everything that selection and training depend on, `signature` the provenance of the last evaluation.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Trials:
         return self.study.claim(name, f"{self.key}|{frame.sign(text=self.held_out.hash)}")
 
     def copy(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Corpus]:
-        """Return what a training takes: a copy of the model, its tokenizer and the corpus."""
+        """Return a copy of the model, its tokenizer and the corpus, for a training."""
         return deepcopy(self.handle.model), self.handle.tokenizer, self.corpus
 
     def place(self, *what: object) -> Path:
@@ -78,7 +78,7 @@ class Trials:
         return self._kept(what, lambda: self._measured(HeadModel(compute(), tokenizer), self.held_out)).intact
 
     def check(self, handle: HeadModel) -> None:
-        """Measure two examples: what cannot be measured fails now rather than after training."""
+        """Measure two examples, so that an unsuitable metric fails now rather than after training."""
         self._measured(handle, self.held_out[:2])
 
     def _measured(self, handle: HeadModel, held_out: Corpus) -> ExampleStats:

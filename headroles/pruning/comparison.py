@@ -54,9 +54,9 @@ def compare_pruning(
     """Compare pruning strategies at equal numbers of heads.
 
     Without retraining (Michel et al. 2019), and with it (Budhraja et al. 2020). For each seed and number of heads, each
-    strategy selects the heads that stay: by a score on a random sample of the corpus, by learned gates with another
+    strategy selects the heads to keep: by a score on a random sample of the corpus, by learned gates with another
     order of examples, or by another random draw. The other heads are masked in the model, and removed from a copy that
-    is trained. Weights trained together with gates are not kept. Finished runs are not repeated.
+    is trained. Weights trained together with gates are not used. Finished runs are not repeated.
 
     Args:
         model: A Hugging Face model, which is not changed.
@@ -65,14 +65,14 @@ def compare_pruning(
         held_out: The corpus on which the metric is measured.
         strategies: Names of strategies of `prune`. Or strategies with different names.
         keep: Numbers of heads to keep, or below 1 shares.
-        seeds: Seeds, or how many (0, 1, ...). A random draw depends on its seed and the number of heads: give models of
-            one shape other seeds, so that they do not share their draws.
+        seeds: Seeds, or their number (0, 1, ...). Random draws depend on the seed and the number of heads: models of
+            one shape need different seeds to get different draws.
         kinds: Kinds of the heads that are pruned, by default all.
         metric: Name of a metric or objective. Or a metric.
         scored: Number of examples in the sample on which heads are ranked.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         study: Study or folder that keeps the tables `compare-pruning`, `compare-pruning-seeds` (each seed) and
-            `compare-pruning-heads` (which heads stay), and finished runs.
+            `compare-pruning-heads` (which heads are kept), and finished runs.
 
     Returns:
         A table with a row per strategy, number of heads and retraining.
@@ -92,12 +92,8 @@ def compare_pruning(
         raise ValueError(f"strategies must have different names, got {repeated[0]!r} among {', '.join(names)}")
     corpus, held_out = as_corpus(corpus), as_corpus(held_out)
     handle, kept = HeadModel(model, tokenizer), as_study(study)
-    trials = Trials(
-        *(handle, corpus, held_out, as_metric(metric), kept),
-        kinds=kinds,
-        tune=tune or {},
-        scored=scored,
-    )
+    what = handle, corpus, held_out, as_metric(metric), kept
+    trials = Trials(*what, kinds=kinds, tune=tune or {}, scored=scored)
     trials.check(handle)
     trials.claim("compare-pruning")
     work = _Work(trials, handle.sites.of_kinds(kinds), scored, tune or {})
@@ -163,7 +159,7 @@ class _Work:
 
         place, plain = self.trials.place(*what, count), self.tune.copy()
         plain.pop("label_smoothing_factor", None)
-        plain.pop("seed", None)  # gates of each seed are others
+        plain.pop("seed", None)  # each seed has gates of its own
         options: dict[str, Any] = {"keep": count, "kinds": self.trials.kinds, "tune": plain, "seed": seed}
 
         def learned() -> pd.DataFrame:
@@ -201,7 +197,7 @@ class _Work:
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
-    """Return a table with a column per selection: 1 for a head that stays."""
+    """Return a table with a column per selection: 1 for a kept head."""
     index = work.trials.handle.index
     columns = {
         f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.pruned) for head in index]

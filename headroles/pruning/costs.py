@@ -1,11 +1,10 @@
-"""Efficiency: time, operations and size of a model with masked heads, and without the same heads."""
+"""Efficiency: time, operations and size of a model with masked heads, and with the same heads removed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,13 @@ def efficiency(
 ) -> pd.DataFrame:
     """Measure the cost of forward passes without the first heads of a ranking (Michel et al. 2019, Table 4).
 
-    Inputs are random. Each timed forward alternates with one of the whole model, after a warm-up of both: speeds vary
-    between machines, ratios less.
+    Inputs are random. Timed forwards alternate with forwards of the whole model, because ratios of speeds depend less
+    on the machine than speeds.
 
     Args:
         model: A Hugging Face model, which is not changed.
         order: A ranking, (kind, layer, head) each, or in writing as in `head_mask`; the first heads are masked or
-            removed; by default a random one, with as many heads from each layer.
+            removed. By default it is random, with as many heads from each layer.
         shares: Shares of the model's heads that are masked or removed, from 0 to below 1.
         batches: Batch sizes.
         length: Tokens of an example.
@@ -72,10 +71,9 @@ def efficiency(
         - allowed: speed-up if time were proportional to operations.
 
     Raises:
-        ValueError: If a share, `length` or `repeats` is out of range, or the ranking is too short.
+        ValueError: If a share or `repeats` is out of range, or the ranking is too short.
     """  # noqa: DOC502
     number("repeats", repeats, least=2, whole=True)
-    number("length", length, least=1, whole=True)
     for share in shares:
         number("a share", share, below=1)
     handle = HeadModel(model)
@@ -85,43 +83,29 @@ def efficiency(
     if order is None:
         order = Random("layer").order(RankingContext(model, None, None, handle.sites.of_kinds(None), seed))  # type: ignore[arg-type]
     rows, ranked = [], handle.sites.named(order)
-    variants = [*_variants(handle, ranked, shares, groups)]
+    variants = [(share, round(share * len(handle.index)), way) for share in shares for way in ("gates", "cut")]
+    if (most := max(count for _, count, _ in variants)) > len(ranked):
+        raise ValueError(f"order must have at least {most} heads for a share of {max(shares):g}, got {len(ranked)}")
     with handle.evaluating():
         for batch in batches:
             inputs = _inputs(handle.model, batch, length)
             intact = _Forward(handle, inputs)
             base = _flops(intact)
-            for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
-                variant = make()
-                forward = _Forward(variant, inputs, head_mask(handle.model, ranked[:count]) if way == "gates" else None)
-                row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(variant.model)
-                flops = _flops(forward)
-                rows.append(
-                    row | {"flops": flops} | _timed(forward, intact, batch, repeats) | {"allowed": base / flops}
-                )
+            for share, count, way in track(variants, f"batch {batch}", total=len(variants)):
+                if way == "gates":
+                    forward = _Forward(handle, inputs, head_mask(handle.model, ranked[:count]))
+                else:
+                    smaller = remove_heads(sharing(handle.model), ranked[:count], groups=groups)
+                    forward = _Forward(HeadModel(smaller), inputs)
+                row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(forward.handle.model)
+                row["flops"] = flops = _flops(forward)
+                rows.append(row | _timed(forward, intact, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
     table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
     if study is not None:
         kept.save("efficiency", table)
     return table
-
-
-def _variants(
-    handle: HeadModel, order: Sequence[Head], shares: Sequence[float], groups: Groups
-) -> Iterator[tuple[float, int, str, Callable[[], HeadModel]]]:
-    """Yield share, number of heads, way, and a function that returns the model."""
-    size = len(handle.index)
-    for share in shares:
-        count = round(share * size)
-        if count > len(order):
-            raise ValueError(f"order must have at least {count} heads for a share of {share:g}, got {len(order)}")
-        yield share, count, "gates", lambda: handle
-        yield share, count, "cut", partial(_removed, handle, order[:count], groups)
-
-
-def _removed(handle: HeadModel, heads: Sequence[Head], groups: Groups) -> HeadModel:
-    return HeadModel(remove_heads(sharing(handle.model), heads, groups=groups))
 
 
 class _Forward:
@@ -149,7 +133,7 @@ class _Forward:
 
 def _timed(forward: _Forward, intact: _Forward, batch: int, repeats: int) -> dict[str, float]:
     forward.seconds(), intact.seconds()  # to warm up
-    orders = [(forward, intact), (intact, forward)]  # alternately: the second one finds warmer caches
+    orders = [(forward, intact), (intact, forward)]  # in turn, because the second forward finds warmer caches
     times = [{run: run.seconds() for run in orders[repeat % 2]} for repeat in range(repeats)]
     pairs = np.array([(seconds[forward], seconds[intact]) for seconds in times])  # [repeat, 2]
     speed, ratios = batch / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])

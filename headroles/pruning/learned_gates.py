@@ -1,7 +1,4 @@
-"""Learned gates: their distribution and the strategies L0 and selection of k heads, in a model that trains with them.
-
-L0 pruning is that of Voita et al. (2019), selection of k heads that of Li et al. (2021).
-"""
+"""Learned gates: L0 pruning (Voita et al. 2019) and selection of k heads (Li et al. 2021), trained with the model."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from typing import Any, Literal, get_args
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.trainer_callback import ExportableState
@@ -39,7 +34,7 @@ Freeze = Literal["nothing", "decoder", "all"]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
-SHARE = 0.5  # of heads that stay, where neither a number nor a strength is given
+SHARE = 0.5  # of heads that are kept if neither a number nor a strength is given
 SHARP = 20.0  # final stretch of log alpha away from the threshold, where no rate is given
 RATE = Spread(path=20.0, largest=1.0)  # default learning rate of gates; log alpha starts 5 above a gate of zero
 SHOWN = 60  # records of the gates in one training
@@ -69,17 +64,15 @@ class HardConcrete:
 class Gates(nn.Module, ABC):
     """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
 
-    After `tie` each gate is that of all heads that share a key-value head with a head of `learnt`.
-
-    `horizon` is the number of training forwards in which the schedule of the gates ends, `step` counts them. After a
-    training `records` has pairs of a step and P(gate != 0) of each gate.
+    `step` counts training forwards, and the schedule of the gates ends after `horizon` of them. After training,
+    `records` has pairs of a step and P(gate != 0) of each gate.
     """
 
     step: Tensor
     places: Tensor  # of the heads with gates among all
     numbers: Tensor  # of the gate of each of these heads
     keep: int | None  # target number of heads; None: determined by the strength
-    name = "gates"  # that of their strategy
+    name = "gates"  # of the strategy
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
@@ -108,12 +101,12 @@ class Gates(nn.Module, ABC):
         return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt[self.numbers])
 
     def tie(self, groups: Mapping[Head, Iterable[Head]]) -> None:
-        """Give all heads of the group of each head of `learnt` its gate."""
+        """Let all heads of a group share the gate of the group's head in `learnt`."""
         pairs = [(self.gated.get_loc(head), gate) for gate, first in enumerate(self.learnt) for head in groups[first]]
         self.places, self.numbers = torch.tensor(pairs, device=self.places.device).reshape(-1, 2).T
 
     def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
-        """Return the final gates of the heads `index` as the column `label`, and P(gate != 0) as `label`.open."""
+        """Return the final gates of the heads `index`, in the column `label`, and P(gate != 0), in `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
         expanded = {name: self.for_heads(part).tolist() for name, part in columns.items()}
         return frame.table(expanded, self.gated, provenance).loc[index]
@@ -128,7 +121,7 @@ class Gates(nn.Module, ABC):
         return pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
 
     def progress(self) -> float:
-        """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
+        """Return the completed share of the schedule; ValueError if `horizon` is not set."""
         if not self.horizon:
             raise ValueError("gates.horizon must be the number of training forwards of the schedule, got 0")
         return min(1.0, float(self.step) / self.horizon)
@@ -183,23 +176,20 @@ class _HardConcreteGates(Gates):
         return (1 + (SHARP - 1) * part) * (self.log_alpha - middle) + (1 - part) * middle
 
     def excess(self) -> Tensor:
-        """Compute the expected share of heads above the target, which falls linearly to `keep`."""
+        """Compute the share of heads that are expected to be open above the target, which falls linearly to `keep`."""
         count, part = len(self.learnt), min(1.0, self.progress() / RAMP)
         target = count - part * (count - (self.keep or 0))
         return (self.distribution.nonzero_probability(self.alpha()).detach().sum() - target) / count
 
     def final(self) -> Tensor:
-        """Return the likelier of zero and one; with a target, ones for so many of the likeliest heads."""
-        if self.keep is None:
-            return (self.log_alpha > 0).float()
-        return _largest(self.log_alpha, self.keep)
+        """Return the likelier value of each gate; with a target, ones for the `keep` likeliest heads."""
+        return (self.log_alpha > 0).float() if self.keep is None else _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
-        """Compute P(gate != 0): [learnt]."""
         return self.distribution.nonzero_probability(self.alpha())
 
     def penalty(self) -> Tensor:
-        """Compute strength times E[L0]."""
+        """Compute strength x E[L0]."""
         if self.strength is not None:
             return self.strength * self.chances().sum()
         return (self.pressure + self.excess()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
@@ -224,11 +214,10 @@ class GateStrategy(ABC):
         *,
         unit: Literal["head", "group"] = "head",
     ) -> Gates:
-        """Return new gates for heads of a model, for `train_gates`; `keep` of them stay (None with a strength).
+        """Return new gates for heads of a model, for `train_gates`; `keep` of them stay open (None with a strength).
 
-        With the unit "group" there is one gate for the heads that share a key-value head, and `keep` counts gates. An
-        option that is out of range raises ValueError.
-        """  # noqa: DOC501
+        With the unit "group" the heads that share a key-value head have one gate, and `keep` counts gates.
+        """
         if self.rate is not None:
             number("the rate of gates", self.rate, above=0, below=math.inf)
         handle = HeadModel(model)
@@ -310,7 +299,6 @@ class _SubsetGates(Gates):
         return math.exp(math.log(hot) + self.progress() * math.log(cold / hot))
 
     def final(self) -> Tensor:
-        """Return ones for the k heads with the largest weights."""
         return _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
@@ -323,9 +311,7 @@ class _SubsetGates(Gates):
 
 @dataclass(frozen=True)
 class SubsetSelection(GateStrategy):
-    """Differentiable selection of exactly k heads (Li et al. 2021, section 3).
-
-    Gates are a relaxed top-k of Gumbel-perturbed weights.
+    """Differentiable selection of exactly k heads: a relaxed top-k of Gumbel-perturbed weights (Li et al. 2021).
 
     Attributes:
         hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
@@ -364,8 +350,7 @@ def train_gates(
         model: A Hugging Face model, which must return a loss: a forward pass in training mode without one (as with
             label smoothing outside the model) raises ValueError.
         gates: Gates made by `L0.gates` or `SubsetSelection.gates`.
-        study: Study or folder in which the end of the block keeps the table `survival-NAME`, as that of `prune`, of the
-            model as it was before.
+        study: Study or folder in which the end of the block keeps the table `survival-NAME`, as `prune` does.
 
     Returns:
         A context manager.
@@ -419,7 +404,7 @@ def _add_gates(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
 
 
 def _shifts_labels(model: PreTrainedModel) -> bool:
-    """Return whether the Trainer leaves out the first label of each text, as it asks itself: not for classifiers."""
+    """Return whether the Trainer leaves out the first label of each text: not for classifiers."""
     loss = LOSS_MAPPING.get(str(getattr(model, "loss_type", None)))
     return loss is ForCausalLMLoss and not model.config.is_encoder_decoder
 
@@ -429,7 +414,7 @@ def _shifts_labels(model: PreTrainedModel) -> bool:
 # share of it that its labels have in the step, and the parts add up to one penalty. `num_items_in_batch` is the number
 # of labels of the step; a loop without it takes one forward for a step.
 def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
-    """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them."""
+    """Return the share of a forward pass in its optimizer step, by labels."""
     total, labels = inputs.get("num_items_in_batch"), inputs.get("labels")
     if total is None or labels is None:
         return 1.0
@@ -437,7 +422,7 @@ def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
 
 
 def frozen(model: PreTrainedModel, what: Freeze) -> Changes:
-    """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
+    """Freeze all parameters of the model within the block, or those of the "decoder"; gates still train."""
     one_of("freeze", what, get_args(Freeze))
     if what == "decoder" and not model.config.is_encoder_decoder:
         raise ValueError(f"freeze='decoder' needs an encoder-decoder, got {type(model).__name__}")
@@ -468,26 +453,14 @@ class GateRecords(Reporter, ExportableState):
         return {"args": {}, "attributes": {"records": self.records}}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
-        """Set the length of the schedule, and check that gates can reach zero."""
+        """Set the length of the schedule."""
         self.gates = getattr(kwargs["model"], GATES)
         self.gates.records = self.records
         batches, parts = len(kwargs["train_dataloader"]), args.gradient_accumulation_steps
         epochs, steps = divmod(state.max_steps, math.ceil(batches / parts))  # the last step of an epoch has fewer parts
         self.gates.horizon = epochs * batches + min(steps * parts, batches)
         if not state.global_step:
-            self._check_reach(state.max_steps, kwargs["optimizer"], kwargs["lr_scheduler"])
             self._record(state)
-
-    def _check_reach(self, steps: int, optimizer: Optimizer, scheduler: LRScheduler) -> None:
-        """Raise ValueError if no strength can prune a head: an optimizer such as Adam moves by at most the rate."""
-        group, start = optimizer.param_groups[-1], float(self.gates.log_alpha.detach().max())  # the group of the gates
-        rate, factors = group.get("initial_lr", group["lr"]), getattr(scheduler, "lr_lambdas", None)
-        reach = rate * (sum(map(factors[-1], range(steps))) if factors else steps)
-        if self.gates.keep is None and reach < start:
-            raise ValueError(
-                f"{steps} steps at a rate of {rate:g} cannot close a gate. Log alpha starts at {start:g} and falls by "
-                f"at most {reach:.2g}; try more steps, or no rate of gates, which then follows from their number"
-            )
 
     def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
         """Record the gates at regular steps and at the last one."""

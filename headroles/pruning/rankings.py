@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ _AT: dict[str, Callable[[float, int], float]] = {  # sort key of a layer, by (mi
 class RankingContext:
     """Input of a ranking: a model, its tokenizer, a corpus for scores and effects, the heads to rank, and a seed.
 
-    With the unit "group" importance and effects are those of all heads that share a key-value head.
+    With the unit "group", importance and effects are those of all heads that share a key-value head.
     """
 
     model: PreTrainedModel
@@ -48,7 +47,7 @@ class RankingContext:
 
     @property
     def groups(self) -> dict[Head, frozenset[Head]]:
-        """The heads that are pruned together with each head, itself among them."""
+        """The heads that are pruned together with each head, including the head itself."""
         if self.unit == "head":
             return {head: frozenset([head]) for head in self.among}
         return HeadModel(self.model, allow_sharded=True).groups
@@ -61,7 +60,7 @@ class RankingContext:
 
 
 class Ranking(ABC):
-    """Pruning strategy that ranks heads; the first of the ranking is pruned first.
+    """Pruning strategy that ranks heads: the first head is pruned first.
 
     Attributes:
         title: Name in figures and on the page, by default `name`.
@@ -76,7 +75,7 @@ class Ranking(ABC):
 
     @abstractmethod
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Rank the heads of `setting.among`, the one to be pruned first at the start."""
+        """Rank the heads of `setting.among`, the first to be pruned at the start."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class ByScore(Ranking):
         """Rank heads by their scores in the intact model."""
         chosen: str | Measure = self.score
         if self.score == "relevance":
-            chosen = Relevance("cp", by="logit")  # the layers are compared
+            chosen = Relevance("cp", by="logit")  # comparable between layers
         elif self.score == "importance" and setting.unit == "group":
             chosen = Importance(unit="group")
         table = score(setting.model, setting.tokenizer, setting.corpus, [chosen], n_resamples=0)
@@ -136,25 +135,25 @@ class FromColumn(Ranking):
         return str(self.values.name)
 
     def __repr__(self) -> str:
-        return f"FromColumn({self.name},{_digest(self.values.to_frame())})"
+        return f"FromColumn({self.name})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Rank heads by the column, which must have all of them."""
+        """Rank heads by the column, which must have all heads."""
         return _rising(self.values, setting)
 
 
 @dataclass(frozen=True, eq=False)
 class ByRoles(Ranking):
-    """Ranking by roles, from the head farthest below all thresholds; `table` has scores, by default computed here."""
+    """Ranking by roles, the head farthest below all thresholds first; `table` has scores, by default computed here."""
 
     table: pd.DataFrame | None = None
     name = "roles"
 
     def __repr__(self) -> str:
-        return f"ByRoles({'' if self.table is None else _digest(self.table)})"
+        return f"ByRoles({'' if self.table is None else 'table'})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Rank heads by role margins; break ties and place heads without role information at random."""
+        """Rank heads by role margins; ties and heads without role information are in random order."""
         table = self.table
         if table is None:
             table = score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0)
@@ -240,26 +239,18 @@ NAMED: dict[str, Ranking] = {
 
 
 def ranking(given: str | Ranking) -> Ranking:
-    """Return the ranking of a name (`NAMED`), reversed by a minus before it; a ranking is returned as it is."""
+    """Return the ranking of a name (`NAMED`), reversed by a minus before it; or the given ranking."""
     if isinstance(given, Ranking):
         return given
-    if given.startswith("-") and not given.startswith("--"):
+    if given.startswith("-"):
         return Reverse(ranking(given[1:]))
     return NAMED[one_of("strategy", given, NAMED, ", with a minus for the reverse, or l0 or exactly for gates")]
 
 
 def _rising(values: pd.Series[float], setting: RankingContext) -> list[Head]:
-    """Rank heads by rising value; break ties and place heads without a value at random."""
-    drawn = _shuffled(setting)
-    if lacking := [head for head in drawn if head not in values.index]:
-        raise ValueError(f"column {values.name!r} must have all {len(drawn)} heads to rank, got none of {lacking[0]}")
-    known = values.loc[drawn].sort_values(kind="stable", na_position="first")
+    """Rank heads by rising value; ties and heads without a value are in random order."""
+    known = values.loc[_shuffled(setting)].sort_values(kind="stable", na_position="first")
     return [(kind, layer, head) for kind, layer, head in known.index]
-
-
-def _digest(table: pd.DataFrame) -> str:
-    values = pd.util.hash_pandas_object(table).to_numpy().tobytes()
-    return hashlib.sha256(repr([*table]).encode() + values).hexdigest()[:12]
 
 
 def _shuffled(setting: RankingContext) -> list[Head]:

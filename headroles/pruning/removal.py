@@ -1,4 +1,4 @@
-"""Head removal: delete heads from the query, key, value and output projections with the output of masking them."""
+"""Head removal: delete heads from the query, key, value and output projections; the output is as with masked heads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headroles.tables.arguments import one_of
 Groups = Literal["equal", "whole", "expand"]
 Run = tuple[frozenset[int], int, int]  # heads, first row, row after the last
 Layout = dict[str, list[Run]]  # name of a linear map in the attention module -> its rows
-LARGEST = 0.01  # of the largest number of an output: no more are roundings in float32
+LARGEST = 0.01  # roundings in float32 are below this share of the largest number of an output
 log = logging.getLogger(__name__)
 
 
@@ -38,19 +38,19 @@ def remove_heads(
 ) -> PreTrainedModel:
     """Remove heads from the weights of a model.
 
-    The model is changed in place. Its output is that with these heads masked. Remaining heads keep their numbers. A
-    pruned head that has to stay is kept as a zeroed head: if it shares a key-value head with remaining ones, or if its
-    layer cannot do without any head (a decoder's cache takes its length from it). It is in no table, and cannot be
-    named; masks have a place for it. The model's config records the remaining heads: `save_pretrained` and the Trainer
-    save the record, `headroles.load` reads it. An error leaves the model as it was.
+    The model is changed in place. Its output is as with these heads masked. Remaining heads keep their numbers. A
+    pruned head is kept as a zeroed head if it shares a key-value head with remaining heads, or if its layer needs a
+    head (a decoder's cache takes its length from it). Zeroed heads are in no table, and cannot be named; masks have a
+    place for them. The model's config records the remaining heads: `save_pretrained` and the Trainer save the record,
+    `headroles.load` reads it. An error leaves the model as it was.
 
     Args:
         model: A Hugging Face model.
         heads: The heads to remove, (kind, layer, head) each, or in writing as in `head_mask`; or a column of a table
             such as `prune` returns, with 0 for the heads to remove and 1 for the others.
-        groups: What is removed where query heads share key-value heads: "whole" groups of pruned heads only; "equal"
-            also the same number of pruned heads from every other group; "expand" all pruned heads, by giving each
-            remaining head its own key-value head.
+        groups: What is removed where query heads share key-value heads: "whole" removes only groups in which all heads
+            are pruned; "equal" also the same number of pruned heads from every other group; "expand" removes all pruned
+            heads and gives each remaining head its own key-value head.
 
     Returns:
         The model.
@@ -74,7 +74,7 @@ def remove_heads(
         dummy_inputs.check(model)
     for spare in (False, True):
         try:
-            with torch._C._InferenceMode(False):  # entered and left in C++, where no interrupt comes between
+            with torch._C._InferenceMode(False):  # in C++, which no interrupt stops halfway
                 rows = rows or layouts(handle)
             remove = partial(_remove, pruned=pruned, rows=rows, groups=groups, spare=spare)
             try:
@@ -100,14 +100,14 @@ def remove_heads(
 
 
 def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
-    """Set heads of a model to zero in place; its output is that with these heads masked.
+    """Set heads of a model to zero in place; its output is as with these heads masked.
 
-    The columns of the output projection that read the heads become zero. The model stays an ordinary one of the same
-    shapes, which any program loads, and is not faster. Further training may restore the heads.
+    The columns of the output projection that read the heads become zero. The model keeps its shapes, so that any
+    program loads it, and is not faster. Further training may restore the heads.
 
     Args:
         model: A Hugging Face model.
-        heads: The heads, as of `remove_heads`.
+        heads: The heads, as in `remove_heads`.
 
     Returns:
         The model.
@@ -129,7 +129,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
 
 
 def check_plain(handle: HeadModel) -> None:
-    """Raise ValueError for weights that are not all of their map or not here: quantised, adapted or offloaded."""
+    """Raise ValueError if weights cannot be cut: quantised, adapted or offloaded."""
     if handle.offloaded:
         raise ValueError(f"heads cannot be removed from {handle.name}: its weights are offloaded; load it whole")
     for site in handle.sites:
@@ -140,7 +140,7 @@ def check_plain(handle: HeadModel) -> None:
 def _pruned_heads(handle: HeadModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if unknown := sorted(set(heads.dropna()) - {0, 1}):
-            raise ValueError(f"column {heads.name!r} must hold 0 (removed) and 1 (stays), got {unknown[0]:g}")
+            raise ValueError(f"column {heads.name!r} must hold 0 (removed) and 1 (kept), got {unknown[0]:g}")
         heads = heads.index[heads == 0].tolist()
     return {(kind, int(layer), int(head)) for kind, layer, head in handle.sites.named(heads)}
 
@@ -189,7 +189,7 @@ def _remove(
 
 
 def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
-    """Return the shapes of a module's parameters by their names in a model without adapters, or with merged ones."""
+    """Return the shapes of a module's parameters by their names in a model whose adapters are merged."""
     adapted = [path for path, part in module.named_modules(prefix=name) if hasattr(part, "base_layer")]
     shapes = {}
     for path, value in module.named_parameters(prefix=name):
@@ -200,7 +200,7 @@ def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
 
 
 def _places_kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
-    """Return the places of the heads that stay."""
+    """Return the places of the heads to keep."""
     if site.heads == site.kv_heads or groups == "expand":
         return [place for place in range(site.heads) if place not in pruned]
     sharing = site.heads // site.kv_heads
@@ -222,8 +222,7 @@ def _zero_columns(site: Site, places: list[int]) -> None:
 
 
 def _out(site: Site) -> nn.Module:
-    if site.out is None:  # masking has raised an error before
-        raise ValueError(f"the heads of {site.name} are not the direct input of an output projection")
+    assert site.out is not None  # masking would have raised an error before
     return site.out
 
 
@@ -273,11 +272,11 @@ def _states(handle: HeadModel, masked: Iterable[Head] = ()) -> Tensor:
 
 
 class _Rounding(ValueError):
-    """The output differs by more than a few roundings: those of many layers, or another output."""
+    """The output differs by more than a few roundings: by the roundings of many layers, or it is another output."""
 
 
 def _remove_same(model: PreTrainedModel, remove: Callable[..., None], expected: Tensor | None = None) -> None:
-    """Remove heads from a model, whole or not at all, and compare its output with the expected one, if any."""
+    """Remove heads and compare the output with the expected one, if any; an error undoes the removal."""
     sites = attention_sites(model)
     with _undone(model, sites) as changes, torch._C._InferenceMode(False):  # for parameters that can train
         remove(model, sites)
@@ -287,10 +286,10 @@ def _remove_same(model: PreTrainedModel, remove: Callable[..., None], expected: 
         changes.undos.clear()
 
 
-# Is a small difference a rounding or another output? In float32 the roundings of many layers add up, more or less by
-# processor, and may be as large as what one head does. So a difference between a few roundings and LARGEST decides
-# nothing: the heads are removed once more, from a copy in float64 that shares the integer tensors, where roundings of
-# all layers and features stay far below the effect of a head.
+# Is a small difference a rounding or another output? In float32 the roundings of many layers add up, differently on
+# each processor, and may be as large as the effect of one head. So a difference between a few roundings and LARGEST
+# decides nothing: the heads are removed once more, from a copy in float64 that shares the integer tensors, where
+# roundings of all layers and features stay far below the effect of a head.
 def _check_in_double(model: PreTrainedModel, remove: Callable[..., None], pruned: Iterable[Head]) -> None:
     """Raise ValueError if a copy of the model in float64 gives another output without the heads."""
     double = sharing(model)
@@ -312,7 +311,7 @@ def _check_same(expected: Tensor, output: Tensor, rounding: float) -> None:
 
 
 def _undone(model: PreTrainedModel, sites: list[Site]) -> Changes:
-    """Restore the attention modules and the config at the end of the block, unless the changes are kept."""
+    """Restore the attention modules and the config at the end of the block, unless the undos are cleared."""
     touched = [module for site in sites for module in (*site.module.modules(), site.out)]
     before = [(module, type(module), _copied(module.__dict__)) for module in dict.fromkeys(touched)]
     notes = recorded(model.config)
@@ -337,15 +336,15 @@ def _copied(kept: Mapping[str, object]) -> dict[str, object]:
     return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}
 
 
-# Which rows of q, k and v belong to a head? It follows from no name or shape: families fuse maps and order their rows
-# in their own ways. So one forward is traced: the output of every map is replaced by random numbers that take
-# gradients, and the gradient that enters the output projection at one head is NaN. NaN spreads to all that the head
-# depends on, also where a weight is 0 or attention is exactly 0 or 1, since 0 x NaN is NaN. What is NaN is of the head.
+# Which rows of q, k and v belong to a head? No name or shape says so: families fuse maps and order their rows in their
+# own ways. So one forward is traced: the output of every map is replaced by random numbers that take gradients, and the
+# gradient that enters the output projection at one head is NaN. NaN spreads to everything that the head depends on,
+# also where a weight is 0 or attention is exactly 0 or 1, since 0 x NaN is NaN. Rows with NaN belong to the head.
 def layouts(handle: HeadModel) -> dict[nn.Module, Layout]:
     """Return the rows of every linear map in each attention module that belong to each head.
 
-    A row that belongs to several heads that do not share a key-value head (a norm over all heads, for one) raises
-    ValueError. A layer without heads has no rows.
+    A layer without heads has no rows. Raises ValueError for a row of several heads that do not share a key-value head,
+    such as a norm over all heads.
     """
     reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in handle.sites}
     for site, name, paths in _paths(handle):
@@ -404,7 +403,7 @@ def _traced(site: Site, z: Tensor, leaves: list[tuple[str, Tensor]]) -> list[tup
 
 
 def _latent(paths: Tensor) -> bool:
-    """Return whether a map only makes latents and rows that all heads share, so that it stays as it is."""
+    """Return whether a map makes only latents and rows that all heads share, so that nothing is removed from it."""
     heads = paths.sum(0)  # that depend on each row: [row]
     shared = (heads == 0) | (heads == len(paths))
     return bool(shared.all() and heads[0] == 0)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +46,7 @@ Training = Literal["before", "after", "both"]
 Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
 HISTORY = "gates.parquet"  # in the folder of a training
-DECIDED = 0.9
+DECIDED = 0.9  # least probability of the likelier value of a decided gate
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
 
 
@@ -74,23 +71,22 @@ def prune(
 
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
-            it in place. In a model of PEFT the adapter and the gates are trained, and the weights stay. Where an output
-            projection has an adapter, heads can only be masked (`remove=False`). To save the pruned model, save the one
-            that `merge_and_unload()` returns.
+            it in place. In a model of PEFT only the adapter and the gates are trained. Where an output projection has
+            an adapter, heads can only be masked (`remove=False`). To save the pruned model, save the one that
+            `merge_and_unload()` returns.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
             on), "l0" or "exactly". Or a ranking (`rankings.NAMED`), an `L0` or a `SubsetSelection`.
-        keep: Number of heads to keep, or below 1 a share of those of `kinds`. L0 without it, and without a strength,
-            keeps half. With the unit "group" it counts groups.
-        unit: What is pruned together: a "head" alone, or the "group" of heads that share a key-value head. Importance,
-            the ranking "effect" and gates are then those of groups; in another ranking a group is where the last of its
-            heads is. Groups are always removed whole.
+        keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
+            strength, keeps half. With the unit "group" it counts groups.
+        unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the
+            ranking "effect" and gates are then those of groups; in another ranking a group has the rank of the last of
+            its heads. Groups are always removed whole.
         kinds: Kinds of the heads that are pruned, by default all.
         train: Whether the model is fine-tuned "before" heads are selected, "after" the others are removed, or "both".
             Learned gates are trained with the model in any case.
-        remove: Whether the pruned heads are removed. If not, the table has which they are:
-            `remove_heads(model, table[column])`.
+        remove: Whether the pruned heads are removed. If not, `remove_heads(model, table[column])` removes them.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
         seed: Seed of rankings and training.
         study: Study or folder that keeps the table, as `survival-STRATEGY[-KINDS]` with a column for each number of
@@ -100,15 +96,14 @@ def prune(
     Returns:
         A table with a row per head.
 
-        - survival[STRATEGY HEADS KINDS]: 1 for a head that stays, 0 for a pruned one. With the unit "group" it is
+        - survival[STRATEGY HEADS KINDS]: 1 for a kept head, 0 for a pruned one. With the unit "group" it is
           survival[STRATEGY group GROUPS KINDS].
         - .open: P(gate != 0), with learned gates.
         - .order: when the head is pruned, from 1, with a ranking.
 
     Raises:
         ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
-            before the training after it, the training has too few steps for any strength to bring a gate to zero at the
-            given rate, or `remove_heads` cannot remove heads from the model.
+            before the training after it, or `remove_heads` cannot remove heads from the model.
 
     Example:
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
@@ -131,7 +126,9 @@ def prune(
     label, name, history = _names(chosen, unit, count, kinds or ())
     provenance = handle.provenance(
         corpus,
-        **{"code": fingerprint(chosen), "strategy": chosen, **declaration("ranking", chosen.name, chosen)},
+        code=fingerprint(chosen),
+        strategy=chosen,
+        **declaration("ranking", chosen.name, chosen),
         **(trainer.fixed_parameters(handle.model) if learns or train is not None else {}),
         keep=count,
         **({} if unit == "head" else {"unit": unit}),
@@ -141,20 +138,24 @@ def prune(
         tune=",".join(f"{key}={value}" for key, value in sorted(options.items())),
     )
     selection = _Selection(context, count, label, provenance)
-    with _folder(handle, study, name, provenance) as (kept, folder):
-        if train in ("before", "both"):
-            trainer.train(model, tokenizer, corpus, folder / "tuned-before", **options)
-        if isinstance(chosen, Ranking):
-            table = _kept(kept, name, selection, partial(selection.by_ranking, chosen))
-        else:
-            learned = selection.by_gates(chosen, folder, options)
-            table = _kept(kept, name, selection, lambda: learned)
-            if kept is not None and (folder / HISTORY).is_file():
-                kept.keep(history, provenance, partial(load_table, folder / HISTORY))
-        if remove and (table[label] == 0).any():
-            remove_heads(model, table[label])
-        if train in ("after", "both"):
-            trainer.train(handle.model, tokenizer, corpus, folder / "tuned-after", **options)
+    if study is not None:
+        handle.check_named()
+    kept = as_study(study)  # a temporary one without a study
+    kept.claim(name, provenance)
+    folder = kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
+    if train in ("before", "both"):
+        trainer.train(model, tokenizer, corpus, folder / "tuned-before", **options)
+    if isinstance(chosen, Ranking):
+        table = _kept(kept, name, selection, partial(selection.by_ranking, chosen))
+    else:
+        learned = selection.by_gates(chosen, folder, options)
+        table = _kept(kept, name, selection, lambda: learned)
+        if (folder / HISTORY).is_file():
+            kept.keep(history, provenance, partial(load_table, folder / HISTORY))
+    if remove and (table[label] == 0).any():
+        remove_heads(model, table[label])
+    if train in ("after", "both"):
+        trainer.train(handle.model, tokenizer, corpus, folder / "tuned-after", **options)
     return table
 
 
@@ -166,10 +167,9 @@ def strategy_of(given: str | Strategy) -> Strategy:
 
 
 def counted(keep: float, size: int) -> int:
-    """Return the number of heads that stay, 1 to `size`, of a number or of a share below 1."""
-    is_number = isinstance(keep, Real) and not isinstance(keep, bool)
-    count = round(keep * size) if is_number and 0 < keep < 1 else keep
-    if not is_number or count not in range(1, size + 1) or (isinstance(keep, float) and keep == 1):
+    """Return the number of heads to keep, 1 to `size`, by a number or a share below 1."""
+    count = round(keep * size) if 0 < keep < 1 else keep
+    if count not in range(1, size + 1) or (isinstance(keep, float) and keep == 1):
         raise ValueError(
             f"keep must be a share above 0 and below 1 of {size}, or a number from 1 to {size}, got {keep!r}"
         )
@@ -177,7 +177,7 @@ def counted(keep: float, size: int) -> int:
 
 
 def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
-    """Return the number of heads that stay; None where the strength of gates determines it."""
+    """Return the number of heads to keep; None if the strength of gates determines it."""
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
     if keep is None and isinstance(chosen, Ranking):
@@ -192,29 +192,12 @@ def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str])
     return label, "-".join(["survival", *strategy, *kinds]), "-".join(["gates", *strategy, *kinds, *size])
 
 
-@contextmanager
-def _folder(
-    handle: HeadModel, study: Study | str | Path | None, name: str, provenance: str
-) -> Iterator[tuple[Study | None, Path]]:
-    """Yield the study, and its folder for the trainings of one call, or a temporary one; check it before any work."""
-    if study is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield None, Path(folder)
-        return
-    kept = as_study(study)
-    handle.check_named()
-    kept.claim(name, provenance)
-    yield kept, kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
-
-
-def _kept(study: Study | None, name: str, selection: _Selection, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def _kept(study: Study, name: str, selection: _Selection, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return the columns of a selection in a study's table of survival; select heads if it lacks them.
 
-    The table holds a column for each number of heads, and `Study.keep` knows tables only: the provenance of a column
-    says what made it.
+    The table has a column for each number of heads. `Study.keep` keeps whole tables, so the provenance of a column says
+    what made it.
     """
-    if study is None:
-        return select()
     label, stored = selection.label, study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == selection.provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
@@ -225,7 +208,7 @@ def _kept(study: Study | None, name: str, selection: _Selection, select: Callabl
 
 @dataclass(frozen=True)
 class _Selection:
-    """How many heads stay of those of a context, and the name and provenance of the column that says which."""
+    """The number of heads to keep among those of a context, and the name and provenance of the column that it makes."""
 
     context: RankingContext
     count: int | None
@@ -233,7 +216,7 @@ class _Selection:
     provenance: str
 
     def by_ranking(self, chosen: Ranking) -> pd.DataFrame:
-        """Select the heads at the end of a ranking, or the groups, each with the last of its heads."""
+        """Select the heads at the end of a ranking, or the groups; a group has the rank of the last of its heads."""
         handle, groups = HeadModel(self.context.model, allow_sharded=True), self.context.groups
         ordered, index = handle.axis.agreed(chosen.order(self.context)), handle.index
         units = [*dict.fromkeys(groups[head] for head in reversed(ordered))][::-1]
@@ -244,7 +227,7 @@ class _Selection:
         return frame.table({self.label: survival, f"{self.label}.order": order}, index, self.provenance)
 
     def by_gates(self, chosen: GateStrategy, folder: Path, options: TrainOptions) -> pd.DataFrame:
-        """Train the model and its gates, and save their history, P(gate != 0) of each head and step."""
+        """Train the model and its gates, and save the history of gates: P(gate != 0) of each head and step."""
         context, index = self.context, head_index(self.context.model)
         shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
         gates = chosen.gates(context.model, context.among, self.count, **shared)
@@ -259,7 +242,7 @@ class _Selection:
         }
         with train_gates(context.model, gates), frozen(context.model, chosen.freeze):
             history = trainer.train(context.model, context.tokenizer, context.corpus, folder, **options)
-            gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
+            gates.horizon = gates.horizon or int(gates.step)  # the training was finished before
             table = gates.table(index, self.label, self.provenance)
             _warn(gates.final().tolist(), gates.chances().tolist(), self.count, int(history["step"].iloc[-1]))
         if gates.records and _distributed.first():  # otherwise the training was finished before
@@ -268,7 +251,7 @@ class _Selection:
 
 
 def _warn(final: list[float], chances: list[float], count: int | None, steps: int) -> None:
-    """Warn about undecided gates, about no remaining head, and about a missed target."""
+    """Warn about undecided gates, no remaining head, or a missed target."""
     expected, size = sum(chances), len(chances)
     if (open_ := undecided(pd.Series(chances))) > MOST_UNDECIDED * size:
         log.warning(

@@ -54,7 +54,7 @@ def sparsity_sweep(
 ) -> pd.DataFrame:
     """Prune copies of a model to several numbers of heads (Voita et al. 2019, Figs. 7 to 10).
 
-    Heads removed by a ranking are followed by training of the remaining model. Finished sizes are not run again.
+    After heads are removed by a ranking, the remaining model is trained. Finished sizes are not run again.
 
     Args:
         model: A Hugging Face model, which is not changed.

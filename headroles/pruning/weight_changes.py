@@ -36,7 +36,7 @@ def weight_change(
 
     Args:
         before: The model before fine-tuning.
-        after: The model after it, which may lack pruned heads; heads of the same number are compared.
+        after: The model after fine-tuning, which may lack pruned heads; heads of the same number are compared.
         seed: Seed of the fine-tuning, which names the table in the study.
         study: Study or folder that keeps the table as `weight-change-SEED`, and with at least three seeds, as
             `uniformity`, whether all heads change alike.
@@ -50,9 +50,8 @@ def weight_change(
         - cosine[q]: cosine of the weights before and after.
 
     Raises:
-        ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
-        FileExistsError: If the study holds changes from another model.
-    """  # noqa: DOC502
+        ValueError: If `before` lacks a head of `after`.
+    """
     first, last = HeadModel(before), HeadModel(after)
     if study is not None:
         kept = as_study(study)
@@ -63,8 +62,6 @@ def weight_change(
     columns: dict[str, list[float]] = {}
     for part in (*dict.fromkeys(name for head in index for name in new[head]), "all"):
         pairs = [(_part(old[head], part), _part(new[head], part)) for head in index]
-        if any(start.shape != end.shape for start, end in pairs):
-            raise ValueError(f"the models must have one architecture, got heads with different sizes of {part!r}")
         changes = [_change(start, end) if len(start) else (np.nan,) * 3 for start, end in pairs]
         for name, values in zip(CHANGES, np.reshape(changes, (-1, 3)).T, strict=True):
             columns[f"{name}[{part}]"] = values.tolist()
@@ -79,7 +76,7 @@ def weight_change(
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
-    """Measure how uniformly the weights of heads change over fine-tunings with several seeds, a table each.
+    """Measure how uniformly the weights of heads change in fine-tunings with several seeds, a table for each.
 
     Returns:
         A table with the rows "heads" (all heads) and "heads of a layer" (each change relative to its layer's mean).

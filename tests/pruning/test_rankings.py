@@ -158,8 +158,3 @@ def test_an_edited_ranking_is_computed_again(tmp_path):
         for down in (False, True)
     ]
     assert kept[0] == kept[1][::-1] != kept[1]
-
-
-def test_a_table_with_other_names_of_columns_is_another_one():
-    table = pd.DataFrame({"rarity": [0.1, 0.2], "sink[first]": [0.3, 0.4]})
-    assert rankings._digest(table) != rankings._digest(table.set_axis(["sink[first]", "rarity"], axis=1))
