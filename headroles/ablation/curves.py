@@ -1,10 +1,9 @@
-"""Curves: a metric as more heads are masked together, and how well scores predict what heads cost."""
+"""Curves: a metric as more and more heads are masked, and how well scores predict the effects of ablation."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -32,7 +31,7 @@ from headroles.scores import Attribution, Importance, Measure, Relevance, object
 from headroles.scores import score as score_heads
 from headroles.scores.lrp import Rules
 from headroles.tables import frame
-from headroles.tables.arguments import number
+from headroles.tables.arguments import number, one_of
 from headroles.tables.columns import of_name, ranked_by, without_ends
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, as_study, as_tables, kept
@@ -61,18 +60,16 @@ def ablation_curve(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        orders: Name -> heads, the first masked first, (kind, layer, head) each, or in writing as in `head_mask`: all
+        orders: Name -> heads, the first is masked first, (kind, layer, head) each, or in writing as in `head_mask`: all
             heads of the model or some.
-        metric: Name of a metric or objective. Or one of them (`list_metrics`).
+        metric: A metric or objective, or its name (`list_metrics`).
         steps: Number of steps of equal size in which the heads of an order are masked.
-        replacement: What replaces the output of a masked head, as in `ablate`. A pattern hard-codes heads: they attend
-            by it, and by nothing else.
+        replacement: What replaces the output of a masked head, as in `ablate`. With a pattern, heads attend only by it.
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples, the same for all orders.
         seed: Seed of the resamples, and of the examples that "resample" draws.
-        study: Study or folder that keeps the table as `curves-METRIC[-KIND]`, and its areas as `areas-METRIC[-KIND]`;
-            if it has them, nothing is computed. Patterns are a last word of these names. It keeps finished
-            batches too: an interrupted run continues after them.
+        study: Study or folder that keeps the table as `curves-METRIC[-KIND][-PATTERN]`, and its areas as `areas-...`;
+            if it has them, nothing is computed. Finished batches are kept too: an interrupted run continues after them.
         kind: Kind of the heads in the orders; only names the tables of the study.
 
     Returns:
@@ -143,10 +140,10 @@ def repeated_ranking(
     steps: int = 10,
     **options: Any,
 ) -> list[Head]:
-    """Order heads by a score that is computed again after each step, with the heads so far masked.
+    """Order heads by a score that is recomputed after each step, with the heads ordered so far masked.
 
-    The smallest score comes first (Michel et al. 2019's released scripts, `--exact_pruning`). The score "ablation" is
-    the harm of ablating a head beside those that are masked, a prediction-powered estimate with `precision`.
+    The smallest score comes first (`--exact_pruning` in the released scripts of Michel et al. 2019). The score
+    "ablation" is the harm of ablating one more head; with `precision` it is estimated by prediction.
 
     Args:
         model: A Hugging Face model.
@@ -162,7 +159,7 @@ def repeated_ranking(
         The heads, (kind, layer, head) each.
 
     Raises:
-        ValueError: If `steps` is below 1, or the score of the intact model is not defined.
+        ValueError: If the score of the intact model is not defined.
     """
     number("steps", steps, least=1, whole=True)
     handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
@@ -177,15 +174,14 @@ def repeated_ranking(
         with handle.mask(head_mask(handle.model, masked if is_zero else [])):
             try:
                 if score == "ablation":
-                    beside = [] if is_zero else masked
-                    sets = {str(head): [*beside, head] for head in left}
+                    sets = {str(head): [*([] if is_zero else masked), head] for head in left}
                     table = ablate(model, tokenizer, corpus, sets=sets, **options)
                     harm = -table.iloc[:, 0] * better
                     values = harm.set_axis(pd.MultiIndex.from_tuples(left))
                 else:
                     table = score_heads(model, tokenizer, corpus, [score], **options)
                     values = table[column or table.columns[0]].loc[left]
-            except ValueError:  # no output depends on the remaining heads: their order stays
+            except ValueError:  # no output depends on the remaining heads: they keep their order
                 if not masked:
                     raise
                 return masked + rest
@@ -208,7 +204,7 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
         ValueError: If the table lacks the resampled values.
     """
     if "draws" not in table.attrs:
-        raise ValueError("the table has no resampled values: areas need the table that ablation_curve returned")
+        raise ValueError("table must have resampled values, got none; try the table that ablation_curve returned")
     draws: Array = table.attrs["draws"].draws["value"]
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
@@ -234,7 +230,7 @@ def orders(
     Args:
         table: A table of heads.
         columns: Names of columns; the smallest value comes first. A minus before the name reverses the order.
-        kind: Kind of the heads, by default all. "each" makes orders of every kind, "cross by importance" and so on
+        kind: Kind of the heads, by default all. "each" makes orders for every kind, "cross by importance" and so on
             (Michel et al. 2019, Fig. 4).
         seeds: Number of random orders, "random 0" and so on.
 
@@ -251,15 +247,11 @@ def orders(
     if not len(rows):
         kinds = ", ".join(table.index.unique("kind"))
         raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
-    lacking = [name for name in columns if ranked_by(name)[0] not in rows]
-    if lacking:
-        known = without_ends(rows)
-        near = get_close_matches(lacking[0].lstrip("-"), known, cutoff=0.8)
-        listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
-        raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
     ordered = {}
     for name in columns:
         column, descending = ranked_by(name)
+        if column not in rows:
+            one_of("column to order heads by", column, without_ends(rows))
         values = rows[column]
         rising = values.dropna().sort_values(kind="stable").index.tolist()
         unknown = values.index[values.isna()].tolist()
@@ -289,10 +281,10 @@ def compare(
 ) -> Comparison:
     """Compare relevance by each rule set with importance, confidence and chance.
 
-    Four tables are kept in the study: `heads`, every head scored and ablated alone on `corpus`; `agreement`, rank
-    correlations of scores with these effects; `curves`, the heads ablated cumulatively on `held_out`, the least
-    relevant first (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`,
-    the mean heights of the curves. Voita's rules, and they alone, explain the sum of all steps in one pass.
+    Four tables are kept in the study: `heads`, scores and ablation effects of every head on `corpus`; `agreement`, rank
+    correlations of scores with these effects; `curves`, heads ablated cumulatively on `held_out`, the least relevant
+    first (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`, the mean
+    heights of the curves. Only Voita's rules explain the sum of all steps in one pass.
 
     Args:
         model: Model with the heads.
@@ -301,7 +293,7 @@ def compare(
         held_out: Corpus of the curves.
         rules: Rule sets of relevance.
         seeds: Number of random rankings.
-        max_tokens: Largest number of tokens in a batch, padding included; four times as many for the curves.
+        max_tokens: Tokens in a batch, padding included; four times as many for the curves.
         n_resamples: Number of bootstrap resamples.
         study: Study or folder that keeps the tables.
 
@@ -334,8 +326,8 @@ def agreement(
 ) -> pd.DataFrame:
     """Compute Spearman's correlation of columns with another column.
 
-    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would lie too low,
-    because resampling adds noise to both sides of a correlation.
+    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would be too low,
+    because resampling adds noise to both columns.
 
     Args:
         table: Table of heads; or studies and files of one model; a column comes from the first that has it.
@@ -383,15 +375,15 @@ def score_correlations(
     """Correlate all scores of heads with each other, over the heads of a table.
 
     Args:
-        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`). Or studies and files
-            of one model: of a column in several the first is taken, and columns of several seeds are averaged.
+        table: Table of heads with scores, effects of ablation and survival (`hr.join`). Or studies and files of one
+            model: a column comes from the first that has it, and columns of several seeds are averaged.
         columns: Columns to correlate; by default all measurements that vary.
 
     Returns:
         One row per pair of columns, the largest |`all`| first: `first`, `second`, `heads` that have both; `all`,
         Spearman's correlation over these heads, and `within`, its mean over the layers of a kind in which both vary.
-        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers of
-        as many heads less the layers but one); NaN for fewer than eight heads and for a perfect correlation.
+        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers
+        each further layer counts as one head less); NaN for fewer than eight heads and for a perfect correlation.
 
     Raises:
         ValueError: For an unknown column, or fewer than two that vary.
@@ -430,7 +422,7 @@ def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[
 
 
 def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
-    """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
+    """Return the compared scores; without a loss, importance has the objective of relevance: similarity."""
     lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
     importance = Importance(objective=objectives.Similarity() if lossless else None)
     chosen: list[str | Measure] = ["confidence", importance, Attribution(method="FeatureAblation")]

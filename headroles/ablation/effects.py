@@ -1,8 +1,8 @@
-"""Effects: what masking heads or sets of heads of a model changes in a metric, and the metric of the intact model."""
+"""Effects: the change of a metric when heads or sets of heads are masked, and the metric of the intact model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from headroles.tables.study import Study, as_study, kept
 
 Unit = Literal["head", "all_but_one", "group", "layer", "kind"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
+KEPT = 1000  # resamples kept in a table; more serve only p, which must be small to survive corrections for many tests
 
 
 def ablate(
@@ -53,20 +53,19 @@ def ablate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        metric: Name of a metric or of an objective, such as loss, agreement or similarity. Or one of them
-            (`list_metrics`).
-        unit: What is masked for each head: the "head" alone, all other heads of its layer ("all_but_one"), the
-            "group" of heads that share its key-value head, its whole "layer", or all heads of its "kind".
-        sets: Sets of heads in place of every head: name -> heads that are masked together, (kind, layer, head) each, or
+        metric: A metric or an objective, or its name, such as loss, agreement or similarity (`list_metrics`).
+        unit: What is masked for each head: the "head" itself, all other heads of its layer ("all_but_one"), the
+            "group" of heads that share its key-value head, its "layer", or all heads of its "kind".
+        sets: Sets of heads, instead of every head: name -> heads that are masked together, (kind, layer, head) each, or
             in writing as in `head_mask`.
         replacement: What replaces the output of a masked head: "zero"; its "mean" over the corpus; its output for
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale"). Or a pattern of `headroles.patterns`, such as
-            `Offset(-1)`, the same for all heads or {head: pattern}: its output if it attended exactly by that.
+            `Offset(-1)`, for all heads, or {head: pattern}: its output if it attended exactly by the pattern.
         precision: How much wider intervals may be than those of the whole corpus. 1 ablates every head on every
             example. With 1.1, say, the gradient predicts the effect of every head on every example, and each head is
-            ablated on as many random examples as it takes to correct the prediction that precisely. The effects
-            (`estimate`) are unbiased whatever the gradient is worth. Metrics must be means with a gradient: the loss,
+            ablated on as many random examples as are needed to correct the prediction that precisely. The effects
+            (`estimate`) are unbiased even if the prediction is poor. Metrics must be means with a gradient: the loss,
             accuracy, agreement, objectives.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         n_resamples: Bootstrap resamples of the examples.
@@ -74,28 +73,27 @@ def ablate(
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
             `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). The table of `sets` is
-            `sets-METRIC-REPLACEMENT`. Finished batches are kept in its folder of unfinished work: an interrupted run
-            continues after them.
+            `sets-METRIC-REPLACEMENT`. Finished batches are kept too: an interrupted run continues after them.
 
     Returns:
-        A table with a row per head, or per set. The column name c is `ablation[metric]`; unit, replacement and
+        A table with a row per head, or per set. The column c is `ablation[metric]`; unit, replacement and
         "precision=1.1" follow the metric if they are not the defaults.
 
         - c: metric(ablated) - metric(intact).
         - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples; NaN for a single
           example.
-        - c.p: two-sided p-value, of a paired t-test if the metric is a mean (of a ratio, by the delta method): the
-          larger of Student's and of that corrected for skewness. Otherwise of the paired bootstrap (Koehn 2004): at
-          least 2 / (n_resamples + 1), so that many heads need many resamples.
+        - c.p: two-sided p-value: of a mean by a paired t-test (of a ratio by the delta method), plain or corrected for
+          skewness, whichever p is larger; of other metrics by the paired bootstrap (Koehn 2004), at least
+          2 / (n_resamples + 1), so that many heads need many resamples.
         - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
         - c.examples: number of examples on which a head was ablated (with `precision` above 1).
         - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
-          that the prediction explains (with `precision` above 1; intervals and p are then of t, with errors by the
-          jackknife).
+          that the prediction explains (with `precision` above 1; intervals and p are then by Student's t, with errors
+          by the jackknife).
 
     Raises:
-        ValueError: If there is no set, an argument is out of range, no gradient predicts the metric that `precision`
-            needs, or the model has no finite number for an example.
+        ValueError: If there is no set, an argument is out of range, `precision` is above 1 and the metric has no
+            gradient, or the metric of an example is not finite.
 
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
@@ -104,45 +102,40 @@ def ablate(
     number("n_resamples", n_resamples, whole=True)
     handle = HeadModel.of(model, tokenizer, allow_sharded=True)
     chosen = known_replacement(handle, replacement)
-    ablation = Ablation(handle, as_corpus(corpus), as_metric(metric), unit, sets, chosen, precision, seed)
+    ablation = Ablation(handle, as_corpus(corpus), as_metric(metric), unit, sets, chosen, precision, n_resamples, seed)
     place = None if study is None else as_study(study)
 
-    @cache  # three tables of a study need them
+    @cache  # for up to three tables
     def statistics() -> ExampleStats:
         if place is None:
             return ablation.measure(max_tokens)
         measure = partial(ablation.measure, max_tokens, place.work / ".sweeps")
-        table = place.keep(f"examples-{ablation.name}", ablation.key(), lambda: measure().table())
+        table = place.keep(f"examples-{ablation.name}", ablation.statistics_key(), lambda: measure().table())
         return ExampleStats.of(table, ablation.metric)
 
-    def key() -> str:
-        rows = {} if sets is None else {"rows": fingerprint([*sets])}
-        return f"{ablation.key()}|{frame.sign(**rows, resamples=n_resamples, seed=seed)}"
-
-    def keep(name: str, compute: Callable[[ExampleStats, int], pd.DataFrame]) -> pd.DataFrame:
-        return kept(place, name, key, lambda: compute(statistics(), n_resamples))
-
     if place is not None and unit == "all_but_one" and precision == 1:
-        name = f"best-{ablation.metric.name}-{replacement_name(chosen)}"
-        keep(name, ablation.best)
+        name, key = f"best-{ablation.metric.name}-{replacement_name(chosen)}", ablation.key()
+        place.keep(name, key, lambda: ablation.best(statistics()))
         if len(statistics().numbers) > 1:
-            keep(f"{name}-halves", partial(ablation.best, halves=True))
-    table = keep(ablation.name if sets is not None else f"ablation-{ablation.name}", ablation.table)
+            place.keep(f"{name}-halves", key, lambda: ablation.best(statistics(), halves=True))
+    name = ablation.name if sets is not None else f"ablation-{ablation.name}"
+    table = kept(place, name, ablation.key, lambda: ablation.table(statistics()))
     warn_of_few(table)
     return table
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is masked in which model, and on how much of the corpus it is measured."""
+    """The arguments of `ablate`, the sets of heads that follow from them, and the tables of these sets."""
 
     model: HeadModel
     corpus: Corpus
     metric: Metric
     unit: Unit
-    sets: Mapping[str, Iterable[Head | str] | str] | None  # in place of the heads of the model
+    sets: Mapping[str, Iterable[Head | str] | str] | None  # instead of the heads of the model
     replacement: Word | Replacement
     precision: float
+    n_resamples: int
     seed: int
 
     def __post_init__(self) -> None:
@@ -158,7 +151,7 @@ class Ablation:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether heads are ablated on a part of the examples, which correct predictions of all."""
+        """Whether heads are ablated on some examples only, and predictions on all examples are corrected by these."""
         return self.precision > 1
 
     @property
@@ -180,11 +173,16 @@ class Ablation:
             return frozenset([head])
         if self.unit == "group":
             return self.model.groups[head]
-        length = 1 if self.unit == "kind" else 2  # of the part of (kind, layer, head) that they share
-        same = (other for other in self.model.heads if other[:length] == head[:length])
-        return frozenset(other for other in same if self.unit != "all_but_one" or other != head)
+        shared = 1 if self.unit == "kind" else 2  # they share so many parts of (kind, layer, head)
+        same = frozenset(other for other in self.model.heads if other[:shared] == head[:shared])
+        return same - {head} if self.unit == "all_but_one" else same
 
     def key(self) -> str:
+        """Return the cache key of the table."""
+        rows = {} if self.sets is None else {"rows": fingerprint([*self.sets])}
+        return f"{self.statistics_key()}|{frame.sign(**rows, resamples=self.n_resamples, seed=self.seed)}"
+
+    def statistics_key(self) -> str:
         """Return the cache key of the example statistics."""
         fields: dict[str, object] = {"predicted": True} if self.is_sampled else {}
         if self.sets is not None:
@@ -200,29 +198,29 @@ class Ablation:
         sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, folder=folder, **options)
         return run_until_precise(sweep, variants, self.precision) if self.is_sampled else sweep.run(variants)
 
-    def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:
+    def table(self, stats: ExampleStats) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
         words = [self.metric.name, *([self.unit] if self.unit != "head" else [])]
         words += [replacement_name(self.replacement)] if self.replacement != "zero" and self.sets is None else []
         words += [f"precision={self.precision:g}"] if self.is_sampled else []
-        name, effect = f"ablation[{' '.join(words)}]", effects(stats, n_resamples=n_resamples, seed=self.seed)
-        measured = list(stats.masked)
-        rows = [measured.index(variant) for variant in self.masked]
+        name, effect = f"ablation[{' '.join(words)}]", effects(stats, n_resamples=self.n_resamples, seed=self.seed)
+        variants = list(stats.masked)  # each once; several rows may share one
+        rows = [variants.index(masked) for masked in self.masked]
         columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
         fields |= {"measured": int(stats.counted.sum())} if not stats.counted.all() else {}
         fields |= {"unit": self.unit} if self.sets is None else {}
         if self.is_sampled:
             fields |= {"precision": f"{self.precision:g}", "estimate": "prediction-powered", "drawn": "by gradients"}
-        text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
+        text = f"{stats.signature}|{frame.sign(**fields, resamples=self.n_resamples, seed=self.seed)}"
         if self.sets is not None:
             return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)
-        draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
+        draws = {name: rounded(effect.draws[rows, :KEPT])} if self.n_resamples else None
         return frame.table(columns, self.model.index, text, draws=draws)
 
-    def best(self, stats: ExampleStats, n_resamples: int, *, halves: bool = False) -> pd.DataFrame:
-        """Compute the table of the best heads of each layer to keep alone (`best`)."""
-        return best(stats, self.model.index, halves=halves, n_resamples=n_resamples, seed=self.seed)
+    def best(self, stats: ExampleStats, *, halves: bool = False) -> pd.DataFrame:
+        """Compute the table of the best head of each layer to keep (`best`)."""
+        return best(stats, self.model.index, halves=halves, n_resamples=self.n_resamples, seed=self.seed)
 
 
 def table_name(
@@ -250,11 +248,11 @@ def evaluate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metrics are measured.
-        metrics: Name of a metric or objective, or several. Or metrics (`list_metrics`).
+        metrics: Metrics or objectives, or their names (`list_metrics`).
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples.
-        study: Study or folder that keeps the table as `evaluation`; if it has it, nothing is computed.
+        study: Study or folder that keeps the table as `evaluation`; a kept table is not computed again.
 
     Returns:
         A table with a row per metric: `value`, and `low` and `high`, its 95 % interval over the resamples.

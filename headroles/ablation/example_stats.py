@@ -1,4 +1,4 @@
-"""Example statistics: those of each example by the intact model and by every variant with masked heads."""
+"""Example statistics: the statistics of each example by the intact model and by every variant with masked heads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
 @dataclass(frozen=True)
 class ExampleStats:
-    """Statistics of each example by the intact model and by each variant; NaN where predictions stand in for them."""
+    """Statistics of each example by the intact model and each variant; NaN where a variant is only predicted."""
 
     intact: Array  # [example, statistic]
     masked: dict[HeadSet, Array]  # [example, statistic]
@@ -33,18 +33,18 @@ class ExampleStats:
     metric: Metric
     signature: str = ""
     predicted: dict[HeadSet, Array] | None = None  # change of the first statistic by the gradient: [example]
-    sizes: Array | None = None  # how likely examples are to be drawn, if not all alike: [example]
+    sizes: Array | None = None  # how likely each example is to be drawn; None: all equally: [example]
 
     def resampled(self, statistics: Iterable[Array], n_resamples: int = 1000, seed: int = 0) -> Array:
-        """Compute the metric of some statistics of these examples, and of Poisson resamples of the examples.
+        """Compute the metric of statistics of these examples, and of Poisson resamples of the examples.
 
         Args:
-            statistics: Of the examples: [example, statistic] each.
+            statistics: Several times [example, statistic].
             n_resamples: Number of resamples.
             seed: Seed of the resamples.
 
         Returns:
-            The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
+            The values, [row, 1 + resample]; NaN for a resample without examples, and for all resamples of one example.
         """
         rows = list(statistics)
         read = [np.asarray(row.any(-1)) for row in rows]  # an example of zeros adds nothing
@@ -61,7 +61,7 @@ class ExampleStats:
 
     @cached_property
     def counted(self) -> npt.NDArray[np.bool_]:
-        """Which examples have something to measure: of a mean over steps, those with a step."""
+        """Which examples have something to measure; for a mean over steps, a step."""
         if isinstance(self.metric, Mean):
             return np.asarray(self.intact[:, 1] != 0)
         return np.ones(len(self.numbers), dtype=bool)
@@ -71,7 +71,7 @@ class ExampleStats:
         return self if self.counted.all() else self.take(np.flatnonzero(self.counted))
 
     def check(self) -> ExampleStats:
-        """Return the statistics; log which examples have nothing to measure; ValueError if there is no value at all."""
+        """Return the statistics; warn of examples with nothing to measure; ValueError if the metric has no value."""
         with np.errstate(invalid="ignore"):
             has_value = not np.isnan(self.metric.compute(self.intact.sum(0)))
             empty = ~self.counted if has_value else np.isnan(self.metric.compute(self.intact))
@@ -94,7 +94,7 @@ class ExampleStats:
             yield part, bootstrap_counts(self.numbers[part], n_resamples, seed)
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
-        """Return the statistics of some examples, by their places in `numbers`."""
+        """Return the statistics of some examples, by their rows."""
         masked = {key: values[rows] for key, values in self.masked.items()}
         predicted = None if self.predicted is None else {key: row[rows] for key, row in self.predicted.items()}
         numbers = [self.numbers[row] for row in rows]
@@ -104,9 +104,9 @@ class ExampleStats:
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
 
-        Columns are `masked` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
-        statistics of the metric, and if there are predictions `predicted`, the predicted change, and `size`, how likely
-        the example is to be drawn.
+        Columns are `masked` ("intact", or the masked heads as kind:layer:head, "none" for no head), `example`, and the
+        statistics of the metric; with predictions also `predicted`, the predicted change, and `size`, how likely the
+        example is to be drawn.
         """
         names = self.metric.names(self.intact.shape[1])
         parts = [("intact", self.intact), *((written(key), values) for key, values in self.masked.items())]
@@ -140,7 +140,7 @@ class ExampleStats:
 
 
 def written(masked: HeadSet) -> str:
-    """Return a set of heads as text: "enc-self:0:1 cross:2:3"; "none" without any."""
+    """Return a set of heads as text: "enc-self:0:1 cross:2:3"; "none" for no head."""
     return " ".join(":".join(map(str, head)) for head in sorted(masked)) or "none"
 
 

@@ -34,10 +34,10 @@ class Replay:
     """Forward pass of one batch by the intact model; variants reuse its unchanged outputs.
 
     Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
-    unchanged: those of the encoder, of whole layers, and of the query, key and value maps of the masked layer. So are
-    outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first reads
-    the states of a changed encoder. With `of_steps` the vocabulary is projected at the steps that count alone; logits
-    of the others are 0.
+    unchanged: outputs of the encoder, of entire layers, and of the query, key and value maps of the masked layer. So
+    are outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first
+    reads the states of a changed encoder. With `of_steps` only the logits of steps that count are computed; others are
+    0.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Replay:
         self.of_steps = of_steps and not model.is_sharded
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
-        self.written: dict[nn.Module, Entries] = {}  # what layers leave in mappings that travel through the forward
+        self.written: dict[nn.Module, Entries] = {}  # what layers add to mappings that the forward passes on
         self.dims: dict[nn.Module, int] = {}  # layer -> dimension of the batch in its output
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # module -> (start, end) of its runs
         self.readers: set[nn.Module] = set()  # maps of the encoder's states
@@ -73,18 +73,18 @@ class Replay:
             self._project_steps(changes, batch)
             self.output = model.forward(batch)
         self.starts = [self._start(site) for site in model.sites for _ in range(site.heads)]
-        self.states_read = self.encoded  # when the decoder first reads the states; at once if that is unknown
+        self.states_read = self.encoded  # when the decoder first reads the states; if unknown, at once
         if len(self.readers) >= sum(site.kind == "cross" for site in model.sites) > 0:
             self.states_read = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
-        """Return when the first masked heads of gates [variant, heads] are projected: of all, and of the decoder."""
+        """Return when the first masked heads of gates [variant, heads] are projected, in the model and the decoder."""
         masked = (gates != 1).any(0).tolist()
         starts = [start for start, is_masked in zip(self.starts, masked, strict=True) if is_masked]
         return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
     def run(self, gates: Tensor) -> tuple[Output, Batch]:
-        """Run variants, gates [variant, heads], in one forward pass: all examples of the first variant, then on."""
+        """Run variants, gates [variant, heads], in one forward pass: first all examples of the first variant."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
@@ -95,11 +95,11 @@ class Replay:
             return self.model.forward(inputs), batch
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
-        """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and their batch."""
+        """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and the batch."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
-        inputs = self._inputs(inputs, self.first(gates), count)  # with the source, which rules of generation may read
+        inputs = self._inputs(inputs, self.first(gates), count)  # keeps the source: rules of generation may read it
         with self.model.without_gradients(), self._mask(gates, batch):
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
@@ -109,14 +109,14 @@ class Replay:
         return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
 
     def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
-        """Add the states of an intact encoder, which does not run then."""
+        """Add the states of an intact encoder, so that it does not run."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
         states = _repeated(self.states, count, len(self.batch.numbers))
         return inputs | {"encoder_outputs": self.shell(last_hidden_state=states)}
 
     def _reuse(self, changes: Changes, first: Start, count: int) -> None:
-        """Let modules that masking from `first` on cannot change return their kept outputs."""
+        """Let modules return their kept outputs if masking from `first` on cannot change them."""
         size = len(self.batch.numbers)
         for module in (module for module in self.kept if self._is_same(module, first)):
             written, dim = self.written.get(module, {}), self.dims.get(module, 0)
@@ -239,7 +239,7 @@ def _repeated(output: object, count: int, size: int, dim: int = 0) -> object:
 
 
 def _batch_dims(output: object, size: int) -> list[int]:
-    """Return which dimensions of the stream, [..., token, width], may be the batch: the second one in Gemma 3n."""
+    """Return which dimensions of the stream, [..., token, width], may be the batch: in Gemma 3n the second."""
     stream = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(stream, Tensor):
         return []
@@ -252,7 +252,7 @@ def _has_more_dims(output: object) -> bool:
 
 
 class Resample(Replacement):
-    """Resample ablation: outputs of the intact model's heads for partners, other examples of similar length."""
+    """Resample ablation: the outputs of the intact model's heads for other examples of similar length (partners)."""
 
     def __init__(self, model: HeadModel, encoded: Encoded, seed: int) -> None:
         self.model, self.encoded = model, encoded

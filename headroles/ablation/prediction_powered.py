@@ -1,4 +1,4 @@
-"""Prediction-powered effects: real ablations of some examples and predicted ones of all, in one unbiased estimate."""
+"""Prediction-powered effects: predictions on all examples, corrected by ablations on some, without bias."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import Array, t_test
 
 FIRST, GROWTH = 64, 1.25  # examples before the first check of the intervals, and the growth from each check to the next
-CHANGED = 16  # examples that an ablation must have changed before its interval is believed
+CHANGED = 16  # examples that an ablation must have changed before its interval is reliable
 
 log = logging.getLogger(__name__)
 
 
 def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -> ExampleStats:
-    """Predict the effects of variants on all examples, and ablate each on as many random ones as its interval needs.
+    """Predict the effects of variants on all examples, and ablate on random examples until intervals are narrow enough.
 
     Args:
         sweep: The sweep; its seed draws the examples.
         variants: The sets of heads.
-        precision: A variant is finished once its interval is at most so many times as wide as the whole corpus would
-            give. It is checked at `interim_sizes`.
+        precision: A variant is finished once its interval is at most so many times as wide as that of the whole corpus.
+            It is checked at `interim_sizes`.
 
     Returns:
-        Example statistics with predictions, NaN for the examples on which a variant was not run.
+        Example statistics with predictions; NaN for the examples on which a variant was not run.
     """
     stats = sweep.predict(variants).measured()
     assert stats.predicted is not None
@@ -52,7 +52,7 @@ def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -
 
 
 def drawn(statistics: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Order examples at random, the larger the earlier, as `chances` counts them."""
+    """Order examples at random, larger ones tend to be earlier (their probabilities: `chances`)."""
     assert statistics.sizes is not None
     size = dict(zip(statistics.numbers, statistics.sizes, strict=True))
     ranks = rng.random(len(examples)) / [size[number] for number in examples]
@@ -68,7 +68,7 @@ def interim_sizes(examples: int) -> list[int]:
 
 
 def precise(statistics: ExampleStats, variants: list[HeadSet], precision: float) -> list[bool]:
-    """Return which variants have an interval that is narrow enough, and rests on enough changed examples."""
+    """Return for each variant whether its interval is narrow enough and enough examples changed."""
     assert statistics.predicted is not None
     return [
         estimate.widening <= precision
@@ -78,7 +78,7 @@ def precise(statistics: ExampleStats, variants: list[HeadSet], precision: float)
 
 
 def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
-    """Write the statistics of some examples into those of all; the rest is NaN."""
+    """Fill in the statistics of some examples; those of examples that were not run are NaN."""
     places = {number: place for place, number in enumerate(before.numbers)}
     rows = [places[number] for number in more.numbers]
     empty = np.full_like(before.intact, np.nan)
@@ -96,13 +96,13 @@ class Estimate:
 
     effect: float
     error: float  # standard error as an estimate for the population that the corpus was drawn from
-    whole_error: float  # the standard error that ablating the whole corpus would have
+    whole_error: float  # standard error if the whole corpus were ablated
     corpus_error: float  # standard error as an estimate of the effect on this corpus; 0 if all of it was ablated
     freedom: int  # degrees of freedom of the residuals
     slope: float  # effect per unit of the predicted one: lambda of PPI++ x (1 + n / N), n ablated, N others
     explained: float  # share of the variance over the ablated examples that the prediction explains
     changed: int  # number of ablated examples that the ablation changed; few prove little, however small the error
-    influence: Array  # what each example adds to the estimate, which sums to 0: [example]
+    influence: Array  # of each example on the estimate, sums to 0: [example]
 
     @property
     def p(self) -> float:
@@ -121,7 +121,7 @@ class Estimate:
 
     @property
     def widening(self) -> float:
-        """Width of the interval over the width that ablating the whole corpus would give."""
+        """Width of the interval over the width if the whole corpus were ablated."""
         whole = stats.t.ppf(0.975, len(self.influence) - 1) * self.whole_error
         return self.half_width / whole if whole else 1.0
 
@@ -132,12 +132,12 @@ def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None
     The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
     The means of these two over all examples are known. The estimate is the regression at these means: a
     prediction-powered mean (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator
-    (Cochran 1977, chapter 7). With examples of one length it is that of PPI++ (2023b, arXiv 2311.01453) with its best
-    lambda, which the authors' code cuts to [0, 1] and here is free. A prediction that explains nothing gets a slope
-    near 0, which leaves the mean over the ablated examples. There is no cross-fitting, neither there nor here.
+    (Cochran 1977, chapter 7). With examples of one length it is PPI++ (2023b, arXiv 2311.01453) with its best lambda,
+    which the authors' code limits to [0, 1]. A prediction that explains nothing gets a slope near 0; then the estimate
+    is the mean over the ablated examples.
 
-    The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the errors: residuals
-    are divided by 1 - leverage, so that they hold where examples differ in spread.
+    The jackknife removes the bias of a slope that is fitted on the same examples, and gives the errors: residuals are
+    divided by 1 - leverage, so that errors hold where examples differ in spread.
 
     Args:
         change: Change of each example, NaN where it was not ablated: [example].
@@ -203,18 +203,18 @@ def estimates(statistics: ExampleStats, variants: list[HeadSet] | None = None) -
 
 
 def sizes(predicted: Iterable[Array]) -> Array:
-    """Return how likely examples are to be drawn: the larger their predictions, the likelier: [example].
+    """Return how likely examples are to be drawn; larger predictions are likelier.
 
-    Residuals are larger where predictions are, and the best probabilities follow the spread of residuals (Zrnic and
-    Candes 2024, active inference). All variants share the examples: half of the size is the root mean square of the
-    predictions over variants, the other half is equal for all. So weights are at most twice those of equal sizes, also
-    where predictions are worth nothing.
+    Residuals are larger where predictions are larger, and the best probabilities follow the spread of residuals (Zrnic
+    and Candes 2024, active inference). All variants share the examples: half of the size is the root mean square of the
+    predictions over variants, the other half is equal for all. So weights are at most twice those of equal sizes, even
+    if predictions are poor.
 
     Args:
         predicted: Predicted changes of each variant: [example] each.
 
     Returns:
-        Sizes in units of their mean.
+        Sizes in units of their mean: [example].
     """
     spread = np.sqrt(np.mean([_standardised(row) ** 2 for row in predicted], axis=0))
     mean = float(spread.mean())
@@ -225,7 +225,7 @@ def chances(sizes: Array, count: int) -> Array:
     """Compute the probability of each example to be drawn first.
 
     Examples are ordered by random numbers between 0 and 1 over their sizes (sequential Poisson sampling; Ohlsson 1998).
-    The first ones have probabilities near min(1, t x size), where t is such that these add up to `count`.
+    Probabilities to be among the first are near min(1, t x size), where t is such that they add up to `count`.
 
     Args:
         sizes: Sizes of the examples, above 0: [example].

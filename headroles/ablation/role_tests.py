@@ -1,4 +1,4 @@
-"""Role tests: what a head costs under the pattern of its role alone, next to its removal and other patterns."""
+"""Role tests: the cost of a head that attends only by the pattern of its role, compared with removal and controls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RIVALS = {  # column -> name of the test of the role's pattern against it
     "removed_local": "removed_local",
 }
 LEAST = 10  # texts with a token to which the pattern applies; with fewer, intervals are unreliable
-NEGLIGIBLE = 1e-4  # of the metric: with many tokens, less is significant even in a model with random weights
+NEGLIGIBLE = 1e-4  # of the metric: with many tokens, smaller costs are significant even with random weights
 WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, to explain all of a role
 
 
@@ -63,10 +63,10 @@ def test_roles(
 ) -> pd.DataFrame:
     """Test roles by imposing their patterns on heads, with removal and controls.
 
-    Each head attends by the pattern of its role, with the model's own values, and as by itself where the pattern does
-    not apply. What that costs is compared with removing the head and with three patterns that are as sharp elsewhere:
-    its targets one token earlier, one token later, and at random places. Cost is the change of the metric towards
-    worse. All heads of a role together, and all heads with a role, are tested as well.
+    Each head attends by the pattern of its role, with the model's own values; where the pattern does not apply, its
+    attention is not changed. The cost is compared with removing the head and with three patterns that are as sharp, but
+    wrong: the targets one token earlier, one token later, and at random places. Cost is the change of the metric for
+    the worse. All heads of a role together, and all heads with a role, are tested as well.
 
     Args:
         model: A Hugging Face model.
@@ -74,17 +74,17 @@ def test_roles(
         corpus: Other examples than those on which the roles were assigned.
         roles: Table of `hr.roles`, or head -> pattern or patterns, heads as in `head_mask`. Roles without a pattern
             are left out.
-        metric: Name of a metric or objective; "agreement" for an encoder without a task:
-            the cosine of its states with those of the intact model.
-        heads: Heads that are tested one by one; by default all that have a role. (kind, layer, head) each, or in
-            writing as in `head_mask`. Sets have all heads in any case: a language model has hundreds of sinks, and a
-            few one by one and all together are a quick test.
-        patterns: Role name -> pattern, of roles of your own.
+        metric: Name of a metric or objective; for an encoder without a task "agreement", the cosine of its states with
+            the states of the intact model.
+        heads: Heads that are tested one by one, (kind, layer, head) each, or in writing as in `head_mask`; by default
+            all that have a role. Sets always have all heads: for the hundreds of sinks of a language model, testing a
+            few one by one and all together is quick.
+        patterns: Role name -> pattern, for your own roles.
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
         seed: Seed of the resamples and of the random places.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
-        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. It keeps
-            finished batches too: an interrupted run continues after them.
+        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. Finished
+            batches are kept too: an interrupted run continues after them.
 
     Returns:
         A table with a row per head and role, and per set of heads, index `(heads, role)`. Each cost has `.low` and
@@ -92,22 +92,21 @@ def test_roles(
 
         - removed, mean, uniform: cost of zero, of the mean over the corpus, of uniform attention.
         - role_pattern: cost of the pattern of the role; wrong: mean cost of the three controls.
-        - removed_local: cost of zero at the tokens to which the pattern applies, and of nothing elsewhere.
-        - explained: 1 - role_pattern / removed; NaN where removing costs nothing, or less than a ten-thousandth of the
-          metric.
+        - removed_local: cost of zero only at the tokens to which the pattern applies.
+        - explained: 1 - role_pattern / removed; NaN if removing costs less than a ten-thousandth of the metric.
         - p.removed, p.role_pattern, p.mean, p.uniform, p.wrong, p.removed_local: two-sided p of removed = 0, and of
           role_pattern = removed, mean, uniform, wrong and removed_local; `.holm`, over all rows.
-        - applies: share of the content tokens to which the pattern applies; elsewhere the head attends as by itself.
-          Mean over the heads of a set; NaN for a pattern made of the heads' own weights.
+        - applies: share of the content tokens to which the pattern applies, mean over the heads of a set; NaN for a
+          pattern made of the heads' own weights.
         - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
         - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
           removal (also at these tokens only), the mean, uniform attention and the controls, explains at least half, and
-          applies to at least half of the tokens; a part if one of the last two is less, or not sure. The pattern does
-          not explain the head if less than half is explained for sure, or one of the others costs less: heads of an
-          untrained model, for which uniform attention changes next to nothing. What no test shows is undecided. With
-          fewer than 10 texts the verdict is "too few places", whatever the tests show. A head has no measurable effect
-          if its removal shows no cost, also before Holm's correction, or one below a ten-thousandth of the metric's
-          value, however sure that is. With "agreement" any removal surely costs something, since it can only fall.
+          applies to at least half of the tokens; it is a part if one of the last two is less, or not sure. The pattern
+          does not explain the head if surely less than half is explained, or another replacement costs less (in an
+          untrained model uniform attention changes next to nothing). The head has no measurable effect if its removal
+          shows no cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With
+          "agreement" any removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict
+          is "too few places"; otherwise it is undecided.
 
     Raises:
         ValueError: If no role has a pattern, one of `heads` has no such role, or a pattern does not fit its head.
@@ -148,7 +147,7 @@ class Row:
 
 
 def _of_table(roles: pd.DataFrame, patterns: Mapping[str, Pattern]) -> list[Assigned]:
-    """Return every role of a table that has a pattern, with its heads."""
+    """Return the roles of a table that have a pattern, with their heads."""
     by_role = {role: patterns.get(role) or pattern_of(role) for role in names(roles)}
     return [
         (role, (*head,), pattern)
@@ -228,9 +227,9 @@ class _Test:
         masked = self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
         return [masked[row.heads] for row in self.rows]
 
-    # A sweep has one pattern a head, and each sweep runs the intact model once more. So as many rows as possible share
-    # a sweep: rows join it in order as long as none gives a head another pattern than a row before. The rest waits for
-    # the next sweep. One sweep is enough unless a head has several roles.
+    # A sweep has one pattern for each head, and each sweep runs the intact model once more. So as many rows as possible
+    # share a sweep: rows join in order unless they give a head another pattern than a row before. The remaining rows
+    # wait for the next sweep. One sweep is enough unless a head has several roles.
     def _imposed(self, control: Callable[[Pattern], Pattern] = lambda pattern: pattern) -> list[Array]:
         """Return the statistics of every row under its patterns, or controls of them: [row][example, statistic]."""
         patterns = [{head: control(pattern) for head, pattern in row.members} for row in self.rows]
@@ -281,10 +280,10 @@ class _Test:
         return frame.signed(table, text)
 
     def _coverage(self) -> Array:
-        """Return to what share of the tokens, to how many, and in how many texts patterns apply: [3, row]."""
-        counts: dict[Place, list[Tensor]] = {}  # of each batch [its tokens, all tokens] by text
+        """Return the share of tokens to which patterns apply, their number, and that of texts with one: [3, row]."""
+        counts: dict[Place, list[Tensor]] = {}  # for each batch [tokens to which it applies, all tokens] by text
         members = {member for row in self.rows for member in row.members if "weights" not in member[1].needs}
-        for needs in {pattern.needs - {"special"} for _, pattern in members}:  # those of one sweep's batches
+        for needs in {pattern.needs - {"special"} for _, pattern in members}:  # of patterns that share batches
             alike = [(head, pattern) for head, pattern in members if pattern.needs - {"special"} == needs]
             heads: dict[Place, Head] = {(head[:2], pattern): head for head, pattern in alike}
             sweep = self._sweep(alike[0][1])
@@ -296,13 +295,13 @@ class _Test:
         return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
-        """Return the change of the metric towards worse, and its resamples: [row, 1 + resample]."""
+        """Return the change of the metric for the worse, and its resamples: [row, 1 + resample]."""
         values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
     def _tests(self, parts: Mapping[str, Sequence[Sequence[Array]]], draws: Mapping[str, Array]) -> dict[str, Array]:
         """Compute p of removed = 0 and of role_pattern = each rival, with Holm's correction over the rows."""
-        means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # of the controls: one row each
+        means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # over the three controls
         intact = [self._base.intact] * len(self.rows)
         p = {"removed": self._p(intact, means["removed"], draws["removed"])}
         p |= {
@@ -336,7 +335,7 @@ def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
 
 
 def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[str, Array]:
-    """Compute 1 - role_pattern / removed with its interval where removing costs something: NaN elsewhere."""
+    """Compute 1 - role_pattern / removed with its interval; NaN where removing costs nothing."""
     matters = (p < ALPHA) & (removed[:, 0] > least)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(matters[:, None], 1 - imposed / removed, np.nan)
@@ -345,10 +344,7 @@ def _explained(removed: Array, imposed: Array, p: Array, least: float) -> dict[s
 
 
 def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
-    """Return the verdict of a row, one of `VERDICTS`; undecided if none of the others is shown.
-
-    Without a measurable effect removal costs `least` or less. A cost that is shown before Holm only is undecided.
-    """
+    """Return the verdict of a row, one of `VERDICTS`; a removal that costs `least` or less has no measurable effect."""
     explains, explains_part, does_not_explain, no_effect, undecided, few = VERDICTS
     if row["texts"] < LEAST:
         return few

@@ -1,8 +1,7 @@
-"""Shapley values of heads: mean effects over coalitions, by the metric with all other heads masked."""
+"""Shapley values of heads: the mean change of a metric when a head joins others, all further heads being masked."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.identity import fingerprint
 from headroles.models.masking import Head
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -44,26 +44,23 @@ def shapley_values(
 ) -> pd.DataFrame:
     """Divide a metric among the heads by their Shapley values (Held and Yang 2023).
 
-    The value of a head is the mean change of the metric when the head joins the heads that follow it in a random order,
-    all others being masked. The values sum to the metric of the whole model minus that of the model without any of the
-    heads. A head that lowers the loss has a negative value of the loss, where its ablation has a positive effect.
-
-    As in the authors' code, heads are removed one by one from the whole model, in random orders. That code looks for
-    harmful heads alone and saves more: it counts nothing once half of the heads are removed, and stops sampling a head
-    once an empirical Bernstein bound excludes that it does harm. Both bias the values; neither is done here.
+    Heads are removed one by one in random orders. The value of a head is the mean change of the metric when the head
+    joins the heads that follow it in an order, all others being masked. The values sum to the metric of the intact
+    model minus the metric of the model without any of the heads. A head that lowers the loss has a negative value,
+    where its ablation has a positive effect. (The authors' code stops early to find harmful heads, which biases values;
+    this is not done here.)
 
     Args:
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        metric: Name of a metric (`list_metrics`) or of an objective, or a metric, differentiable or not.
+        metric: A metric or objective, differentiable or not, or its name (`list_metrics`).
         heads: The heads among which the metric is divided, (kind, layer, head) each, or in writing as in `head_mask`;
             the others are never masked. By default all.
-        n_permutations: Number of random orders (Castro et al. 2009). Each takes as many variants of the model as there
+        n_permutations: Number of random orders (Castro et al. 2009). Each needs as many variants of the model as there
             are heads.
-        truncation: Once the metric is nearer to that without any head than this share of the whole difference, heads
-            that are removed later in the order count 0 (Ghorbani and Zou 2019). It saves variants and leaves at most
-            that share out of the sum. 0, the default, truncates nothing and has no bias.
+        truncation: Share of the sum that may be left out to save variants: once the metric is as near as this to the
+            metric without any head, heads that are removed later count 0 (Ghorbani and Zou 2019). By default none is.
         replacement: What replaces the output of a masked head, as in `ablate`.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         n_resamples: Bootstrap resamples of the examples; 0 for no intervals.
@@ -120,7 +117,7 @@ def _permutations(game: Game, count: int, truncation: float) -> tuple[Array, Arr
 
 
 class Game:
-    """Cooperative game of some heads of a model (None: all); heads that do not play are never masked."""
+    """Cooperative game of some heads of a model, by default all; other heads are never masked."""
 
     def __init__(self, sweep: Sweep, heads: Iterable[Head | str] | str | None, n_resamples: int, seed: int) -> None:
         index = sweep.model.heads
@@ -149,11 +146,11 @@ class Game:
 
     def key(self, **fields: object) -> str:
         """Return the cache key of the table."""
-        players = hashlib.sha256(repr(self.heads).encode()).hexdigest()[:12]
-        return self.sweep.cache_key(heads=players, **fields, resamples=self.n_resamples, seed=self.seed)
+        players, drawn = fingerprint(self.heads), {"resamples": self.n_resamples, "seed": self.seed}
+        return self.sweep.cache_key(heads=players, **fields, **drawn)
 
     def table(self, words: str, estimates: tuple[Array, Array], **fields: object) -> pd.DataFrame:
-        """Return means of estimates [order, head], and 95 % intervals with those of resamples [head, resample]."""
+        """Return the mean over orders [order, head], and 95 % intervals over orders and resamples [head, resample]."""
         parts, draws = estimates
         ends = [
             over_seeds(np.column_stack([part, np.broadcast_to(draw, (len(part), len(draw)))]))

@@ -16,7 +16,7 @@ from headroles.ablation.prediction_powered import estimates
 from headroles.analysis.intervals import Array, bounds, corrections, exact_share, least_p, t_test
 from headroles.tables import frame
 
-ENOUGH = 100  # examples from which on p holds for skewed changes (figures/simulations)
+ENOUGH = 100  # examples that p needs for skewed changes (figures/simulations)
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,9 @@ class Effects(NamedTuple):
 
 
 def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
-    """Return effects, metric(ablated) - metric(intact).
+    """Return effects, metric(ablated) - metric(intact), in the columns of `ablate`.
 
-    Columns by suffix: none for the effect, `.low` and `.high` for its 95 % interval over paired Poisson bootstrap
-    resamples, `.p` (two-sided), `.holm` and `.bh`. Statistics with predictions give prediction-powered effects with t
-    intervals, and the columns `.examples`, their number, `.slope` and `.explained` (see `Estimate`). Examples with
-    nothing to measure are left out.
+    Statistics with predictions give prediction-powered effects. Examples with nothing to measure are left out.
     """
     statistics = statistics.measured()
     if statistics.predicted is not None:
@@ -64,17 +61,17 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
 
 
 def _tests(p: Array) -> dict[str, Array]:
-    """Columns of p, and of p corrected over the variants that have one."""
+    """Return columns of p, and of p corrected over all variants that have one."""
     return {".p": p} | {f".{name}": values for name, values in corrections(p).items()}
 
 
 def p_values(statistics: ExampleStats, draws: Array) -> Array:
-    """Return the two-sided p of every variant, not below that of a sign test on all examples: [variant].
+    """Return the two-sided p of every variant, at least that of a sign test on all examples: [variant].
 
-    If the metric is a mean, it is the larger of that of a paired t-test and that corrected for the skewness of the
-    changes (`unskewed`); otherwise that of the paired bootstrap, by `draws` [variant, resample]. It holds for skewed
-    changes from 100 examples on. Fewer may miss large changes of few examples, which no test makes up for: then it
-    tests no effect on any example, after which changes are symmetric, and not a mean effect of 0.
+    If the metric is a mean, by a paired t-test, plain or corrected for the skewness of the changes, whichever p is
+    larger; otherwise by the paired bootstrap, from `draws` [variant, resample]. With skewed changes it needs 100
+    examples: fewer may miss large changes of few examples, and then p tests that no example changes rather than that
+    the mean change is 0.
     """
     if is_mean(statistics.metric):
         p = np.array([_t_test(statistics.intact, values) for values in statistics.masked.values()])
@@ -100,7 +97,7 @@ def interval(values: Array) -> tuple[float, float, float]:
 
 
 def warn_of_few(table: pd.DataFrame) -> None:
-    """Warn of p from few examples, by the provenance of a table: also of one that was kept."""
+    """Warn of p from few examples, by the provenance of a new or kept table."""
     name = str(table.columns[0])
     notes = dict(frame.fields(frame.provenance(table, name)))
     count = int(notes.get("measured", notes["examples"]))
@@ -120,7 +117,7 @@ def is_mean(metric: Metric) -> bool:
 def best(
     statistics: ExampleStats, index: pd.MultiIndex, *, halves: bool = False, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Select the head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5).
+    """Select for each layer the best head to keep as the only one (Michel et al. 2019, Tables 2, 3, 5).
 
     With `halves` it is selected on a random half of the examples and measured on the other (Tables 5 and 6 select on
     another corpus). Otherwise both use all examples, and the effect of the selected head is too good on average.
@@ -128,7 +125,7 @@ def best(
     Returns:
         A table with a row per layer: `head`, and `effect`, the change of the metric when the other heads of the layer
         are masked, with `.low`, `.high`, `.p`, `.holm` and `.bh`; with `halves` also `chosen`, the effect on the half
-        on which the head was selected.
+        that selected the head.
 
     Raises:
         ValueError: If `halves` is set and there is only one example.
@@ -141,12 +138,12 @@ def best(
     others = [frozenset(other for other in heads if other[:2] == head[:2] and other != head) for head in heads]
     variants = [list(statistics.masked).index(masked) for masked in others]
 
-    def of(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
+    def effects_on(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
         columns = effects(statistics.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
         return {end: values[variants] for end, values in columns.items()}
 
-    measured = of(rows[half:], n_resamples)
-    selection = of(rows[:half], 0)[""] if halves else measured[""]
+    measured = effects_on(rows[half:], n_resamples)
+    selection = effects_on(rows[:half], 0)[""] if halves else measured[""]
     quality = pd.Series(selection * statistics.metric.better, index=index)
     kept = quality.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
     chosen = index.get_indexer(pd.MultiIndex.from_tuples(kept))
@@ -160,9 +157,9 @@ def best(
 
 
 def _t_test(intact: Array, masked: Array) -> float:
-    """Compute p of a paired t-test of a ratio of sums by the delta method, not below that corrected for skewness."""
+    """Compute p of a paired t-test of a ratio of sums by the delta method, or p corrected for skewness if larger."""
     change, count = masked[:, 0] - intact[:, 0], intact[:, 1]
-    if len(change) < 2 or not count.sum():  # nothing is known of the spread
+    if len(change) < 2 or not count.sum():  # the spread is unknown
         return np.nan
     effect = change.sum() / count.sum()
     rest = change - effect * count

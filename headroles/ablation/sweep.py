@@ -1,4 +1,4 @@
-"""Sweep: measure the statistics of every example by the intact model and by variants with masked heads."""
+"""Sweep: run the intact model and variants with masked heads on a corpus, and measure statistics of every example."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
 WORDS: tuple[Word, ...] = get_args(Word)
 ReplacementLike = Word | Replacement | Mapping[Head, Replacement]  # of the outputs of masked heads
 OF_STEPS = {type(METRICS[name]) for name in ("loss", "perplexity", "agreement", "pair_accuracy", "pair_difference")}
-Read = Callable[[Batch, Any], Reading]  # of a batch, and what the model made of it
+Read = Callable[[Batch, Any], Reading]  # called with a batch and the output of the model for it
 
 
 def known_replacement(model: HeadModel, given: ReplacementLike) -> Word | Replacement:
-    """Return a word, a pattern, or a pattern of each head; ValueError for anything else."""
+    """Return a replacement: a known word, or one pattern for all heads or for each head."""
     if isinstance(given, Replacement | Mapping):
         return as_replacement(model.model, given)
     return one_of("replacement", given, WORDS, ", or a pattern of headroles.patterns, such as Offset(-1)")
@@ -57,14 +57,14 @@ def replacement_name(replacement: Word | Replacement) -> str:
 class Sweep:
     """Runs of a model and of its variants with masked heads on the examples of a corpus.
 
-    Results are exact. What masking the heads of a variant cannot change is computed once per batch: the layers below
-    the first masked head, and the encoder where its heads are intact. Processes started by `accelerate launch` share
-    the batches, and the variants where batches are few; each process returns all statistics.
+    Results are exact. Computations that masking the heads of a variant cannot change are done once per batch: the
+    layers below the first masked head, and the encoder if its heads are intact. Processes started by `accelerate
+    launch` share the batches; each process returns all statistics.
 
     Args:
         model: A model with its tokenizer.
-        corpus: The corpus that is measured.
-        metric: The metric that reads the statistics.
+        corpus: The corpus.
+        metric: The metric that makes the statistics.
         replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
             model for another example (`partners`).
         max_tokens: Tokens in one forward pass.
@@ -74,8 +74,8 @@ class Sweep:
         seed: Seed of the partners of "resample".
 
     Raises:
-        ValueError: If `max_tokens` is below 1, the replacement is unknown, or there is a folder
-            and something changes the model's numbers that has no name, such as an open `mask_heads`.
+        ValueError: If `max_tokens` is below 1, the replacement is unknown, or there is a folder and the model has hooks
+            or open contexts that the cache key does not cover, such as `mask_heads`.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class Sweep:
             )
 
     def check(self, variants: Sequence[HeadSet]) -> None:
-        """Raise ValueError if heads that some variant masks cannot attend by their pattern."""
+        """Raise ValueError if masked heads cannot attend by their pattern."""
         if isinstance(self.replacement, str):
             return
-        sites, parts = {site.key: site for site in self.model.sites}, self.replacement
+        sites, given = {site.key: site for site in self.model.sites}, self.replacement
         for head in sorted(set().union(*variants)):
-            pattern = parts.parts.get(head) if isinstance(parts, ByHead) else parts
+            pattern = given.parts.get(head) if isinstance(given, ByHead) else given
             if pattern is None:
                 raise ValueError(
                     f"replacement must have a pattern for each masked head, got none for {written(frozenset([head]))}; "
@@ -139,7 +139,7 @@ class Sweep:
 
     @cached_property
     def examples(self) -> list[int]:
-        """Numbers of the examples: of the sentences that fit the model, or of the pairs if the metric is of pairs."""
+        """Numbers of the examples: sentences that fit the model, or pairs of them if the metric compares pairs."""
         return self._places(self.encoded.numbers)[0]
 
     @cached_property
@@ -149,7 +149,7 @@ class Sweep:
 
     @cached_property
     def read(self) -> Read:
-        """What the metric reads of a batch; ValueError if the model or the corpus lacks what it needs."""
+        """Function that makes the reading of a batch; ValueError if the model or corpus does not suit the metric."""
         self.model.check_weights("output")
         self.metric.check(self.model, self.corpus, self.batches)
         objective = None
@@ -161,7 +161,7 @@ class Sweep:
 
     @cached_property
     def outputs(self) -> Replacement:
-        """What replaces the outputs of masked heads; means and partners come from the whole corpus."""
+        """The replacement of outputs; means and partners come from the whole corpus."""
         if self.replacement == "resample":
             return Resample(self.model, self.encoded, self.seed)
         if self.replacement == "mean":
@@ -170,7 +170,7 @@ class Sweep:
 
     @cached_property
     def counted(self) -> Counted | None:
-        """Counts of the tokens of the corpus, where a pattern needs them."""
+        """Counts of the tokens of the corpus, if a pattern needs them."""
         return frequencies(self.model.encode(self.corpus), None, None, self.model) if "counts" in self.needs else None
 
     @cached_property
@@ -196,17 +196,8 @@ class Sweep:
                 size = self.metric.sentences
                 numbers = [size * row + place for row in rows for place in range(size)]
                 batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
-            axis = self.model.axis  # where batches are few, processes share their variants
-            shares = -(-axis.count // len(batches))
-            runs = {
-                f"{number}" if shares == 1 else f"{part}of{shares}-{number}": partial(
-                    self._measure, self.read, batch, variants, gates, (part, shares)
-                )
-                for number, batch in enumerate(batches)
-                for part in range(shares)
-            }
-            parts = self._spread(runs, key, "masking heads")
-        joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
+            runs = [partial(self._measure, self.read, batch, variants, gates) for batch in batches]
+            joined = np.concatenate(self._spread(runs, key, "masking heads"), axis=1)  # [1 + variant, ...]
         stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
         return stats.check() if rows is None else stats
 
@@ -215,23 +206,16 @@ class Sweep:
         self.check(variants)
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
-            runs = {
-                f"gradient-{number}": partial(self._gradient, self.read, batch, gates)
-                for number, batch in enumerate(self.batches)
-            }
-            parts = self._spread(runs, key, "gradients of masks")
-        joined = np.concatenate(parts)  # [example, statistic + variant]
-        count = joined.shape[1] - len(variants)
+            runs = [partial(self._gradient, self.read, batch, gates) for batch in self.batches]
+            joined = np.concatenate(self._spread(runs, f"{key}-gradient", "gradients of masks"))
+        count = joined.shape[1] - len(variants)  # of [example, statistic + variant]
         stats = self._stats(joined[:, :count], {}, self.batches).check()
         _, places = self._places([number for batch in self.batches for number in batch.numbers])
         changes = joined[places, count:].sum(axis=1)  # [example, variant]
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _gates(self, variants: Sequence[HeadSet]) -> Tensor:
-        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer.
-
-        Heads that were removed and are kept as zeroed remain no more.
-        """
+        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer."""
         rows = [head_mask(self.model.model, masked) for masked in variants]
         if not rows:
             return torch.ones(0, len(self.model.gated), device=self.model.device)
@@ -240,50 +224,47 @@ class Sweep:
             for site, layer in zip(
                 self.model.sites, gates.split([site.heads for site in self.model.sites], dim=1), strict=True
             ):
-                heard = layer.new_tensor([number in site.left for number in site.numbers])
-                left = (layer * heard).sum(1, keepdim=True)
-                layer *= torch.where(left > 0, heard.sum() / left, 1.0)
+                present = layer.new_tensor([number in site.left for number in site.numbers])  # 0 if zeroed in weights
+                left = (layer * present).sum(1, keepdim=True)
+                layer *= torch.where(left > 0, present.sum() / left, 1.0)
         return gates
 
     def _key(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:
-        """Return the cache key of a run: a digest of all that its numbers depend on; none without a folder."""
+        """Return the cache key of a run, as a digest; empty without a folder."""
         if self.folder is None:
             return ""
         seed = self.seed if self.replacement == "resample" else None
         return fingerprint([self.cache_key(seed=seed), self.size, rows, [sorted(masked) for masked in variants]])
 
     def cache_key(self, **fields: object) -> str:
-        """Return all that statistics depend on, and further fields."""
+        """Return the cache key of statistics, with further fields."""
         fields |= {"pattern": fingerprint(self.replacement)} if isinstance(self.replacement, Replacement) else {}
         name, code = replacement_name(self.replacement), fingerprint(self.metric)
         return self.model.cache_key(self.corpus, metric=self.metric, code=code, replacement=name, **fields)
 
-    def _spread(self, runs: Mapping[str, Callable[[], Array]], key: str, what: str) -> list[Array]:
-        """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
-        axis, items = self.model.axis, list(enumerate(runs.items()))
-        share = items[axis.rank :: axis.count]
-        paths = [None if self.folder is None else self.folder / f"{key}-{name}.npy" for _, (name, _) in share]
+    def _spread(self, runs: Sequence[Callable[[], Array]], key: str, what: str) -> list[Array]:
+        """Load the statistics of each batch from the folder, or measure and keep them; processes share the batches."""
+        axis = self.model.axis
+        share = range(axis.rank, len(runs), axis.count)
+        paths = [None if self.folder is None else self.folder / f"{key}-{place}.npy" for place in share]
         kept = axis.agreed([path is not None and path.is_file() for path in paths])
         measured = []
-        for (place, (_, measure)), path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
+        for place, path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
             if path is not None and is_kept:
                 statistics = np.load(path, allow_pickle=False)
             else:
-                statistics = measure()
+                statistics = runs[place]()
                 if path is not None:
                     with replacing(path) as draft, draft.open("wb") as file:
                         np.save(file, statistics, allow_pickle=False)
             measured.append((place, statistics))
         return [statistics for _, statistics in sorted(axis.gathered(axis.agreed(measured)))]
 
-    def _measure(
-        self, read: Read, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
-    ) -> Array:
-        """Return the statistics of one batch by the intact model and every variant: [1 + variant, example, statistic].
-
-        Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
-        the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
-        """
+    def _measure(self, read: Read, batch: Batch, variants: Sequence[HeadSet], gates: Tensor) -> Array:
+        """Return the statistics of a batch by the intact model and every variant: [1 + variant, example, statistic]."""
+        # Which variants share a forward? A variant reuses the outputs of the intact model up to its first masked head
+        # (`Replay.first`), and all rows of a forward start at the same layer. So variants are grouped by their first
+        # masked head, and each group runs in chunks of `variants_at_once`. Heads of late layers then cost few layers.
         of_steps = type(self.metric) in OF_STEPS  # a subclass may read other logits
         replay = Replay(self.model, batch, self.outputs, self.counted, of_steps=of_steps)
         if self.metric.generates:
@@ -293,9 +274,9 @@ class Sweep:
         statistics = np.full((1 + len(variants), *intact.shape), np.nan)
         statistics[0] = intact
         firsts = [replay.first(row[None]) for row in gates]
-        if self.metric.generates:  # reuses nothing but the states of an intact encoder
+        if self.metric.generates:  # only the states of an intact encoder are reused
             firsts = [(int(first[0] >= replay.encoded), 0) for first in firsts]
-        for first in sorted(set(firsts))[part[0] :: part[1]]:
+        for first in sorted(set(firsts)):
             rows = [row for row, start in enumerate(firsts) if start == first]
             while rows:
                 chunk = rows[: self.variants_at_once]
@@ -309,13 +290,14 @@ class Sweep:
         return statistics
 
     def _halve(self, error: Exception) -> None:
-        if self.variants_at_once == 1 or self.model.is_sharded:  # other processes wait in the same forward
+        """Run fewer variants at a time after an error that memory ran out."""
+        if self.variants_at_once == 1 or self.model.is_sharded:  # sharded: other processes wait in the same forward
             raise error
         self.variants_at_once //= 2
         log.warning("out of memory (%s): %d variants at a time from here on", error, self.variants_at_once)
 
     def _masked(self, read: Read, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
-        """Return the statistics of some variants: [variant, example, statistic]."""
+        """Measure variants that run in one forward: [variant, example, statistic]."""
         if not isinstance(self.metric, Written):
             output, batch = replay.run(gates)
             return self._update(read(batch, output), variants)
@@ -326,13 +308,13 @@ class Sweep:
             return scores
 
         options = self._generation_options(self.metric)
-        written, batch = replay.write(gates, logits_processor=[note_nan], **options)
-        return self._update(read(batch, written), variants, nan.flatten().cpu().numpy())
+        tokens, batch = replay.write(gates, logits_processor=[note_nan], **options)
+        return self._update(read(batch, tokens), variants, nan.flatten().cpu().numpy())
 
     def _update(
         self, reading: Reading, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
     ) -> Array:
-        """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
+        """Compute the statistics of variants (None: intact), [variant, example, statistic]; ValueError for NaN."""
         values, count = self.metric.update(reading), len(reading.batch.numbers)
         if len(values) != count:
             raise ValueError(
@@ -375,7 +357,7 @@ class Sweep:
         if not config.max_new_tokens:
             options["max_length"] = longest_output(self.model.model, self.model.target_positions)
         if self.replacement == "resample":
-            options["use_cache"] = False  # so that a layer has all tokens, each beside that of the other example
+            options["use_cache"] = False  # a layer needs all tokens to replace those that both examples have
         return options
 
     def _stats(self, intact: Array, masked: dict[HeadSet, Array], groups: Sequence[Batch]) -> ExampleStats:
@@ -385,18 +367,9 @@ class Sweep:
         return ExampleStats(whole, merged, numbers, self.encoded.too_long, self.metric, self.signature)
 
     def _places(self, numbers: Sequence[int]) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Numbers of the examples with all their sentences, and the places of these: [example, sentence]."""
-        size, place = self.metric.sentences, {number: row for row, number in enumerate(numbers)}
+        """Return the numbers of the examples whose sentences are all there, and their rows: [example, sentence]."""
+        size, row = self.metric.sentences, {number: row for row, number in enumerate(numbers)}
         sentences = {number // size: [size * (number // size) + part for part in range(size)] for number in numbers}
-        whole = {example: parts for example, parts in sentences.items() if all(part in place for part in parts)}
-        return list(whole), np.array([[place[part] for part in parts] for parts in whole.values()], np.int64).reshape(
-            -1, size
-        )
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """Merge the parts of one batch, [1 + variant, example, statistic], each NaN where another one has numbers."""
-    joined = parts[0]
-    for other in parts[1:]:
-        joined = np.where(np.isnan(joined), other, joined)
-    return joined
+        complete = {example: parts for example, parts in sentences.items() if all(part in row for part in parts)}
+        rows = [row[part] for parts in complete.values() for part in parts]
+        return list(complete), np.array(rows, np.int64).reshape(-1, size)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -43,7 +45,6 @@ class Study:
         self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
         self._announced: set[tuple[str, str]] = set()  # outdated tables that were warned of, and what made them
-        self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise NotADirectoryError(f"study must be a folder of tables, got the file {self.folder}")
 
@@ -295,9 +296,8 @@ def as_study(place: Study | str | Path | None) -> Study:
         return place
     if place is not None:
         return Study(place)
-    temporary = tempfile.TemporaryDirectory(prefix="headroles-")
-    study = Study(temporary.name)
-    study.temporary = temporary
+    study = Study(tempfile.mkdtemp(prefix="headroles-"))
+    weakref.finalize(study, shutil.rmtree, study.folder, ignore_errors=True)
     return study
 
 

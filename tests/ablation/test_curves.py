@@ -6,7 +6,6 @@ import re
 from contextlib import contextmanager
 from functools import cache, wraps
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -18,12 +17,11 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 from helpers import zoo
-from helpers.ablations import files, generated, mean, sweep, translated
+from helpers.ablations import files, generated, mean, translated
 from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
 from helpers.letters import corpus, tokens_of, writing
-from helpers.messages import line
 from helpers.objectives import FORMULAS, labelled
 from helpers.sweeps import attributes, by_token, inputs_of
 from helpers.traces import _traces
@@ -46,8 +44,6 @@ from headroles.tables import frame
 from headroles.tables.io import load_table
 
 matplotlib.use("Agg")
-
-
 METRICS = ["agreement", "loss", "top"]
 
 
@@ -86,16 +82,6 @@ def point_by_hand(name, metric, masked):
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_every_point_is_that_of_a_plain_loop(metric):
-    table = drawn("gpt2", metric)
-    for row in table.itertuples():
-        order = rankings("gpt2")[row.order]
-        sums, counts = point_by_hand("gpt2", metric, tuple(order[: row.masked]))
-        assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
-        assert row.share == row.masked / len(order)
 
 
 def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_masked():
@@ -200,9 +186,6 @@ def test_areas_are_trapezoids_best_first():
     assert frame.provenance(found, "area") == frame.provenance(table, "value")
 
 
-ONE, TWO = ("enc-self", 0, 0), ("enc-self", 0, 1)
-
-
 # --- plots ----------------------------------------------------------------------------------------------------------
 
 
@@ -224,100 +207,26 @@ def band(collection):
     return {x: (corners[corners[:, 0] == x, 1].min(), corners[corners[:, 0] == x, 1].max()) for x in set(corners[:, 0])}
 
 
-def test_every_order_is_a_line_with_its_interval(table):
+def test_orders_are_lines_with_intervals_and_random_ones_a_grey_line_in_a_band(table):
     ax = plots.curves(table, label="what is left")
-    lines, bands = ax.get_lines()[1:], ax.collections[1:]
-    for curve, filled in zip(lines, bands, strict=True):
+    grey, *lines = ax.get_lines()
+    for curve, filled in zip(lines, ax.collections[1:], strict=True):
         part = table[table["order"] == curve.get_label()]
         assert np.array_equal(curve.get_xydata(), part[["share", "value"]])
         assert band(filled) == {row.share: (row.low, row.high) for row in part.itertuples()}
-        assert filled.get_facecolor()[0, :3].tolist() == pytest.approx(
-            list(matplotlib.colors.to_rgb(curve.get_color()))
-        )
+        assert filled.get_facecolor()[0, :3].tolist() == pytest.approx([*matplotlib.colors.to_rgb(curve.get_color())])
     labels = ["random", "confidence", "cp"]  # chance, then the best first
     assert [line.get_label() for line in ax.get_lines()] == labels
     assert [text.get_text() for text in ax.get_legend().get_texts()] == labels
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xlim()) == ("share of heads ablated", "what is left", (0, 1))
-
-
-@pytest.mark.parametrize("many", [12, 30])
-def test_no_two_of_many_orders_look_alike_and_none_is_left_out(table, many):
-    part = table[table["order"] == "cp"]
-    ax = plots.curves(pd.concat([part.assign(order=f"order {i}") for i in range(many)]))
-    assert len(ax.get_lines()) == many
-    named = [line for line in ax.get_lines() if str(line.get_label()).startswith("order")]
-    assert {line.get_label() for line in named} < {f"order {i}" for i in range(many)}
-    (others,) = (line.get_label() for line in ax.get_lines() if "other" in str(line.get_label()))
-    assert others == f"{many - len(named)} other rankings"
-    looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named]
-    assert len(set(looks)) == len(named) >= 5
-    assert not [color for color, *_ in looks if len(set(color)) == 1]  # grey is chance, and the others
-
-
-def test_random_orders_are_one_grey_line_in_a_band(table):
-    ax = plots.curves(table)
     chance = table[table["order"].str.startswith("random")].groupby("share")["value"]
-    line = ax.get_lines()[0]
-    assert np.array_equal(line.get_xydata(), chance.mean().reset_index())
-    assert len(set(matplotlib.colors.to_rgb(line.get_color()))) == 1
-    edges = chance.agg(["min", "max"])
-    assert band(ax.collections[0]) == {share: tuple(row) for share, row in edges.iterrows()}
-
-
-def test_without_random_orders_there_is_no_grey_line(table):
+    assert np.array_equal(grey.get_xydata(), chance.mean().reset_index())
+    assert len(set(matplotlib.colors.to_rgb(grey.get_color()))) == 1
+    assert band(ax.collections[0]) == {share: tuple(row) for share, row in chance.agg(["min", "max"]).iterrows()}
     figure, given = plt.subplots()
-    ax = plots.curves(table[table["order"] == "cp"], ax=given)
-    assert ax is given
-    assert [line.get_label() for line in ax.get_lines()] == ["cp"]
-    assert len(ax.collections) == 1
-    assert figure.axes == [ax]
-
-
-# --- the command line -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny masked language model as a checkpoint."""
-    place = tmp_path_factory.mktemp("model")
-    zoo.tiny("bert").save_pretrained(place)
-    tokens_of("bert").save_pretrained(place)
-    return place
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "letters.txt"
-    path.write_text("".join(f"{sentence.text}\n" for sentence in corpus(20)))
-    return path
-
-
-@pytest.mark.slow
-def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
-    common = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu"]
-    done = run("score", folder, text, "--scores", "relevance,confidence", "--rules", "cp,attn", *common, figures=True)
-    assert (done.code, done.err) == (0, "")
-    for rules in ("cp", "attn"):
-        shares = r"inputs -?[\d.]+ %, biases -?[\d.]+ %, residue -?[\d.]+ %"
-        assert re.search(rf"^relevance by {rules}, shares of the target: {shares}$", done.out, re.M)
-    tables = {"heads", "conservation-cp", "conservation-attn"}
-    assert tables <= set(hr.Study(tmp_path).names())
-    figures = {
-        "relevance-cp-enc-self.png",
-        "relevance-attn-enc-self.png",
-        "conservation-cp.png",
-        "conservation-attn.png",
-    }
-    assert figures <= {path.name for path in Path(tmp_path).iterdir()}
-    table = hr.Study(tmp_path).load("heads")
-    assert "sentences:5" in frame.provenance(table, "relevance[cp]").split("|")
-    assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
-
-
-def test_unknown_rules_are_one_line(folder, text, tmp_path):
-    done = run("score", folder, text, "--scores", "relevance", "--rules", "magic", "--study", tmp_path / "study")
-    assert done.code == 2
-    assert re.search("^headroles: --rules .*cp, cp-gate, attn.*'magic'", done.err)
+    assert plots.curves(table[table["order"] == "cp"], ax=given) is given
+    assert [line.get_label() for line in given.get_lines()] == ["cp"]
+    assert (len(given.collections), figure.axes) == (1, [given])
 
 
 # --- orders ---------------------------------------------------------------------------------------------------------
@@ -384,6 +293,8 @@ def told_again(name, score, column, steps, kind=None):
 
 AGAIN = [
     ("gpt2", "importance", "importance", 3, None),
+    ("bert", "importance", "importance", 10, None),  # more steps than heads
+    ("marian", "confidence", "confidence", 1, "dec-self"),
     ("marian", "importance", "importance", 4, None),
     ("marian", "importance", "importance", 3, "cross"),
     ("bert", "confidence", "confidence", 4, None),
@@ -398,15 +309,7 @@ def test_what_is_left_is_measured_again_after_each_step(name, score, column, ste
     every = [head for head in families.head_index(zoo.tiny(name)) if kind in (None, head[0])]
     assert sorted(found) == sorted(every)
     assert found == told_again(name, score, column, steps, kind)
-    assert found != again(name, score=score, column=column, steps=1, kind=kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("score", ["importance", "confidence"])
-def test_of_one_step_the_order_is_that_of_the_plain_score(score):
-    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, n_resamples=0)
-    for kind in (None, "enc-self", "dec-self", "cross"):
-        assert again("marian", score=score, steps=1, kind=kind) == orders(table, [score], kind=kind)[score]
+    assert steps == 1 or found != again(name, score=score, column=column, steps=1, kind=kind)
 
 
 def test_the_column_is_by_default_the_first_of_the_score():
@@ -495,12 +398,6 @@ def test_a_model_is_left_as_it_was_by_a_repeated_ranking(training):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("bert", None), ("marian", "cross")])
-def test_more_steps_than_heads_mask_one_at_a_time(name, kind):
-    assert again(name, steps=10, kind=kind) == again(name, steps=8, kind=kind)
-
-
-@pytest.mark.slow
 def test_heads_that_no_longer_matter_have_a_place_too():
     """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
     found = again("marian", steps=24)
@@ -577,17 +474,6 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     assert f"|metric:{said!r}|" in frame.provenance(table, "value")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "one"), [("classifier", "accuracy"), ("marian", "bleu")])
-def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
-    table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=3, n_resamples=0)
-    masked = [frozenset(closing(name)[row.order][: row.masked]) for row in table.itertuples()]
-    found = sweep(*inputs_of(name, one), [*dict.fromkeys(filter(None, masked))], as_metric(one))
-    each = found.masked | {frozenset(): found.intact}
-    expected = [found.metric.compute(each[heads_].sum(0)) for heads_ in masked]
-    np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
-
-
 def test_an_objective_by_name_and_by_hand_is_one_metric():
     by_name, instance = (
         ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, n_resamples=20) for one in ("top", Top())
@@ -654,7 +540,7 @@ def test_a_finished_curve_is_read(one, tmp_path):
 
 
 def bare(table):
-    return table.copy(deep=False).rename_axis(columns=None)
+    return table.copy(deep=False).set_axis([*map(str, table)], axis=1)
 
 
 def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, caplog):
@@ -665,23 +551,12 @@ def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, ca
     for name, expected in (("curves", table), ("areas", areas(table))):
         pd.testing.assert_frame_equal(bare(study.load(f"{name}-loss")), bare(expected))
     assert study.names() == ["areas-loss", "curves-loss"]
+    study.path("areas-loss").unlink()  # made again from the kept statistics
     with forwards(model, 0):
         again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     pd.testing.assert_frame_equal(bare(again), bare(first))
+    pd.testing.assert_frame_equal(bare(study.load("areas-loss")), bare(areas(table)))
     assert not caplog.messages
-
-
-@pytest.mark.parametrize("name", ["areas", "curves"])
-def test_a_table_that_was_removed_is_made_of_the_kept_statistics(name, tmp_path):
-    study, (model, *rest) = hr.Study(tmp_path), inputs_of("gpt2")
-    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
-    kept = study.load(f"{name}-loss")
-    study.path(f"{name}-loss").unlink()
-    with forwards(model, 0):
-        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
-    pd.testing.assert_frame_equal(bare(again), bare(first))
-    pd.testing.assert_frame_equal(study.load(f"{name}-loss"), kept)
-    assert study.names() == ["areas-loss", "curves-loss"]
 
 
 ELSE = {  # what differs, and whether the model runs for it
@@ -737,9 +612,6 @@ def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
     assert study.names() == [f"{what}-{name}" for what in ("areas", "curves") for name in names]
 
 
-# --- metrics by name ------------------------------------------------------------------------------------------------
-
-
 # --- the command line -----------------------------------------------------------------------------------------------
 
 
@@ -773,6 +645,21 @@ def scored(place):
 
 
 @pytest.mark.slow
+def test_score_prints_where_relevance_ends_up(place, tmp_path):
+    options = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu", "--rules", "cp,attn"]
+    done = run("score", place / "bert", place / "news.en", "--scores", "relevance,confidence", *options, figures=True)
+    assert (done.code, done.err) == (0, "")
+    for rules in ("cp", "attn"):
+        shares = r"inputs -?[\d.]+ %, biases -?[\d.]+ %, residue -?[\d.]+ %"
+        assert re.search(rf"^relevance by {rules}, shares of the target: {shares}$", done.out, re.M)
+        assert (tmp_path / f"relevance-{rules}-enc-self.png").exists()
+        assert (tmp_path / f"conservation-{rules}.png").exists()
+    table = hr.Study(tmp_path).load("heads")
+    assert "sentences:5" in frame.provenance(table, "relevance[cp]").split("|")
+    assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
+
+
+@pytest.mark.slow
 def test_the_command_masks_by_a_column_both_ways(place, scored):
     common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
     by = ["--by", "importance,-importance"]
@@ -798,13 +685,6 @@ def test_curve_takes_a_column_with_a_minus_alone(place, scored):
     done = run("ablation-curve", place / "bert", place / "talks.en", "--by", "-importance", *common)
     assert (done.code, done.err) == (0, "")
     assert load_table(scored / "curves-top.parquet")["order"].unique().tolist() == ["-importance"]
-
-
-def test_curve_by_what_is_not_there_is_one_line(place, scored):
-    start = "ablation-curve", place / "bert", place / "talks.en", "--study", scored
-    message = "no column '-nothing' to order heads by; known: importance"
-    assert run(*start, "--by", "importance,-nothing") == line(message)
-    assert "metric must be one of loss, perplexity" in run(*start, "--metric", "nonsense").err
 
 
 @pytest.mark.slow
@@ -948,9 +828,6 @@ def test_the_map_shows_exactly_the_table():
     plt.close(within.figure)
 
 
-matplotlib.use("Agg")
-
-
 @pytest.mark.slow
 def test_agreement_is_spearmans():
     index = families.head_index(zoo.tiny("marian"))
@@ -997,14 +874,9 @@ def test_heads_that_are_all_alike_have_no_ranks():
     assert agreement(score_table, ["flat"], "two").isna().all(axis=None)
 
 
-RULES = ["cp", "voita"]
+OPTIONS = {"rules": ["cp", "voita"], "seeds": 2, "n_resamples": 20}
 COMPARED = {"confidence", "importance", "relevance[cp].size", "relevance[cp logit].size", "relevance[voita].size"}
-
-
 COMPARED |= {"relevance[voita logit].size"}
-
-
-OPTIONS = {"rules": RULES, "seeds": 2, "n_resamples": 20}
 
 
 @pytest.fixture(scope="module")
@@ -1020,14 +892,10 @@ def test_a_comparison_keeps_its_tables(compared):
     assert {"heads", "curves", "areas", "agreement"} <= set(study.names())
     assert set(found.index) == COMPARED
     assert set(area.index) == COMPARED | {ABLATION, "random 0", "random 1"}
-    pd.testing.assert_frame_equal(_bare(study.load("agreement")), _bare(found))
-    pd.testing.assert_frame_equal(_bare(study.load("areas")), _bare(area))
-    pd.testing.assert_frame_equal(_bare(found), _bare(agreement(study.load("heads"), list(found.index), ABLATION)))
+    pd.testing.assert_frame_equal(bare(study.load("agreement")), bare(found))
+    pd.testing.assert_frame_equal(bare(study.load("areas")), bare(area))
+    pd.testing.assert_frame_equal(bare(found), bare(agreement(study.load("heads"), list(found.index), ABLATION)))
     assert found["all"].between(-1, 1).all()
-
-
-def _bare(score_table):
-    return score_table.copy(deep=False).rename_axis(columns=None).set_axis(score_table.columns, axis=1)
 
 
 def test_the_least_relevant_heads_are_masked_first(compared):
@@ -1037,7 +905,7 @@ def test_the_least_relevant_heads_are_masked_first(compared):
         order = {name: score_table[name].sort_values(kind="stable").index.tolist()}
         alone = ablation_curve(zoo.tiny("marian"), tokens_of("marian"), corpus(20)[6:], order, n_resamples=20)
         kept = curves[curves["order"] == name].reset_index(drop=True)
-        pd.testing.assert_frame_equal(_bare(kept), _bare(alone), rtol=0, atol=bound(1))
+        pd.testing.assert_frame_equal(bare(kept), bare(alone), rtol=0, atol=bound(1))
         np.testing.assert_allclose(area.loc[name], areas(alone).loc[name], rtol=0, atol=bound(1))
 
 
@@ -1048,7 +916,7 @@ def test_a_second_comparison_computes_nothing_again(compared):
     again = compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
     assert {name: study.path(name).stat().st_mtime_ns for name in names} == before
     for one, other in zip(again, (found, area), strict=True):
-        pd.testing.assert_frame_equal(_bare(one), _bare(other))
+        pd.testing.assert_frame_equal(bare(one), bare(other))
 
 
 def test_an_encoder_without_a_head_is_compared_by_its_states(tmp_path):

@@ -75,8 +75,10 @@ REFUSED = {
     "tokenisation": (evaluate("bleu-jp"), "tokenize must be one of none, zh, 13a.*got 'jp'"),
     "unit": (ablate(unit="all"), "unit must be one of head, all_but_one, group, layer, kind, got 'all'"),
     "replacement": (ablate(replacement="all"), "replacement must be one of zero, mean, resample, .*got 'all'"),
-    "column to order by": (lambda: orders(score_table(), ["nothing"]), "no column 'nothing'.*known: confidence, ent"),
-    "similar column": (lambda: orders(score_table(), ["-confidences"]), "no column '-confidences'.*try confidence"),
+    "column to order by": (
+        lambda: orders(score_table(), ["-confidences"]),
+        "column to order heads by must be one of confidence, entropy, got 'confidences'; try 'con",
+    ),
     "kind to order": (lambda: orders(score_table(), [], kind="cross"), "kind 'cross'.*of enc-self"),
     # numbers
     "precision": (ablate(precision=0.9), "precision must be a number >= 1, got 0.9"),

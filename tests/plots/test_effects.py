@@ -155,7 +155,7 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
     assert (folder / "s" / "curves-agreement.png").exists()
     wrong = run("ablation-curve", *given, "--by", "nonsense")
     known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"
-    assert wrong.err == f"headroles: no column 'nonsense' to order heads by; known: {known}\n"
+    assert wrong.err == f"headroles: column to order heads by must be one of {known}, got 'nonsense'\n"
     nothing = run("ablation-curve", *given[:2], "--study", folder / "none")
     place = folder / "none"
     assert nothing.err == f"headroles: no scores in {place}; make them with headroles score or headroles ablate\n"

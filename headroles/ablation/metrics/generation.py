@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Written(Metric):
-    """Metric of sacrebleu on the output of a translation model, greedy (`beams` of 1) or by beam search."""
+    """Metric of sacrebleu on the output of a translation model, by greedy (`beams` = 1) or beam search."""
 
     beams: int = 1
     generates: ClassVar[bool] = True
@@ -70,8 +70,8 @@ class Written(Metric):
 class BLEU(Written):
     """Corpus BLEU (sacrebleu) of the words into which `tokenize` splits a text: "13a" for languages with spaces.
 
-    Other tokenisations of sacrebleu: "zh" for Chinese, "ja-mecab" for Japanese, "flores200" for all languages, "char".
-    The metric is named after it, `bleu-zh`; some need a package or a file, which sacrebleu's error message names.
+    Other tokenisations of sacrebleu, after which the metric is named (`bleu-zh`): "zh" for Chinese, "ja-mecab" for
+    Japanese, "flores200" for all languages, "char". Some need a package, or a file that sacrebleu downloads.
     """
 
     tokenize: str = WORDS
@@ -88,7 +88,7 @@ class BLEU(Written):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name with the tokenisation: two of them are two metrics."""
+        """Name with the tokenisation, unless it is "13a"."""
         return "bleu" if self.tokenize == WORDS else f"bleu-{self.tokenize}"
 
     @property
@@ -111,15 +111,8 @@ class BLEU(Written):
     @cached_property
     def _scorer(self) -> Any:
         from sacrebleu.metrics.bleu import BLEU as Scorer
-        from sacrebleu.utils import SACREBLEU_DIR
 
-        try:
-            return Scorer(effective_order=False, tokenize=self.tokenize)
-        except OSError as error:  # of the network, which names neither
-            raise OSError(
-                f"{self.name} needs a file that sacrebleu fetches once: got {error}; expected it in {SACREBLEU_DIR}; "
-                f"try again with a network, or bleu-char"
-            ) from error
+        return Scorer(effective_order=False, tokenize=self.tokenize)
 
 
 @dataclass(frozen=True)
@@ -136,5 +129,5 @@ class ChrF(Written):
 
 
 def without_spaces(texts: Sequence[str]) -> bool:
-    """Return whether texts are of a script without spaces between words, and no spaces were added."""
+    """Return whether texts have few spaces and a script without spaces between words."""
     return sum(len(UNSPACED.findall(text)) for text in texts) > LONGEST_WORD * sum(len(text.split()) for text in texts)
