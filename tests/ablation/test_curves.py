@@ -17,7 +17,7 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 from helpers import zoo
-from helpers.ablations import files, generated, mean, translated
+from helpers.ablations import files, generated, looped, mean, translated
 from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
@@ -33,13 +33,13 @@ from headroles.ablation.curves import ABLATION, ablation_curve, agreement, areas
 from headroles.ablation.metrics import as_metric
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
-from headroles.models import batching, loading, masking
 from headroles.models import heads as families
+from headroles.models import loading, masking
 from headroles.models.head_model import HeadModel
 from headroles.patterns import First, Previous
 from headroles.plots.labels import label_of
 from headroles.scores import objectives
-from headroles.scores.objectives import ClassLogit, Top, objective
+from headroles.scores.objectives import ClassLogit, Top
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -58,27 +58,6 @@ def rankings(name):
 def drawn(name, metric="agreement", *, steps=4, n_resamples=20, given=None, **options):
     options = {"n_resamples": n_resamples, "steps": steps, "metric": metric} | options
     return ablation_curve(zoo.tiny(name), tokens_of(name), given or corpus(6), rankings(name), **options)
-
-
-@cache
-def read(name):
-    """A model, and the corpus as one batch."""
-    model = zoo.tiny(name)
-    encoded = batching.encode(corpus(6), tokens_of(name), model)
-    return model, list(batching.batches(encoded, model, max_tokens=10**6))
-
-
-@cache
-def point_by_hand(name, metric, masked):
-    """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
-    model, groups = read(name)
-    fitted = objective(metric, HeadModel(model)).fit(HeadModel(model), groups)
-    (batch,) = groups
-    with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, masked)):
-        found = fitted.targets(model(**batch.inputs), batch)
-    back = np.argsort(batch.numbers)
-    sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
-    return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------
@@ -101,7 +80,7 @@ def test_points_are_those_of_a_plain_loop_and_intervals_of_the_resamples_that_sc
     weights = bootstrap_counts(range(6), 50, 3)[1:]
     for row in table.itertuples():
         order = rankings("marian")[row.order]
-        sums, counts = point_by_hand("marian", metric, tuple(order[: row.masked]))
+        sums, counts = looped("marian", frozenset(order[: row.masked]), metric=metric)
         assert row.value == pytest.approx(sums.sum() / counts.sum(), rel=bound(1))
         assert row.share == row.masked / len(order)
         bounds = np.nanquantile(weights @ sums / (weights @ counts), [0.025, 0.975])
@@ -112,9 +91,9 @@ def test_changes_are_paired():
     """Against the intact model in the same resamples: narrower than if the two varied apart."""
     table = drawn("marian", "loss", n_resamples=50, seed=3)
     weights = bootstrap_counts(range(6), 50, 3)
-    intact = np.divide(*(weights @ each for each in point_by_hand("marian", "loss", ())))
+    intact = np.divide(*(weights @ each for each in looped("marian", frozenset())))
     for row in table.to_dict("records"):
-        sums, counts = point_by_hand("marian", "loss", tuple(rankings("marian")[row["order"]][: row["masked"]]))
+        sums, counts = looped("marian", frozenset(rankings("marian")[row["order"]][: row["masked"]]))
         changes = weights @ sums / (weights @ counts) - intact
         expected = [changes[0], *np.nanquantile(changes[1:], [0.025, 0.975])]
         close([row[f"change{end}"] for end in ("", ".low", ".high")], expected, size=intact)
@@ -177,9 +156,8 @@ def test_areas_are_trapezoids_best_first():
         steps, heights = np.diff(part["share"]), (part["value"].to_numpy()[1:] + part["value"].to_numpy()[:-1]) / 2
         assert row["area"] == pytest.approx(steps @ heights)
         weights = bootstrap_counts(range(6), 50, 0)[1:]
-        pairs = [
-            point_by_hand("marian", "agreement", tuple(rankings("marian")[name][:masked])) for masked in part["masked"]
-        ]
+        masked = [frozenset(rankings("marian")[name][:count]) for count in part["masked"]]
+        pairs = [looped("marian", heads, metric="agreement") for heads in masked]
         draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
         bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])
         close([row["area.low"], row["area.high"]], bounds)
@@ -341,47 +319,15 @@ def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
     assert again("gpt2", steps=steps) == gone
 
 
-@pytest.mark.parametrize("precision", [1.0, 1.2])
-def test_heads_are_ordered_again_by_their_ablation(precision):
+@pytest.mark.parametrize("options", [{}, {"precision": 1.2}, {"replacement": "rescale"}], ids=str)
+def test_heads_are_ordered_again_by_their_ablation(options):
     """The least harmful beside those that are masked; six sentences are fewer than a prediction needs."""
     masked, heads = [], list(families.head_index(zoo.tiny("gpt2")))
+    replacement = options.get("replacement", "zero")
     for count in counts(8, 4):
-        harm = {head: mean("gpt2", frozenset([*masked, head])) for head in heads if head not in masked}
+        harm = {head: mean("gpt2", frozenset([*masked, head]), replacement) for head in heads if head not in masked}
         masked += sorted(harm, key=harm.get)[: count - len(masked)]
-    assert again("gpt2", score="ablation", steps=4, precision=precision) == masked
-
-
-def test_heads_are_ordered_again_by_ablations_that_depend_on_all_masked_heads():
-    """Rescaling multiplies the heads that are left of a layer by its heads per head that is left."""
-    model, sentences = zoo.tiny("gpt2"), [tokens_of("gpt2")(each.text, return_tensors="pt") for each in corpus(6)]
-    size = model.config.n_embd // model.config.n_head
-
-    def loss(heads):
-        hooks, total, count = [], 0.0, 0
-        for layer, block in enumerate(model.transformer.h):
-            gone = [head for _, number, head in heads if number == layer]
-
-            def replaced(_, args, gone=gone):
-                z = args[0].unflatten(-1, (-1, size)).clone()
-                z[:, :, gone] = 0
-                left = z.shape[2] - len(gone)
-                return ((z * (z.shape[2] / left if left else 1)).flatten(2),)
-
-            hooks.append(block.attn.c_proj.register_forward_pre_hook(replaced))
-        for inputs in sentences:
-            with torch.no_grad():
-                logits = model(**inputs).logits[0, :-1]
-            total += float(F.cross_entropy(logits, inputs["input_ids"][0, 1:], reduction="sum"))
-            count += len(logits)
-        for hook in hooks:
-            hook.remove()
-        return total / count
-
-    masked, heads = [], list(families.head_index(model))
-    for count in counts(8, 4):
-        harm = {head: loss([*masked, head]) for head in heads if head not in masked}
-        masked += sorted(harm, key=harm.get)[: count - len(masked)]
-    assert again("gpt2", score="ablation", steps=4, replacement="rescale") == masked
+    assert again("gpt2", score="ablation", steps=4, **options) == masked
 
 
 @pytest.mark.slow

@@ -97,17 +97,6 @@ def test_partners_are_others_of_like_length_and_each_is_one_once(seed):
 
 
 @pytest.mark.slow
-def test_plans_and_fills_differ():
-    found = [
-        ablated("gpt2", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
-        for unit in UNITS
-        if unit != "group"  # a head of this model
-        for replacement in WORDS[:4]
-    ]
-    assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_agreement_is_with_the_intact_model(name):
     table = ablated(name, metric="agreement", max_tokens=100)
@@ -129,15 +118,6 @@ def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_her
     found = ablate(model, tokenizer, corpus(4), **options)
     model.config.use_cache = False
     pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
-
-
-def test_a_head_alone_in_its_layer_has_no_rest():
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    table = ablate(model, tokens_of("gpt2"), corpus(4), unit="all_but_one", n_resamples=20)
-    assert (
-        table[["ablation[loss all_but_one]", "ablation[loss all_but_one].low", "ablation[loss all_but_one].high"]] == 0
-    ).all(axis=None)
-    assert (table["ablation[loss all_but_one].p"] == 1).all()
 
 
 @pytest.mark.slow
@@ -206,20 +186,9 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(beams):
         assert list(found.values()) == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_signature_distinguishes_beams():
-    model, tokenizer = writing("marian"), tokens_of("marian")
-    options = {"unit": "kind", "n_resamples": 0}
-    tables = [ablate(model, tokenizer, translated(), metric=ChrF(beams), **options) for beams in (1, 2)]
-    one, two = (set(frame.provenance(table, "ablation[chrf kind]").split("|")) for table in tables)
-    assert {field for field in one ^ two if not field.startswith("intact:")}
-
-
 def test_no_more_is_written_than_the_model_has_positions():
     table = ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(2), metric="chrf", unit="kind", n_resamples=0)
     assert table.notna().to_numpy()[:, 0].all()
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 # --- in a study -----------------------------------------------------------------------------------------------------
@@ -304,22 +273,19 @@ def test_other_units_have_no_best_heads(options, tmp_path):
     assert not list(tmp_path.glob("best-*"))
 
 
-def test_one_sentence_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=corpus(1), unit="all_but_one")
+@pytest.mark.parametrize("more", [(), (Sentence("a " * 60),)], ids=["one", "another is too long"])
+def test_one_sentence_has_no_halves(more, tmp_path):
+    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), *more)), unit="all_but_one")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
 
 
-def test_one_sentence_that_is_not_too_long_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), unit="all_but_one")
-    assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
-
-
-def test_a_head_alone_in_its_layer_is_the_best_of_it(tmp_path):
+def test_a_head_alone_in_its_layer_has_no_rest_and_is_the_best_of_it(tmp_path):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    kept(Study(tmp_path), model, unit="all_but_one")
-    table = Study(tmp_path).load("best-loss-zero")
-    assert table["head"].tolist() == [0, 0]
-    assert table["effect"].tolist() == [0, 0]
+    table = kept(Study(tmp_path), model, unit="all_but_one")
+    assert (table[[f"ablation[loss all_but_one]{end}" for end in ("", ".low", ".high")]] == 0).all(axis=None)
+    assert (table["ablation[loss all_but_one].p"] == 1).all()
+    best_heads = Study(tmp_path).load("best-loss-zero")
+    assert best_heads[["head", "effect"]].to_numpy().tolist() == [[0, 0], [0, 0]]
 
 
 def longer(model):
@@ -408,14 +374,13 @@ def test_a_table_of_sets_says_what_was_measured():
 def test_in_a_study_each_set_has_its_own_effect_under_its_own_name(tmp_path):
     one, other = [("dec-self", 0, 1)], [("dec-self", 1, 0), ("dec-self", 1, 3)]
     first = sets({"x": one, "y": other}, study=tmp_path)
+    assert Study(tmp_path).names() == ["examples-sets-loss-head-zero", "sets-loss-head-zero"]
     measured = sorted(tmp_path.rglob("examples-*"))
     again = sets({"y": one, "x": other}, study=tmp_path)
     assert again.index.tolist() == ["y", "x"]
     np.testing.assert_array_equal(again, first)
     assert sorted(tmp_path.rglob("examples-*")) == measured  # nothing is measured again
-
-
-HEADS = [("dec-self", 0, 1), ("dec-self", 1, 2)]
+    np.testing.assert_array_equal(sets({"x": other}, study=tmp_path), sets({"x": other}))  # other heads of one name
 
 
 def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own():
@@ -427,25 +392,6 @@ def test_a_pattern_with_the_name_of_a_word_has_columns_and_provenance_of_its_own
     assert "|replacement:uniform|" in hr.provenance(both, word)
     assert "|replacement:pattern=uniform|" in hr.provenance(both, pattern)
     assert not np.allclose(both[word], both[pattern], atol=0.01)
-
-
-def test_sets_are_ablated_by_the_function_that_ablates_heads():
-    table = hr.ablate(*given("gpt2"), sets={"one": HEADS[:1], "both": HEADS}, n_resamples=0)
-    whole = hr.ablate(*given("gpt2"), n_resamples=0)
-    assert list(table.index) == ["one", "both"]
-    assert table.loc["one", "ablation[loss]"] == pytest.approx(whole.loc[HEADS[0], "ablation[loss]"], abs=1e-6)
-
-
-def test_a_study_keeps_sets_by_their_heads(tmp_path):
-    study = hr.Study(tmp_path)
-    first = hr.ablate(*given("gpt2"), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
-    assert study.names() == ["examples-sets-loss-head-zero", "sets-loss-head-zero"]
-    again = hr.ablate(*given("gpt2"), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
-    assert again.to_numpy().tolist() == first.to_numpy().tolist()
-    other = hr.ablate(*given("gpt2"), sets={"mine": HEADS}, n_resamples=20, study=study)
-    assert (
-        other.to_numpy().tolist() == hr.ablate(*given("gpt2"), sets={"mine": HEADS}, n_resamples=20).to_numpy().tolist()
-    )
 
 
 @cache
@@ -493,23 +439,6 @@ def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
         assert 0 < row["low"] < row["value"] < row["high"]
 
 
-@pytest.mark.slow
-def test_what_is_written_is_worth_what_sacrebleu_says():
-    model, tokens, text = measured("translations")
-    hypotheses = []
-    for one in text:
-        inputs = tokens(one.text, return_tensors="pt", return_token_type_ids=False)
-        ids = model.generate(**inputs, num_beams=1, do_sample=False)
-        hypotheses += tokens.batch_decode(ids, skip_special_tokens=True)
-    references = [[one.target.text for one in text]]
-    expected = [score(hypotheses, references).score for score in (sacrebleu.corpus_chrf, sacrebleu.corpus_bleu)]
-    table = evaluate(model, tokens, text, ["chrf", "bleu"], n_resamples=50)
-    assert table["value"].tolist() == pytest.approx(expected, abs=1e-9)
-    assert expected[0] > 0
-    assert (table["low"] <= table["value"]).all()
-    assert (table["value"] <= table["high"]).all()
-
-
 CHOOSING = ["accuracy", "f1", "matthews", "loss", "perplexity", "agreement", "class"]
 
 
@@ -540,12 +469,9 @@ def test_evaluation_is_without_dropout_and_leaves_the_model_as_it_was(training):
     assert all(module.training == training for module in model.modules())
 
 
-@pytest.mark.parametrize("metrics", [["loss"], ["loss", "accuracy"]])
-def test_metrics_are_kept(tmp_path, monkeypatch, metrics):
-    model, tokens, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
-    if "accuracy" in metrics:
-        metrics = ["loss", "perplexity"]
-    alone = hr.evaluate(model, tokens, text, metrics, n_resamples=20)
-    pd.testing.assert_frame_equal(hr.evaluate(model, tokens, text, metrics, n_resamples=20, study=tmp_path), alone)
+def test_metrics_are_kept(tmp_path, monkeypatch):
+    given = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), ["loss", "perplexity"]
+    alone = hr.evaluate(*given, n_resamples=20)
+    pd.testing.assert_frame_equal(hr.evaluate(*given, n_resamples=20, study=tmp_path), alone)
     monkeypatch.setattr(Sweep, "run", lambda *_, **__: pytest.fail("computed again"))
-    pd.testing.assert_frame_equal(hr.evaluate(model, tokens, text, metrics, n_resamples=20, study=tmp_path), alone)
+    pd.testing.assert_frame_equal(hr.evaluate(*given, n_resamples=20, study=tmp_path), alone)

@@ -149,16 +149,6 @@ def test_a_replay_leaves_no_trace_even_by_an_exception(name):
     assert traces(model) == before
 
 
-def test_a_layer_keeps_a_forward_of_its_own():
-    """Those of accelerate's `device_map` move tensors to where the weights are."""
-    model, batch = by_hand("gpt2")
-    layer = model.transformer.h[0]
-    add_hook_to_module(layer, ModelHook())
-    before = layer.forward
-    Replay(HeadModel(model), batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
-    assert vars(layer).get("forward") is before
-
-
 # --- what is multiplied again ---------------------------------------------------------------------------------------
 
 LAYERS = 3  # one more than the zoo has, so that a layer has one below and one above
@@ -356,14 +346,17 @@ def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
         near(replay.run(row)[0].logits, naive(model, batch, row[0], "zero"))  # and the next run is none the worse
 
 
-def test_a_forward_of_its_own_is_put_back_when_a_run_is_stopped():
+def test_a_layer_keeps_the_forward_that_accelerate_gave_it_also_when_a_run_is_stopped():
     model, batch = by_hand("gpt2")
     first, last = model.transformer.h
-    own = first.forward = first.forward  # a bound method, as accelerate leaves one there
+    add_hook_to_module(first, ModelHook())
+    own, row = first.forward, masking.head_mask(model, [("dec-self", 1, 0)])[None]
     replay = Replay(HeadModel(model), batch)
+    replay.run(row)
+    assert vars(first).get("forward") is own
     last.attn.c_proj.register_forward_hook(raising)
     with pytest.raises(InterruptedError):
-        replay.run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
+        replay.run(row)
     assert vars(first)["forward"] is own
     assert "forward" not in vars(last)
 

@@ -163,16 +163,6 @@ def test_two_examples_alike_are_no_proof():
         assert (effects(found, n_resamples=200).columns[".p"] >= 0.5).all()
 
 
-def _stats(changes, metric=None):
-    """Example statistics of variants that change the loss so much: [variant, example]."""
-    intact = np.stack([np.ones(changes.shape[1]), np.ones(changes.shape[1])], axis=1)
-    masked = {
-        frozenset({("enc-self", 0, variant)}): intact + np.stack([row, np.zeros_like(row)], axis=1)
-        for variant, row in enumerate(changes)
-    }
-    return ExampleStats(intact, masked, list(range(len(intact))), 0, metric or Loss())
-
-
 @pytest.mark.parametrize("shape", ["rare", "lognormal"])
 def test_p_of_a_mean_effect_with_rare_large_changes_is_seldom_small(shape):
     random, size = np.random.default_rng(0), (2000, 100)
@@ -180,7 +170,7 @@ def test_p_of_a_mean_effect_with_rare_large_changes_is_seldom_small(shape):
         changes = np.where(random.random(size) < 0.03, 1, -0.03 / 0.97) + 0.02 * random.normal(size=size)
     else:
         changes = np.exp(random.normal(size=size)) - np.exp(0.5)
-    p = effects(_stats(changes), n_resamples=0).columns[".p"]
+    p = effects(measured(np.ones(changes.shape[1]), changes), n_resamples=0).columns[".p"]
     assert (p < 0.05).mean() < 0.065  # 0.11 and 0.08 by t
 
 
@@ -188,7 +178,7 @@ def test_an_effect_without_examples_has_no_p_and_is_not_among_the_tests():
     changes = np.random.default_rng(0).normal(1, 1, (3, 40))
     changes[2] = np.nan
     for metric in (Loss(), Perplexity()):
-        columns = effects(_stats(changes, metric), n_resamples=200).columns
+        columns = effects(measured(np.ones(40), changes, metric), n_resamples=200).columns
         assert np.isnan([columns[f".{name}"][2] for name in ("low", "high", "p", "holm", "bh")]).all()
         p = columns[".p"][:2]
         np.testing.assert_allclose(columns[".holm"][:2], np.minimum(2 * p.min(), 1) if len(set(p)) == 1 else

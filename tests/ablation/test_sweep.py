@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import signal
-import time
-import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -18,16 +15,13 @@ from helpers.close import close
 from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 from helpers.objectives import classifier, labelled
-from helpers.processes import Fork
 from helpers.sweeps import ablated, equal, swept
 
 import headroles as hr
-from headroles.ablation.effects import ablate
 from headroles.ablation.metrics import BLEU, ChrF, Loss
 from headroles.data.corpus import Corpus, Tokens
 from headroles.models import batching
 from headroles.models import heads as families
-from headroles.testing.case import Case
 
 FEW = {"n_resamples": 20, "max_tokens": 80}  # several batches
 
@@ -300,39 +294,6 @@ def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
     assert len(files(tmp_path)) == 1
 
 
-KILLED = """
-import sys
-from pathlib import Path
-import headroles as hr
-from headroles.ablation.effects import ablate
-place = Path(sys.argv[1])
-given = *hr.load(place), hr.read(place / "source.txt", place / "target.txt")
-ablate(*given, unit="layer", max_tokens=80, n_resamples=20, study=place / "kept")
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_resumes(tmp_path):
-    zoo.tiny("marian").save_pretrained(tmp_path)
-    tokens_of("marian").save_pretrained(tmp_path)
-    for name, side in (("source", corpus(40)), ("target", [one.target for one in corpus(40)])):
-        (tmp_path / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
-    process, folder = Fork(KILLED, tmp_path), tmp_path / "kept/.sweeps"
-    while len(list(folder.glob("*.npy"))) < 3:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    finished = {name: what for name, what in files(folder).items() if name.endswith(".npy")}
-    options = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}
-    given = *hr.load(tmp_path), hr.read(tmp_path / "source.txt", tmp_path / "target.txt")
-    found = ablate(*given, study=tmp_path / "kept", **options)
-    pd.testing.assert_frame_equal(found, ablate(*given, **options), check_like=True)
-    number = len(list(batching.batches(batching.encode(given[2], *given[1::-1]), given[0], max_tokens=10)))
-    assert len(finished) < number == len(list(folder.glob("*.npy")))
-    assert finished.items() <= files(folder).items()
-
-
 # --- the vocabulary projection --------------------------------------------------------------------------------------
 
 
@@ -400,23 +361,3 @@ def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
     losses.append(hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0])
     hook.remove()
     close(table.loc[other].iloc[0], losses[1] - losses[0])
-
-
-def peak(case: Case, count: int) -> int:
-    """Return the largest memory in Python and NumPy, in bytes, of ablating all heads on so many short sentences."""
-    words = [str(number) for number in range(10, 60)]
-    texts = [" ".join(words[(row * 7 + place * 3) % 50] for place in range(6)) for row in range(count)]
-    corpus = hr.Corpus.of(texts)
-    tracemalloc.start()
-    hr.ablate(case.model, case.tokenizer, corpus)
-    memory = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return memory
-
-
-@pytest.mark.slow
-def test_ablate_keeps_few_numbers_of_each_sentence():
-    case = Case(hr.tiny_model("gpt2"))
-    peak(case, 50)  # what is imported and cached once
-    few, many = peak(case, 1200), peak(case, 2400)
-    assert (many - few) / 1200 < 8_000  # resamples of all sentences at once took 24,000 bytes a sentence

@@ -141,14 +141,6 @@ def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature,
     assert float(law.zero_probability(-alpha)) == pytest.approx(open_, abs=6e-4)
 
 
-@FEW
-@given(st.floats(-20, 20), st.floats(0.05, 2))
-def test_probabilities_of_zero_and_one_leave_room_between(alpha, temperature):
-    law, alpha = HardConcrete(temperature), torch.tensor(alpha, dtype=torch.float64)
-    assert float(law.zero_probability(alpha) + law.zero_probability(-alpha)) <= 1
-    assert float(law.nonzero_probability(alpha)) == 1 - float(law.zero_probability(alpha))
-
-
 @pytest.mark.parametrize("temperature", [0.33, 0.5, 1.0])
 def test_draws_are_as_often_open_and_whole_as_the_distribution_says(temperature):
     law, draws = HardConcrete(temperature), 200_000
@@ -334,24 +326,6 @@ def test_gates_with_a_number_to_keep_have_to_know_how_long_training_is():
         error = nullcontext() if keep is None else pytest.raises(ValueError, match=HORIZON)
         with train_gates(model, gates), error:
             model.train()(**inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keep", [2, 5])
-def test_pressure_leads_the_expected_number_of_open_gates_to_the_target(keep):
-    """Where gates are pulled open, half of them more than the others."""
-    gates = gates_of(classifier(), L0(), keep)
-    gates.horizon = 400
-    optimizer = torch.optim.Adam(gates.parameters(), lr=0.05)
-    pull = torch.tensor([0.01, 0.02] * 4)
-    torch.manual_seed(0)
-    for _ in range(gates.horizon):
-        gates.draw()
-        optimizer.zero_grad()
-        (gates.penalty() - (pull * gates.drawn).sum()).backward()
-        optimizer.step()
-    assert gates.progress() == 1
-    assert float(gates.chances().detach().sum()) == pytest.approx(keep, abs=0.25)
 
 
 @pytest.mark.slow
@@ -702,6 +676,7 @@ class Groups(transformers.TrainerCallback):
 
 def test_parameters_have_rates_of_their_own_and_others_the_usual_one(tmp_path):
     model, tokens, text = small("classifier")
+    model.classifier.weight.requires_grad = False
     rates, seen = {"classifier": 0.5, "bert.encoder.layer.1": 0.25}, Groups()
     train(model, tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates, callbacks=[seen])
     found = {name: rate for rate, names in seen.groups for name in names}
@@ -709,31 +684,13 @@ def test_parameters_have_rates_of_their_own_and_others_the_usual_one(tmp_path):
     assert found == {
         name: next((rate for start, rate in rates.items() if name.startswith(start)), 1e-3)
         for name, _ in model.named_parameters()
+        if name != "classifier.weight"  # stays frozen
     }
-    message = f"{tmp_path} holds training of another model, corpus or options; give another folder, or remove it"
-    with pytest.raises(ValueError, match=whole(message)):
-        train(classifier(), tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates | {"classifier": 0.4})
-
-
-def test_a_rate_of_its_own_does_not_thaw_what_is_frozen(tmp_path):
-    model, tokens, text = small("classifier")
-    model.classifier.weight.requires_grad = False
-    train(model, tokens, text, tmp_path, epochs=1, rate=1e-3, rates={"classifier": 0.5})
     assert torch.equal(model.classifier.weight, classifier().classifier.weight)
     assert not torch.equal(model.classifier.bias, classifier().classifier.bias)
     assert not model.classifier.weight.requires_grad
-
-
-def test_gates_move_by_their_own_rate_and_weights_by_theirs(tmp_path):
-    """In a single step, after which weights would follow other gates."""
-    runs = []
-    for rate in (1e-3, 0.05, 0.5):
-        model, tokens, text = small("classifier")
-        gates, rates = gates_of(model, L0(0.1)), {GATES: rate} if rate > 1e-3 else None
-        with train_gates(model, gates):
-            train(model, tokens, text, tmp_path / str(rate), epochs=1, batch=16, rate=1e-3, rates=rates)
-        runs.append((rate, model, 2 - gates.log_alpha.detach()))
-    for rate, model, moved in runs:
-        same_weights(model, runs[0][1])
-        torch.testing.assert_close(moved, torch.full((8,), rate), rtol=2e-3, atol=0)
-    assert not torch.equal(runs[0][1].classifier.weight, classifier().classifier.weight)
+    message = f"{tmp_path} holds training of another model, corpus or options; give another folder, or remove it"
+    other = classifier()
+    other.classifier.weight.requires_grad = False
+    with pytest.raises(ValueError, match=whole(message)):
+        train(other, tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates | {"classifier": 0.4})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from copy import deepcopy
 
 import pandas as pd
@@ -14,7 +13,7 @@ from helpers.close import close
 from helpers.commands import run
 from helpers.letters import tokens_of
 from helpers.messages import whole
-from helpers.processes import full_disk, together
+from helpers.processes import together
 from helpers.prunings import learnt, no_training, setting, training_in
 from helpers.trainings import films, same_weights, tokenizer, untrained
 from transformers import BertConfig, BertForMaskedLM
@@ -200,18 +199,6 @@ def test_a_record_that_does_not_fit_the_weights_is_no_model(smaller):
     config.write_text(json.dumps(told))
     other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
     unloadable(folder, f"config.headroles refers to module {other}; the checkpoint was pruned for another class")
-
-
-def test_a_full_disk_leaves_the_model_there_was(smaller):
-    folder, _, _ = smaller
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    model, tokens = hr.load(folder)
-    hr.remove_heads(model, [("enc-self", 1, 2)])
-    message = rf"\Acould not write {re.escape(str(folder))}: .*; what was there before is unchanged\Z"
-    with full_disk(10000), pytest.raises(OSError, match=message):
-        hr.save(model, tokens, folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert [path.name for path in folder.parent.iterdir()] == ["smaller"]
 
 
 LEARNING = """

@@ -65,15 +65,6 @@ def test_scores_of_the_model_in_training_are_reported(tmp_path):
     assert weights_digest(plain) == weights_digest(model)
 
 
-def test_gates_reach_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    _learn(tmp_path, report_to="tensorboard")
-    events = EventAccumulator(str(next(tmp_path.rglob("events.*")).parent)).Reload()
-    assert "train/gates/expected_heads" in events.Tags()["scalars"]
-
-
 RANDOM = {"train_sampling_strategy": "random"}
 
 

@@ -89,8 +89,15 @@ def test_prune_with_an_adapter_on_an_output_projection_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def frozen():
+    model = untrained()
+    model.bert.requires_grad_(False)
+    return model
+
+
 OTHER = {  # what differs from the training of a folder
     "model": {"model": untrained(1)},
+    "parameters": {"model": frozen()},
     "tokenizer": {"tokenizer": tokenizer("more")},
     "corpus": {"corpus": films(8, 2)},
     "held_out": {"held_out": films(9, 1)},

@@ -446,14 +446,3 @@ def test_sinusoids_are_not_trained(tmp_path):
     hr.train(model, tokens, letters(8), tmp_path / "new", epochs=1, rate=1e-2)
     assert model.model.encoder.embed_positions.weight.equal(before)
     assert not model.model.shared.weight.equal(words)
-
-
-def test_training_of_other_parameters_is_another_training(tmp_path):
-    model, tokens, text, _ = given("classifier")
-    options = {"epochs": 1, "batch": 8, "rate": 1e-3}
-    part = deepcopy(model)
-    part.requires_grad_(False)
-    part.classifier.requires_grad_(True)
-    train(part, tokens, text, tmp_path, **options)
-    with pytest.raises(ValueError, match="holds training of another model, corpus or options"):
-        train(deepcopy(model), tokens, text, tmp_path, **options)
