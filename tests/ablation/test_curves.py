@@ -12,25 +12,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-import sacrebleu
 import scipy.stats
 import torch
 import torch.nn.functional as F
 from helpers import zoo
-from helpers.ablations import files, generated, looped, mean, translated
+from helpers.ablations import files, looped, mean
 from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
-from helpers.letters import corpus, tokens_of, writing
-from helpers.objectives import FORMULAS, labelled
-from helpers.sweeps import attributes, by_token, inputs_of
+from helpers.letters import corpus, tokens_of
+from helpers.sweeps import attributes, inputs_of
 from helpers.traces import _traces
 from scipy import stats
 
 import headroles as hr
 from headroles import plots
 from headroles.ablation.curves import ABLATION, ablation_curve, agreement, areas, compare, orders, repeated_ranking
-from headroles.ablation.metrics import as_metric
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
@@ -38,8 +35,7 @@ from headroles.models import loading, masking
 from headroles.models.head_model import HeadModel
 from headroles.patterns import First, Previous
 from headroles.plots.labels import label_of
-from headroles.scores import objectives
-from headroles.scores.objectives import ClassLogit, Top
+from headroles.scores.objectives import Top
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -350,46 +346,7 @@ def test_heads_that_no_longer_matter_have_a_place_too():
     assert sorted(found) == sorted(families.head_index(zoo.tiny("marian")))
 
 
-# --- curves of any metric -------------------------------------------------------------------------------------------
-
-LABELS = [2, 0, 1, 2, 0, 1]  # of `labelled`, as numbers
-
-
-@torch.no_grad()
-def logits_of_classes(model):
-    ids = [tokens_of("bert")(sentence.text, return_tensors="pt")["input_ids"] for sentence in labelled()]
-    return torch.cat([model(one).logits for one in ids])
-
-
-def bleu(masked):
-    written = generated([sentence.text for sentence in translated()], masking.head_mask(writing("marian"), masked), 1)
-    return sacrebleu.corpus_bleu(written, [[sentence.target.text for sentence in translated()]]).score
-
-
-def accuracy(model, _):
-    return (logits_of_classes(model).argmax(-1) == torch.tensor(LABELS)).double().mean()
-
-
-def label_logit(model, _):
-    return logits_of_classes(model)[range(len(LABELS)), LABELS].double().mean()
-
-
-def perplexity(model, name):
-    return by_token(model, name, FORMULAS[objectives.Loss]).mean().exp()
-
-
-def top(model, name):
-    return by_token(model, name, FORMULAS[Top]).mean()
-
-
-CASES = [
-    ("classifier", "accuracy", accuracy),
-    ("classifier", ClassLogit(of="label"), label_logit),
-    ("gpt2", "perplexity", perplexity),
-    ("gpt2", "top", top),
-    ("marian", "bleu", None),
-]
-NAMED = [f"{name}-{getattr(one, 'name', one)}" for name, one, _ in CASES]
+# --- going on -------------------------------------------------------------------------------------------------------
 
 
 def closing(name):
@@ -398,37 +355,12 @@ def closing(name):
     return {"all": every[::-1], "three": every[:3]}
 
 
-def by_gates(name, formula, masked):
-    """A metric of the gated model, sentence by sentence."""
-    if formula is None:
-        return bleu(masked)
-    model = inputs_of(name)[0]
-    with hr.mask_heads(model, masking.head_mask(model, masked)):
-        return float(formula(model, name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
-def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
-    table = ablation_curve(*inputs_of(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
-    masked = [frozenset(closing(name)[row.order][: row.masked]) for row in table.itertuples()]
-    by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(masked)}
-    expected = [by_hand[heads_] for heads_ in masked]
-    np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
-    assert len(set(np.round(expected, 3))) > 2
-    said = as_metric(one)
-    assert f"|metric:{said!r}|" in frame.provenance(table, "value")
-
-
 def test_an_objective_by_name_and_by_hand_is_one_metric():
     by_name, instance = (
         ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, n_resamples=20) for one in ("top", Top())
     )
     pd.testing.assert_frame_equal(by_name, instance)
     pd.testing.assert_frame_equal(areas(by_name), areas(instance))
-
-
-# --- going on -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -469,22 +401,6 @@ def test_a_curve_resumes_after_its_last_finished_batch(tmp_path):
     pd.testing.assert_frame_equal(bare(found), bare(whole_one))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("one", ["loss", "bleu"])
-def test_a_finished_curve_is_read(one, tmp_path):
-    model, *rest = inputs_of("marian", one)
-    options = SMALL | {"metric": one, "study": tmp_path}
-    first = ablation_curve(model, *rest, closing("marian"), **options)
-    before = files(tmp_path / ".sweeps")
-    with forwards(model, 0) as seen:
-        again = ablation_curve(model, *rest, closing("marian"), **options)
-        more = ablation_curve(model, *rest, closing("marian"), **options | {"n_resamples": 50, "seed": 1})
-    assert seen == [0]
-    pd.testing.assert_frame_equal(bare(again), bare(first))
-    pd.testing.assert_series_equal(more["value"], first["value"])
-    assert files(tmp_path / ".sweeps") == before
-
-
 def bare(table):
     return table.copy(deep=False).set_axis([*map(str, table)], axis=1)
 
@@ -510,10 +426,6 @@ ELSE = {  # what differs, and whether the model runs for it
     "name": (lambda: {"orders": dict(zip(("all", "two"), closing("gpt2").values(), strict=True))}, False),
     "steps": (lambda: {"steps": 2}, True),
     "replacement": (lambda: {"replacement": "uniform"}, True),
-    "corpus": (lambda: {"corpus": corpus(7)}, True),
-    "model": (lambda: {"model": zoo.tiny("gpt2", seed=1)}, True),
-    "tokenizer": (lambda: {"tokenizer": tokens_of("bert")}, True),
-    "n_resamples": (lambda: {"n_resamples": 30}, False),
     "seed": (lambda: {"seed": 1}, False),
 }
 
@@ -536,18 +448,6 @@ def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
     endings = ("was made with other options: computed again", ": areas-loss, curves-loss")
     assert all(message.endswith(endings) for message in caplog.messages)
     assert 1 <= len(caplog.messages) <= 2
-
-
-@pytest.mark.slow
-def test_curves_of_shorter_outputs_are_computed_again(tmp_path):
-    study, (model, *rest) = hr.Study(tmp_path), inputs_of("marian", "bleu")
-    options = SMALL | {"metric": "bleu"}
-    first = ablation_curve(model, *rest, closing("marian"), study=study, **options)
-    model.generation_config.max_new_tokens = 2
-    found = ablation_curve(model, *rest, closing("marian"), study=study, **options)
-    expected = ablation_curve(model, *rest, closing("marian"), **options)
-    assert not np.allclose(expected["value"], first["value"])
-    np.testing.assert_allclose(found["value"], expected["value"])
 
 
 def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):

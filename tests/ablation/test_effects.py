@@ -12,7 +12,7 @@ import sacrebleu
 import torch
 import transformers
 from helpers import zoo
-from helpers.ablations import ALL, closing, column, generated, given, looped, mean, sweep, terse, translated
+from helpers.ablations import ALL, closing, column, generated, given, looped, mean, sweep, translated
 from helpers.close import bound, close
 from helpers.letters import STEP, corpus, tokens_of, writing
 from helpers.letters import corpus as letters
@@ -286,35 +286,6 @@ def test_a_head_alone_in_its_layer_has_no_rest_and_is_the_best_of_it(tmp_path):
     assert (table["ablation[loss all_but_one].p"] == 1).all()
     best_heads = Study(tmp_path).load("best-loss-zero")
     assert best_heads[["head", "effect"]].to_numpy().tolist() == [[0, 0], [0, 0]]
-
-
-def longer(model):
-    model.generation_config.max_new_tokens = 6
-    return model
-
-
-ELSE = {
-    "model": lambda: {"model": terse(seed=1)},
-    "corpus": lambda: {"text": corpus(7)},
-    "generation": lambda: {"model": longer(zoo.tiny("marian"))},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ELSE)
-def test_what_was_made_from_something_else_is_made_again(what, tmp_path, caplog):
-    options = {"metric": "chrf", "unit": "kind", "name": "marian", "text": corpus(3)}
-    kept(Study(tmp_path), terse(), **options)
-    other = {"model": terse()} | ELSE[what]()
-    found = kept(Study(tmp_path, overwrite=True), **options | other)
-    expected = ablate(
-        other["model"], tokens_of("marian"), other.get("text", corpus(3)), metric="chrf", unit="kind", n_resamples=20
-    )
-    pd.testing.assert_frame_equal(values_of(found), values_of(expected))
-    end = ("was made with other options: computed again", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
-    said = [message for message in caplog.messages if not message.startswith("p of ablation[chrf kind]")]
-    assert all(message.endswith(end) for message in said)
-    assert 1 <= len(said) <= 2
 
 
 # --- sets of heads --------------------------------------------------------------------------------------------------

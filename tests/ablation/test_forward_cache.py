@@ -21,7 +21,7 @@ from helpers import zoo
 from helpers.ablations import by_hand, naive, near, side
 from helpers.close import close
 from helpers.letters import corpus, tokens_of
-from helpers.sweeps import attributes, swept, traces
+from helpers.sweeps import swept, traces
 from helpers.traces import NAMES
 from torch.overrides import TorchFunctionMode
 
@@ -325,25 +325,6 @@ def test_a_replay_is_free_as_soon_as_nobody_has_it():
 
 def raising(*_):
     raise InterruptedError("stopped")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "t5", "albert"])
-def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
-    model, batch = by_hand(name)
-    replay = Replay(HeadModel(model), batch)
-    before = attributes(model)
-    assert not any("forward" in names for names in before[0])
-    for site in families.attention_sites(model):
-        row = masking.head_mask(model, [(*site.key, 0)])[None]
-        replay.run(row)
-        assert attributes(model) == before
-        hook = site.out.register_forward_hook(raising)  # reached while the layers below are handed back
-        with pytest.raises(InterruptedError):
-            replay.run(row)
-        hook.remove()
-        assert attributes(model) == before
-        near(replay.run(row)[0].logits, naive(model, batch, row[0], "zero"))  # and the next run is none the worse
 
 
 def test_a_layer_keeps_the_forward_that_accelerate_gave_it_also_when_a_run_is_stopped():

@@ -16,7 +16,6 @@ from headroles.ablation import role_tests
 from headroles.analysis.role_rules import VERDICTS
 from headroles.data.corpus import Corpus
 from headroles.patterns import (
-    Absent,
     Duplicate,
     First,
     LearnedOffset,
@@ -320,30 +319,3 @@ def test_heads_may_be_in_writing(planted, case):
     assert tables[0].index.tolist() == [("dec-self:0:0", "offset=-1")]
     for table in tables[1:]:
         pd.testing.assert_frame_equal(table, tables[0])
-
-
-def test_work_is_that_of_ablations_of_the_same_heads_and_patterns():
-    model = hr.tiny_model("bert", num_hidden_layers=6)
-    words = Case(model)
-    corpus = texts(words, 20)
-    roles = {("enc-self", layer, layer % 2): Offset(layer % 2 * 2 - 1) for layer in range(6)}
-    sets = {str(head): [head] for head in roles}
-    sets |= {
-        name: [h for h, own in roles.items() if own == Offset(d)] for name, d in {"all 3": -1, "all three": 1}.items()
-    }
-    sets["all"] = [*roles]
-    controls = (lambda own: own, lambda own: Shift(own, -1), lambda own: Shift(own, 1), Shuffle, Absent)
-    replacements = ["zero", "mean", "uniform", *({head: made(own) for head, own in roles.items()} for made in controls)]
-    rows = []
-    hooks = [
-        layer.register_forward_hook(lambda _, args, __: rows.append(len(args[0]))) for layer in model.bert.encoder.layer
-    ]
-    options = {"metric": "agreement", "n_resamples": 10}
-    for replacement in replacements:
-        hr.ablate(model, words.tokenizer, corpus, sets=sets, replacement=replacement, **options)
-    ablations, rows[:] = sum(rows), []
-    table = hr.test_roles(model, words.tokenizer, corpus, roles, **options)
-    [hook.remove() for hook in hooks]
-    assert len(table) == len(sets)
-    assert sum(rows) > 0
-    assert sum(rows) <= 1.5 * ablations, (sum(rows), ablations)

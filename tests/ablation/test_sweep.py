@@ -49,14 +49,6 @@ def test_nothing_is_kept_in_an_open_mask(tmp_path):
     pd.testing.assert_frame_equal(found, hr.ablate(model, *rest, **FEW), check_like=True)
 
 
-def test_nothing_is_kept_beside_a_hook_of_the_user(tmp_path):
-    model, *rest = setting()
-    hook = model.transformer.h[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match=r"cannot be kept: got the hook .*lambda.* on transformer\.h\.0"):
-        hr.ablate(model, *rest, study=tmp_path, **FEW)
-    hook.remove()
-
-
 def test_kept_batches_are_of_the_model_as_it_is_now(tmp_path):
     model, *rest = setting("bert")
     before = swept(model, *rest, max_tokens=80, folder=tmp_path)
