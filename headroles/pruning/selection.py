@@ -117,10 +117,7 @@ def prune(
     if train in ("after", "both") and not remove:
         raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
     handle, corpus = HeadModel(model, tokenizer, allow_sharded=True), as_corpus(corpus)
-    if remove or train is not None or learns:
-        handle.check_unsharded("training and removal", "a ranking with remove=False")
-    if remove and is_adapted(handle.model):
-        check_plain(handle)  # fails now rather than after training
+    _check_model(handle, remove=remove, changes=remove or train is not None or learns)
     context = RankingContext(handle.model, tokenizer, corpus, handle.sites.of_kinds(kinds), seed, unit)
     count = _count(chosen, keep, len(context.units))
     label, name, history = _names(chosen, unit, count, kinds or ())
@@ -157,6 +154,14 @@ def prune(
     if train in ("after", "both"):
         trainer.train(handle.model, tokenizer, corpus, folder / "tuned-after", **options)
     return table
+
+
+def _check_model(handle: HeadModel, *, remove: bool, changes: bool) -> None:
+    """Raise ValueError, now rather than after training, if the model cannot be changed or heads cannot be removed."""
+    if changes:
+        handle.check_unsharded("training and removal", "a ranking with remove=False")
+    if remove and is_adapted(handle.model):
+        check_plain(handle)
 
 
 def strategy_of(given: str | Strategy) -> Strategy:
