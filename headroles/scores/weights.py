@@ -57,8 +57,7 @@ def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance
         The matrix, float64 [width, width], of rank at most the size of the head.
 
     Raises:
-        ValueError: if the circuit is unknown, the head is of cross-attention, or the maps cannot be read or are not
-            linear: with a norm of queries and keys (Gemma 3, Qwen 3) there is no QK.
+        ValueError: if the maps are not linear: with a norm of queries and keys (Gemma 3, Qwen 3) there is no QK.
     """
     handle = HeadModel.of(model)
     (place,) = handle.sites.named([head])
@@ -92,8 +91,8 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
         study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
-        One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
-        writes nothing. The score is exact, so there is no interval.
+        One row per head with the column `copying`, exact and so without an interval; NaN for encoder and
+        cross-attention heads, and for a head that writes nothing.
     """
     handle = HeadModel.of(model)
     key = lambda: handle.cache_key(circuits="copying")  # noqa: E731
@@ -130,11 +129,10 @@ def succession(
     The circuit is W_U W_O W_V MLP_0(W_E), without attention: among all words of a class, the next one has the largest
     logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230, figure 2). A head with a score above 0.5 is a
     successor head (the threshold is from a secondary source, not from the full text). MLP_0(W_E) is what the
-    first layer adds to a single word with its attention set to 0. Norms are in the maps with a frozen scale. The source
-    also has forms of each word with capitals and without space.
+    first layer adds to a single word with its attention set to 0. Norms are in the maps with a frozen scale.
 
-    The classes are days, months, numbers, ordinals, digits and letters. The longest run of words of one token each is
-    used; a class without three is left out.
+    The classes are days, months, numbers, ordinals, digits and letters, of each the longest run of words that are one
+    token each; a class without three is left out. The source also has words with capitals and without space.
 
     Args:
         model: a decoder with an unembedding.
@@ -144,11 +142,7 @@ def succession(
     Returns:
         One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
         number of words, `succession.words`.
-
-    Raises:
-        ValueError: if no class is in single tokens, or the model has an encoder, no unembedding, norms after the sums
-            of its layers, or maps that cannot be read.
-    """  # noqa: DOC502
+    """
     handle = HeadModel.of(model, tokenizer)
     key = lambda: handle.cache_key(circuits="succession", classes=" ".join(CLASSES))  # noqa: E731
     return kept(study, "circuits", key, lambda: _succession(handle), joined=OPTIONS)
@@ -302,10 +296,10 @@ def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
 def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Compute how strongly each head can do induction: match a token with what a previous-token head has written.
 
-    An induction head finds the place after an earlier occurrence of the current token because a head of an earlier
-    layer has written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest
-    product, over earlier heads, of the weight that they give to the token before (`previous`, measured) and the
-    composition with them that looks for the same token (`matching`, from the weights).
+    An induction head finds the place after an earlier occurrence of the current token because an earlier head has
+    written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest product,
+    over earlier heads, of their weight on the token before (`previous`, measured) and their composition with this head
+    that looks for the same token (`matching`, from the weights).
 
     Args:
         pairs: table of `hr.scores.composition`.
