@@ -25,14 +25,12 @@ def on_diagonal(step, steps, keys):
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 8), (8, 3), (1, 4), (4, 1), (2, 2), (6, 7)])
 def test_targets_are_on_the_diagonal(queries, keys):
-    seen = observation(torch.ones(queries, keys), kind="cross")
-    expected = [at(on_diagonal(step, queries, keys), keys).tolist() for step in range(queries)]
-    assert table(Diagonal(), seen) == expected
-
-
-def test_special_tokens_of_the_source_are_no_part_of_it():
-    seen = observation(torch.ones(3, 7), kind="cross", special=(0, 6))
-    assert table(Diagonal(), seen) == [at(1 + on_diagonal(step, 3, 5), 7).tolist() for step in range(3)]
+    """Special tokens at both ends of the source are not part of it."""
+    steps = [on_diagonal(step, queries, keys) for step in range(queries)]
+    for special in (0, 1):
+        size = keys + 2 * special
+        seen = observation(torch.ones(queries, size), kind="cross", special=(0, size - 1) if special else ())
+        assert table(Diagonal(), seen) == [at(special + step, size).tolist() for step in steps]
 
 
 @pytest.mark.parametrize("name", ["marian", "t5"])

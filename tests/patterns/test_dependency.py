@@ -38,12 +38,6 @@ def test_targets_are_the_pieces_of_the_other_word(pattern, kind, expected):
     assert table(pattern, seen) == rows
 
 
-def test_several_dependents_share_the_weight():
-    tree = Sentence("abc", ((0, 1), (1, 2), (2, 3)), (1, -1, 1), ("amod", "root", "amod"))
-    seen = observation(torch.ones(3, 3), sentence=tree, words=[0, 1, 2])
-    assert table(Dependency("amod", "head>dep"), seen) == [[0, 0, 0], [0.5, 0, 0.5], [0, 0, 0]]
-
-
 def test_a_sentence_without_a_tree_or_with_a_lost_word_has_no_targets():
     for sentence, words in ((Sentence("abcd", TREE.spans), WORDS), (TREE, [NO_WORD, 0, 1, 2, 2, 2, NO_WORD])):
         seen = observation(torch.ones(7, 7), sentence=sentence, words=words)

@@ -13,13 +13,6 @@ from headroles.patterns.observation import NOWHERE
 WEIGHTS = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.0, 0.5, 0.5, 0.0], [0.25] * 4])
 
 
-def test_places_and_direction():
-    seen = observation(WEIGHTS, kind="dec-self")
-    assert seen.causal
-    assert not observation(WEIGHTS, kind="cross").causal
-    assert replace(seen, weights=seen.weights[:, :, 2:], first=2).places.tolist() == [2, 3]
-
-
 def test_weights_on_content():
     seen = observation(WEIGHTS, special=(0,))
     assert seen.on_real[0, 0].tolist() == [[0, *row[1:]] for row in WEIGHTS.tolist()]

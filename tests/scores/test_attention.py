@@ -16,7 +16,6 @@ from helpers.letters import STEP, corpus, scores_for, tokenizer, tokens_of
 from reference import attention as slow
 
 import headroles as hr
-from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
 from headroles.scores.attention_scores import Confidence
 from headroles.scores.base import Score
@@ -194,21 +193,6 @@ def test_both_ways_in_one_pass_are_those_of_two():
     assert frame.provenance(both, "confidence").endswith("|score:Confidence()")
     assert frame.provenance(both, "confidence-norm.low").endswith("|score:Confidence(weights='norm')")
     assert "frequent=20, weights='norm')" in frame.provenance(both, "rarity-norm")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
-def test_norms_are_the_same_for_texts_in_parts(name, monkeypatch):
-    model, scores = zoo.tiny(name), ["confidence", "position", "entropy", "sink", "distance", "induction"]
-    table = hr.score(model, tokens_of(name), corpus(8), scores, weights="norm", n_resamples=0)
-    monkeypatch.setattr(families, "CELLS", 100)
-    parts = hr.score(model, tokens_of(name), corpus(8), scores, weights="norm", n_resamples=0)
-    pd.testing.assert_frame_equal(parts, table, rtol=1e-5, atol=1e-6)
-
-
-def test_norms_do_not_depend_on_padding():
-    given = zoo.tiny("marian"), tokens_of("marian"), corpus(6), ["confidence", "sink", "entropy", "alignment"]
-    alone = hr.score(*given, weights="norm", n_resamples=0, max_tokens=1)
-    pd.testing.assert_frame_equal(hr.score(*given, weights="norm", n_resamples=0), alone, rtol=1e-5, atol=1e-6)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -385,9 +385,3 @@ def test_a_label_for_each_token_is_no_class_of_the_text(labels):
     model = built("ElectraForPreTraining", "ElectraConfig", zoo.BERT | {"num_labels": labels})
     with pytest.raises(ValueError, match="metric 'accuracy' is for classifiers"):
         value(model, ending(), labelled(), "accuracy")
-
-
-def test_a_gpt2_classifier_without_padding_reads_one_text_at_a_time():
-    options = {**zoo.GPT2, "pad_token_id": None, "num_labels": 3}
-    model = built("GPT2ForSequenceClassification", "GPT2Config", options)
-    close(value(model, ending(), labelled(), "loss"), plain(model, labelled())[0])

@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 import headroles as hr
 from headroles.analysis.intervals import bootstrap_counts, bounds, rounded
 from headroles.data.corpus import Corpus, Sentence
+from headroles.models import heads
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.registry import named
 from headroles.tables import frame
@@ -119,6 +120,30 @@ def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
     given, options = Corpus("letters", tuple(sentences)), {"n_resamples": 0, "max_tokens": 64}
     other = hr.score(zoo.tiny(name), tokens_of(name), given, scores_for(name), **options)
     pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
+
+
+VARIANTS = {  # model, scores
+    "norm": ("marian", [*named(["confidence", "sink", "entropy", "alignment"], "norm")]),
+    "norm in blocks": ("gpt2", [*named(["confidence", "position", "entropy", "sink", "induction"], "norm")]),
+    "without the sink": ("marian", [*named(["confidence", "entropy", "position", "alignment"], without_sink=True)]),
+    "without the sink in blocks": ("mistral", [*named(["confidence", "distance", "previous"], without_sink=True)]),
+    "direct": ("gpt2", [hr.Direct()]),
+    "integrated gradients": ("bert", [hr.Attribution()]),
+    "feature ablation": ("bert", [hr.Attribution("FeatureAblation")]),
+    **{f"patching {node} {replacement}": ("marian", [
+           hr.AttributionPatching(node, replacement=replacement, objective="loss")])
+       for node, replacement in (("output", "zero"), ("output", "resample"), ("key", "resample"))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_numbers_of_a_text_do_not_depend_on_its_batch_or_blocks(variant, monkeypatch):
+    name, scores = VARIANTS[variant]
+    given = zoo.tiny(name), tokens_of(name), corpus(6), scores
+    together = hr.score(*given, n_resamples=0)
+    monkeypatch.setattr("headroles.models.heads.CELLS", 100 if "blocks" in variant else heads.CELLS)
+    alone = hr.score(*given, n_resamples=0, max_tokens=1)
+    pd.testing.assert_frame_equal(alone, together, rtol=1e-5, atol=1e-5)
 
 
 def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(noticed):

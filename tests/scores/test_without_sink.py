@@ -17,7 +17,6 @@ from reference import attention as by_hand
 from reference import without_sink as slow
 
 import headroles as hr
-from headroles.models import heads as families
 from headroles.patterns import First, Offset
 from headroles.scores.attention_scores import Measured, Position, Resting
 from headroles.scores.content_scores import Syntax
@@ -51,20 +50,6 @@ def test_every_number_is_that_of_plain_loops(name, least):
         for column, number in columns.items():
             assert found.loc[head, column] == pytest.approx(number, abs=bound(1)), (head, column)
     assert least < 0.5 or len({columns["resting"] for columns in expected.values()}) > 4  # others leave in other heads
-
-
-@pytest.mark.parametrize("name", ["gpt2", "mistral"])
-def test_texts_in_parts_have_the_same_numbers(name, monkeypatch):
-    given = zoo.tiny(name), tokens_of(name), corpus(8), without(SCORES[name], 0.75)
-    table = hr.score(*given, n_resamples=0)
-    monkeypatch.setattr(families, "CELLS", 100)
-    pd.testing.assert_frame_equal(hr.score(*given, n_resamples=0), table, rtol=1e-5, atol=1e-6)
-
-
-def test_padding_on_the_right_changes_nothing():
-    given = zoo.tiny("marian"), tokens_of("marian"), corpus(6), without(SCORES["marian"], 0.75)
-    alone = hr.score(*given, n_resamples=0, max_tokens=1)
-    pd.testing.assert_frame_equal(hr.score(*given, n_resamples=0), alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("score", ["confidence", "position", "entropy", "distance", "previous", "duplicate", "resting"])
