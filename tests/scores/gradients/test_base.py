@@ -20,7 +20,6 @@ from helpers.relevance import close, relevance
 from helpers.traces import _traces
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
@@ -323,32 +322,6 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
 
         assert every.counted[:, step].all()
         close(every.gradients[:, step], relevance(model, batch.inputs, rules, step=step, number=chosen), 1e-5)
-
-
-def through(weight, x, back, *, sparse=True):
-    """The gradient of a projection's input for a cotangent of its logits."""
-    module = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    module.weight.data = weight
-    x = x.clone().requires_grad_()
-    module.register_forward_hook(Projection(sparse=sparse))
-    return torch.autograd.grad(module(x), x, back)[0]
-
-
-def test_rows_of_logits_without_a_gradient_are_not_read():
-    drawn = torch.Generator().manual_seed(0)
-    weight, x = torch.randn(50, 8, generator=drawn), torch.randn(2, 3, 8, generator=drawn)
-    back = torch.zeros(2, 3, 50)
-    for token, column in enumerate([4, 0, 7, 4, 49]):  # the last token has none
-        back.flatten(0, 1)[token, column] = token - 1.5
-    expected = back @ weight
-    weight[[column for column in range(50) if column not in (4, 0, 7, 49)]] = torch.nan
-    assert torch.equal(through(weight, x, back), expected)
-    assert through(weight, x, back, sparse=False).isnan().any()
-
-
-def test_many_logits_of_a_token_are_a_product_with_all_weights():
-    weight, x, back = torch.randn(50, 8), torch.randn(2, 3, 8), torch.randn(2, 3, 50)
-    assert torch.equal(through(weight, x, back), back @ weight)
 
 
 @pytest.mark.parametrize(  # every two of them together

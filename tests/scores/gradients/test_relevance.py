@@ -7,7 +7,6 @@ import re
 from contextlib import nullcontext
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers import zoo
@@ -69,11 +68,6 @@ def test_epsilon_leaves_a_residue():
         found = measured("gpt2", hr.Relevance(epsilon=epsilon))
         residues.append(float(dict(frame.fields(frame.provenance(found, list(found)[0])))["residue"]))
     assert abs(residues[0]) < 1e-3 < abs(residues[1])
-
-
-def test_steps_together_as_in_many_chunks():
-    one, other = (measured("marian", hr.Relevance(chunk=chunk)) for chunk in (1, 50))
-    pd.testing.assert_frame_equal(one, other, rtol=0, atol=bound(1))
 
 
 @pytest.mark.parametrize("name", NAMES)
