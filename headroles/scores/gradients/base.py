@@ -24,7 +24,7 @@ from headroles.scores.lrp.context import check_reached, inside, start, table
 from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
-Steps = Literal["all", "sum"]
+Steps = Literal["all", "sum", "mean"]
 Unit = Literal["head", "group"]  # what has one mask: a head, or the heads that share a key-value head
 
 
@@ -119,7 +119,8 @@ def head_gradients(
     """Return the gradients of the targets of a batch with respect to masks of ones of all sites, under LRP rules.
 
     Relevance starts at 1 under the voita rules, otherwise at the target's value. `steps` and `chunk` are those of
-    `Relevance`. `by_token` says that the target of step t depends on the last hidden states at token t only.
+    `Relevance`; "mean" is for the mean of the steps. `by_token` says that the target of step t depends on the last
+    hidden states at token t only.
     """
     # Each step needs a backward pass of its own from its logit to the masks. With `by_token`, one pass from all logits
     # to the last hidden states serves all steps: the gradient of step t is the part of it at token t. Only the passes
@@ -132,8 +133,8 @@ def head_gradients(
             explained = target.targets(output, batch)
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
-    if steps == "sum":
-        if rules.startswith("voita"):  # the sum of the steps starts at 1 as well
+    if steps != "all":
+        if steps == "mean" or rules.startswith("voita"):  # by the voita rules the sum of the steps starts at 1, too
             begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))

@@ -11,8 +11,7 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, head_gradients, over_groups
-from headroles.scores.objectives import Explained, Name, Targets
-from headroles.scores.outputs import Output
+from headroles.scores.objectives import Name, Targets
 from headroles.tables.arguments import one_of
 
 
@@ -57,7 +56,7 @@ class Importance(GradientScore):
         if self.per == "token":
             gradients = head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
         else:
-            gradients = head_gradients(model, _Averaged(target), batch, steps="sum")
+            gradients = head_gradients(model, target, batch, steps="mean")
         if self.unit == "head":
             return gradients
         return replace(gradients, gradients=over_groups(gradients.gradients, model))
@@ -76,15 +75,3 @@ class Importance(GradientScore):
             return {self.label: mean}
         length = mean.norm(dim=-1, keepdim=True)
         return {self.label: mean / length.masked_fill(length == 0, 1.0)}
-
-
-@dataclass(frozen=True)
-class _Averaged:
-    """The same targets, each divided by the number of steps of its example."""
-
-    target: Targets
-
-    def targets(self, output: Output, batch: Batch, /) -> Explained:
-        """Compute the divided targets."""
-        explained = self.target.targets(output, batch)
-        return replace(explained, values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
