@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,34 +22,27 @@ from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
 SINGLE = "measured on a single sentence: the spread is not known"
-Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
+Key = Kind | tuple[Kind, int]  # a kind for denominators that its layers share, otherwise a kind and a layer
+Place = tuple[Key, str, str]  # key, label of the score, name of the sum
 
 
 class Accumulator:
-    """Sums of some scores over the sentences read so far, for every (kind, layer)."""
+    """Sums of some scores over the sentences read so far, for the corpus and for every resample of it."""
 
     def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
         number("n_resamples", n_resamples, whole=True)
         number("seed", seed, below=2**64, whole=True)
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
-        self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
-        self.denominators: dict[Kind, dict[str, Totals]] = {}
-        self.unweighted: dict[str, dict[tuple[int, str], tuple[Totals, Tensor]]] = {}  # of this batch, by score
-        self.products: dict[str, tuple[list[tuple[int, str]], Tensor]] = {}  # of the first batch: memory of the totals
+        self.totals: dict[Place, Tensor] = {}  # [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
+        self.unweighted: dict[str, dict[Place, Tensor]] = {}  # sums of this batch, by score: [batch, heads or 1, ...]
+        self.products: dict[str, tuple[list[Place], Tensor]] = {}  # of the first batch: memory of the totals
 
-    def add(self, score: Measure, key: tuple[Kind, int], sums: Sums) -> None:
-        """Keep the sums of a site, or of a block of its queries, on a batch until `weigh`."""
-        self._keep(score.label, self.sums.setdefault(key, {}).setdefault(score.label, {}), sums)
-
-    def add_denominators(self, score: Measure, kind: Kind, sums: Sums) -> None:
-        """Keep the denominators of a batch, which all layers of a kind share, until `weigh`."""
-        self._keep(score.label, self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums)
-
-    def _keep(self, label: str, totals: Totals, sums: Sums) -> None:
-        kept = self.unweighted.setdefault(label, {})
+    def add(self, score: Measure, key: Key, sums: Sums) -> None:
+        """Keep the sums of a layer, or denominators of a kind, on a batch or a block of its queries until `weigh`."""
+        kept = self.unweighted.setdefault(score.label, {})
         for name, values in sums.items():
-            _, before = kept.get((id(totals), name), (totals, 0))
-            kept[id(totals), name] = totals, before + values.double()
+            place = key, score.label, name
+            kept[place] = kept.get(place, 0) + values.double()
 
     def weigh(self, weights: Tensor) -> None:
         """Add what was kept of a batch to the totals of the corpus and of each resample, in one product for each score.
@@ -62,17 +54,17 @@ class Accumulator:
         # with the weights adds them to the totals of the corpus and of every resample. The totals of the first batch
         # are views of its product, so that later batches with the same sums are added to it in place.
         for label, kept in self.unweighted.items():
-            flat = [values.flatten(1) for _, values in kept.values()]
-            columns, layout = torch.cat(flat, dim=1).T, [*kept]
-            if label in self.products and self.products[label][0] == layout:
+            flat, places = [values.flatten(1) for values in kept.values()], [*kept]
+            columns = torch.cat(flat, dim=1).T
+            if label in self.products and self.products[label][0] == places:
                 self.products[label][1].addmm_(columns, weights.T)
                 continue
             product = columns @ weights.T  # [columns, 1 + resamples]
-            self.products.setdefault(label, (layout, product))
+            self.products.setdefault(label, (places, product))
             parts = product.split([values.shape[1] for values in flat])
-            for ((_, name), (totals, values)), part in zip(kept.items(), parts, strict=True):
+            for (place, values), part in zip(kept.items(), parts, strict=True):
                 weighted = part.unflatten(0, values.shape[1:]).movedim(-1, 0)
-                totals[name] = totals[name].add_(weighted) if name in totals else weighted
+                self.totals[place] = self.totals[place].add_(weighted) if place in self.totals else weighted
         self.unweighted = {}
 
     def reduce(self, axis: Axis, device: torch.device) -> None:
@@ -80,22 +72,12 @@ class Accumulator:
         # A process may have had no batch, or none with some kind of sums, while all processes must add up the same
         # totals in the same order. So they first exchange which totals there are, and add zeros where they have none.
         # All keep the totals in that order, the first process's first: the order of columns follows from it.
-        shapes = dict(axis.gathered([*self._shapes().items()]))
-        local: dict[str, dict[Any, dict[str, Totals]]] = {"denominators": self.denominators, "sums": self.sums}
-        self.denominators, self.sums = {}, {}
-        for (part, key, label, name), shape in shapes.items():
-            values = local[part].get(key, {}).get(label, {}).pop(name, None)
+        shapes = dict(axis.gathered([(place, tuple(values.shape)) for place, values in self.totals.items()]))
+        local, self.totals = self.totals, {}
+        for place, shape in shapes.items():
+            values = local.pop(place, None)
             values = torch.zeros(shape, dtype=torch.float64, device=device) if values is None else values
-            getattr(self, part).setdefault(key, {}).setdefault(label, {})[name] = axis.summed(values)
-
-    def _shapes(self) -> dict[tuple[str, Kind | tuple[Kind, int], str, str], tuple[int, ...]]:
-        return {
-            (part, key, label, name): tuple(values.shape)
-            for part in ("denominators", "sums")
-            for key, scores in getattr(self, part).items()
-            for label, totals in scores.items()
-            for name, values in totals.items()
-        }
+            self.totals[place] = axis.summed(values)
 
     def table(
         self,
@@ -153,8 +135,11 @@ class Accumulator:
             self.products.pop(score.label, None)  # the totals alone hold its memory now, and free it
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
-            for site in (site for site in self.sums if site in rows and score.label in self.sums[site]):
-                sums = self.denominators.get(site[0], {}).get(score.label, {}) | self.sums[site].pop(score.label)
+            sums_at: dict[Key, dict[str, Tensor]] = {}
+            for key, label, name in [place for place in self.totals if place[1] == score.label]:
+                sums_at.setdefault(key, {})[name] = self.totals.pop((key, label, name))
+            for site in (key for key in sums_at if isinstance(key, tuple) and key in rows):
+                sums = sums_at.get(site[0], {}) | sums_at[site]
                 for name, values in score.compute(sums).items():
                     column = columns.setdefault(score.column(name), np.full((len(index), 1 + self.n_resamples), np.nan))
                     column[rows[site]] = _rows(left[site], values)

@@ -97,7 +97,7 @@ class _Observer:
             return
         self.accumulator.add(score, site.key, score.update(observed))
         if self.first_sites.setdefault(site.kind, site.key) == site.key:
-            self.accumulator.add_denominators(score, site.kind, score.denominators(observation))
+            self.accumulator.add(score, site.kind, score.denominators(observation))
 
 
 def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadModel, more: str = "") -> None:

@@ -66,7 +66,7 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
             observation, weights = collate([rows[i] for i in group]), torch.from_numpy(bootstrap_counts(group, 5, seed))
             for score in scores:
                 accumulator.add(score, ("enc-self", 0), score.update(observation))
-                accumulator.add_denominators(score, "enc-self", score.denominators(observation))
+                accumulator.add(score, "enc-self", score.denominators(observation))
             accumulator.weigh(weights)
         return {name: values for _, name, values, _ in accumulator.columns(index, index)}
 

@@ -179,7 +179,7 @@ class GradientPass:
                 continue
             accumulator.add(self.score, site.key, self.score.update(part))
             if site.kind not in kinds:
-                accumulator.add_denominators(self.score, site.kind, self.score.denominators(part))
+                accumulator.add(self.score, site.kind, self.score.denominators(part))
             kinds.add(site.kind)
 
     def provenance(self) -> dict[str, object]:
