@@ -132,16 +132,16 @@ class OfPattern:
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
     needs: ClassVar[Any] = property(attrgetter("pattern.needs"))
 
+    def check(self, site: Site) -> None:
+        """Raise ValueError if the heads of a site cannot attend by the pattern."""
+        self.pattern.check(site)
+
 
 class BoundPattern(OfPattern, Replacement):
     """A pattern for the forwards of one batch, which may be repeated for several variants."""
 
     def __init__(self, pattern: Pattern, batch: Batch, counted: Counted | None) -> None:
         self.pattern, self.batch, self.counted = pattern, batch, counted
-
-    def check(self, site: Site) -> None:
-        """Raise ValueError if the pattern does not fit the heads of a site."""
-        self.pattern.check(site)
 
     def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
         """Return the outputs of heads under the pattern."""

@@ -21,10 +21,6 @@ class _Control(OfPattern, Pattern):
 
     pattern: Pattern
 
-    def check(self, site: Site) -> None:
-        """Raise ValueError if the heads of a site cannot attend by the pattern itself."""
-        self.pattern.check(site)
-
 
 @dataclass(frozen=True)
 class Shift(_Control):

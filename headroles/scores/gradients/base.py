@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from headroles._changes import Changes
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.accumulator import Accumulator
@@ -127,7 +126,9 @@ def head_gradients(
     # from there to the masks are then made step by step, several (`chunk`) at once.
     gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
     with torch.enable_grad(), lrp_rules(model, rules, epsilon=epsilon) as changes, model.mask(gates):
-        vocabulary = observed(changes, model, sparse=F.linear not in table(rules, epsilon))
+        vocabulary = Projection(sparse=F.linear not in table(rules, epsilon))
+        if (projection := model.model.get_output_embeddings()) is not None:
+            changes.hook(projection, vocabulary, after=True)
         output = model.forward(batch)
         with inside(model):
             explained = target.targets(output, batch)
@@ -245,11 +246,3 @@ class FewLogits(Function):
         back = torch.zeros(len(tokens), weight.shape[1], dtype=c.dtype, device=c.device)
         back.index_add_(0, rows, tokens[rows, columns, None] * weight[columns])
         return back.view(*c.shape[:-1], -1), None, None, None
-
-
-def observed(changes: Changes, model: HeadModel, *, sparse: bool) -> Projection:
-    """Observe the vocabulary projection of a model, if it has one, within the block."""
-    projection, module = Projection(sparse=sparse), model.model.get_output_embeddings()
-    if module is not None:
-        changes.hook(module, projection, after=True)
-    return projection
