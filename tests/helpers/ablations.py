@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for ablation, which several tests share."""
+"""Sweeps and effects of tiny models by plain loops."""
 
 from __future__ import annotations
 

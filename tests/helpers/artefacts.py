@@ -1,4 +1,4 @@
-"""What several tests of artefacts share."""
+"""Artefacts of the papers with their claims, and tables made for them."""
 
 from __future__ import annotations
 

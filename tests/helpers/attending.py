@@ -1,4 +1,4 @@
-"""What several tests of attention scores share."""
+"""Random rows of attention, one sentence each, and batches of them."""
 
 from __future__ import annotations
 

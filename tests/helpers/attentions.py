@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for watch, which several tests share."""
+"""A plain forward, and the attention weights that a model gives out by itself."""
 
 from __future__ import annotations
 

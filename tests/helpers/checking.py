@@ -1,4 +1,4 @@
-"""What several tests of check_model share."""
+"""The checks of check_model, run once for each architecture."""
 
 from __future__ import annotations
 

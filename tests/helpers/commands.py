@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for cli, which several tests share."""
+"""Commands in this process, in forks and in processes of their own."""
 
 from __future__ import annotations
 

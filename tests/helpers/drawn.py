@@ -1,4 +1,4 @@
-"""What several tests of figures share."""
+"""Tables to draw, and what is read from an Axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of bad input share."""
+"""Corpora and scores of the planted model, and the first line of an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of scores of gradients share."""
+"""Scores of gradients of the zoo's models on a few sentences."""
 
 from __future__ import annotations
 

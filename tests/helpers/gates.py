@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for gates, which several tests share."""
+"""The output of a model for given inputs."""
 
 from __future__ import annotations
 

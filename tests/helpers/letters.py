@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for scores, which several tests share."""
+"""Sentences of random letters with trees, their tokenizer, and sums of scores over them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)
 )
 
-
 VOCABULARY, PADDING, SPECIAL = 1000, 1, 4  # ids below SPECIAL are special
-
-
 RELATIONS = ("nsubj", "obj", "amod", "advmod", "nsubj:pass", "det")
 
 
@@ -115,8 +112,6 @@ def looking(places, keys=None):
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 
 
@@ -164,8 +159,6 @@ def linked(size=12):
 
 
 STEP = 2**-12  # resamples are kept to this precision
-
-
 TEMPLATES = {"bert": "<s> $A </s>", "albert": "<s> $A </s>", "gpt2": "$A", "llama-grouped": "<s> $A", "bloom": "$A"}
 
 

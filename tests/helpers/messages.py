@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for bad_input, which several tests share."""
+"""Messages compared as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of metrics share."""
+"""The statistics that a metric reads from outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for objectives, which several tests share."""
+"""A tiny classifier, and objectives by plain formulas on single sentences."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from headroles.scores.objectives import (
 )
 
 CLASSES = {0: "no", 1: "maybe", 2: "yes"}
-
-
 ALL = 10**6  # tokens: one batch
 
 

@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for prune, which several tests share."""
+"""A small classifier that has learnt a little, to prune."""
 
 from __future__ import annotations
 

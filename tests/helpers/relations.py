@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for relation, which several tests share."""
+"""Tables of roles and outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of relevance share."""
+"""Relevance of all heads for one logit, in double precision."""
 
 from __future__ import annotations
 

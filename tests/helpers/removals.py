@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for cutting, which several tests share."""
+"""Heads to remove, and what a model without them is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for report, which several tests share."""
+"""A study with every table that the report reads, and the data in a page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 SIZES = {(kind, layer): 8 for kind in frame.KINDS for layer in range(6)}
-
-
 EVIL = "</script><script>window.hacked = 1</script>"
-
-
 IMAGE = "<img src=x onerror='window.hacked=2'>"
 
 

@@ -1,4 +1,4 @@
-"""What several tests of ablation share."""
+"""Effects by sweeps, and the traces that a run may leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of the toy languages share."""
+"""Words and dependents of toy sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of tables share."""
+"""Tables of random numbers, and what makes two tables the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for families, which several tests share."""
+"""What a block may leave in a model: hooks, attention implementations, modes."""
 
 from __future__ import annotations
 

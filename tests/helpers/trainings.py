@@ -1,4 +1,4 @@
-"""Fixtures and helpers first written for train, which several tests share."""
+"""Films with labels, small classifiers and translators to train."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ from helpers import zoo
 from headroles.data.corpus import Corpus, Sentence
 
 TELLING = {"neg": ("bad", "poor"), "pos": ("good", "fine")}
-
-
 FILLING = ("the", "film", "was", "a", "book", "it", "in", "and")
-
-
 PIECES = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *FILLING, *TELLING["neg"], *TELLING["pos"]]  # PAD as in the zoo
-
-
 CLASSES = dict(enumerate(sorted(TELLING)))
 
 

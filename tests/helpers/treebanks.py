@@ -1,4 +1,4 @@
-"""What several tests of treebanks share."""
+"""A German sentence with multiword tokens."""
 
 from __future__ import annotations
 
