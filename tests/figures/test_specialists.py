@@ -195,19 +195,17 @@ class _KilledAt(transformers.TrainerCallback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "step"), [("masked", 4), ("translation", 5)])
-def test_what_was_killed_is_resumed_as_if_nothing_had_been(phase, step, data, trained, tmp_path, monkeypatch):
-    """A checkpoint at every step, and the training ends between two."""
+def test_what_was_killed_is_resumed_as_if_nothing_had_been(data, trained, tmp_path, monkeypatch):
+    """A checkpoint at every step, and the training of the translator ends between two."""
     often, place = replace(TINY, minutes=0.0), tmp_path / "resumed"
-    own = arms.Checkpoints
-    parts = iter([False, True] if phase == "translation" else [True])
+    checkpoints, callbacks = arms.Checkpoints, transformers.trainer.DEFAULT_CALLBACKS
+    trainings = iter(["masked", "translation"])
 
     def dying(minutes):
-        if next(parts):
-            monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", [*before, _KilledAt(step)])
-        return own(minutes)
+        if next(trainings) == "translation":
+            monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", [*callbacks, _KilledAt(5)])
+        return checkpoints(minutes)
 
-    before = transformers.trainer.DEFAULT_CALLBACKS
     monkeypatch.setattr(arms, "Checkpoints", dying)
     with pytest.raises(_Killed):
         specialise(place, data, "C", recipe=often, probed=[data.parsed])
@@ -245,7 +243,8 @@ def test_long_sentences_are_read_twice():
 
 
 @pytest.mark.slow
-def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, small_minilm):  # noqa: ARG001
+@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces a better way:FutureWarning")  # transformers' own
+def test_arm_e_reads_with_one_tokenizer_writes_with_another_and_is_pruned(data, tmp_path, small_minilm):  # noqa: ARG001
     specialise(tmp_path, data, "E", recipe=TINY)
     model, tokenizer = bilingual.load(tmp_path / "E-0")
     assert isinstance(tokenizer, bilingual.Bilingual)
@@ -260,6 +259,12 @@ def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, 
     assert found["value"].notna().all()
     kinds = hr.score(model, tokenizer, data.parsed, ["confidence"], n_resamples=0).index.get_level_values("kind")
     assert set(kinds) == {"enc-self", "dec-self", "cross"}
+    options = {"keep": 2, "kinds": ["enc-self"], "tune": {"epochs": 1, "batch": 8}}
+    left = hr.prune(model, tokenizer, data.train[:24], hr.L0(rate=0.1, freeze="decoder"), **options)
+    assert left.iloc[:, 0].loc["enc-self"].sum() == 2
+    hr.save(model, tokenizer, tmp_path / "smaller")
+    both = [(model, tokenizer), bilingual.load(tmp_path / "smaller")]
+    pd.testing.assert_frame_equal(*(hr.evaluate(*pair, data.test, ["loss"], n_resamples=0) for pair in both))
 
 
 @pytest.mark.slow
@@ -310,19 +315,6 @@ def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path)
         left = load_table(tmp_path / f"gates-{seed}" / "roles-l0-enc-self-2.parquet")
         survives = table["survival[l0 2 enc-self]"] == 1
         assert left.index.tolist() == survives.index[survives].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces a better way:FutureWarning")  # transformers' own
-def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG001
-    model, tokenizer = beginnings.pretrained(data.train, layers=1, pieces=100)
-    options = {"keep": 2, "kinds": ["enc-self"], "tune": {"epochs": 1, "batch": 8}}
-    left = hr.prune(model, tokenizer, data.train[:24], hr.L0(rate=0.1, freeze="decoder"), **options)
-    assert left.iloc[:, 0].loc["enc-self"].sum() == 2
-    hr.save(model, tokenizer, tmp_path / "smaller")
-    again, both = bilingual.load(tmp_path / "smaller")
-    found = [hr.evaluate(*pair, data.test, ["loss"], n_resamples=0) for pair in ((model, tokenizer), (again, both))]
-    pd.testing.assert_frame_equal(*found)
 
 
 def test_committed_probes_are_whole():
