@@ -5,19 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 from helpers import zoo
-from helpers.letters import corpus, tokens_of, total
+from helpers.letters import corpus, sums, tokens_of, total
 
 import headroles as hr
 
 RULES = ["cp", "attn", "voita", "gradient"]
-
-
-def sums(score, head_gradients):
-    """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
-    denominators, update = score.denominators(head_gradients), score.update(head_gradients)
-    assert not set(denominators) & set(update)
-    assert all(len(values) == len(head_gradients.counted) for values in (denominators | update).values())
-    return {name: values.double() for name, values in (denominators | update).items()}
 
 
 def finished(score, head_gradients):

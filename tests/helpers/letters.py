@@ -59,10 +59,11 @@ def _frequencies():
 
 
 def sums(score, seen):
-    """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
+    """What a score adds up of a batch of attention or gradients, sentence by sentence: {name: [batch, ...]}."""
     denominators, update = score.denominators(seen), score.update(seen)
     assert not set(denominators) & set(update)
-    assert all(len(values) == len(seen.weights) for values in (denominators | update).values())
+    rows = len(seen.weights if hasattr(seen, "weights") else seen.counted)
+    assert all(len(values) == rows for values in (denominators | update).values())
     return {name: values.double() for name, values in (denominators | update).items()}
 
 
