@@ -29,6 +29,10 @@ matplotlib.use("agg")
 DRAWN = {*(f"fig{number}" for number in range(1, 11)), "fig1a", "fig1b", "fig1c", "gates", "claim1", "claim3", "claim4"}
 
 
+CONTROLLED = [("voita2019", name) for name in ("fig1a", "fig4", "fig6", "fig9", "table1")]
+CONTROLLED += [("michel2019", name) for name in ("fig1", "fig3", "heads_share")] + [("budhraja2020", "claim2")]
+
+
 class Made(NamedTuple):
     """An artefact of a toy: the toy's name, and all but its files."""
 
@@ -106,8 +110,8 @@ def test_what_a_toy_lacks_is_made_of_the_other(made):
 
 @pytest.mark.slow
 def test_no_rule_holds_of_the_controls_of_toys(toys, made):
-    asked = {}
-    for (paper, name), (toy, _) in made.items():
+    asked = {}  # of some artefacts; the committed table of controls has all of them
+    for (paper, name), (toy, _) in [((paper, name), made[paper, name]) for paper, name in CONTROLLED]:
         told = controls(f"{paper} {name}", artefacts(paper)[name], bench_of_toy(toys[toy]))
         assert {kind: control.passes for kind, control in told.items()} == {"untrained": False, "shuffled": False}, name
         assert all(len(control.why) >= 5 for control in told.values())
