@@ -367,7 +367,7 @@ class Sweep:
         return ExampleStats(whole, merged, numbers, self.encoded.too_long, self.metric, self.signature)
 
     def _places(self, numbers: Sequence[int]) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """Return the numbers of the examples whose sentences are all there, and their rows: [example, sentence]."""
+        """Return the numbers of the complete examples, and the rows of their sentences: [example, sentence]."""
         size, row = self.metric.sentences, {number: row for row, number in enumerate(numbers)}
         sentences = {number // size: [size * (number // size) + part for part in range(size)] for number in numbers}
         complete = {example: parts for example, parts in sentences.items() if all(part in row for part in parts)}

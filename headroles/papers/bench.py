@@ -143,11 +143,11 @@ class Bench:
         """Load the foremost file of a required table that fits, the only one that counts as used; None without one."""
         used = [*self.used]
         try:
-            found = next((table for table in self.tables(name) if fits(table)), None)
+            match = next((table for table in self.tables(name) if fits(table)), None)
         except Missing:
-            found = None
-        self.used = list(dict.fromkeys([*used, *([] if found is None else [Path(found.attrs["file"])])]))
-        return found
+            match = None
+        self.used = list(dict.fromkeys([*used, *([] if match is None else [Path(match.attrs["file"])])]))
+        return match
 
     def beside(self, table: pd.DataFrame, name: str, *, above: int = 0) -> pd.DataFrame | None:
         """Load the table of a name in the folder of another table, or so many folders above; None without one."""
@@ -210,9 +210,9 @@ def cost_of_all_heads(bench: Bench, table: pd.DataFrame, kind: Kind | None = Non
     """
     name, order = ("curves", "importance") if kind is None else ("kinds", f"{kind} by importance")
     metric = v.metric_of(table)
-    curves = bench.first(name, lambda found: _same_model(found, table) and v.metric_of(found) == metric)
+    curves = bench.first(name, lambda match: _same_model(match, table) and v.metric_of(match) == metric)
     if curves is None:
-        curves = bench.first(name, lambda found: _same_model(found, table))
+        curves = bench.first(name, lambda match: _same_model(match, table))
     if curves is None or (rows := curves[curves["order"] == order]).empty:
         return {**dict.fromkeys(v.with_bounds("all"), math.nan), "all.metric": metric}
     cost = v.costs(rows.nlargest(1, "masked"), rows.iloc[rows["masked"].argmin()], v.metric_of(curves))
@@ -239,4 +239,4 @@ def _lengths(bench: Bench, table: pd.DataFrame) -> pd.DataFrame | None:
         if (lengths := bench.beside(table, "trainings", above=above)) is not None:
             return lengths
     folders = [folder for folder in bench.folders if Path(table.attrs["file"]).is_relative_to(folder)]
-    return bench.first("trainings", lambda found: any(Path(found.attrs["file"]).is_relative_to(at) for at in folders))
+    return bench.first("trainings", lambda match: any(Path(match.attrs["file"]).is_relative_to(at) for at in folders))

@@ -189,7 +189,7 @@ def _remove(
 
 
 def _shapes(name: str, module: nn.Module) -> dict[str, list[int]]:
-    """Return the shapes of a module's parameters by their names in a model whose adapters are merged."""
+    """Return the shapes of a module's parameters by their names in a model with merged adapters."""
     adapted = [path for path, part in module.named_modules(prefix=name) if hasattr(part, "base_layer")]
     shapes = {}
     for path, value in module.named_parameters(prefix=name):

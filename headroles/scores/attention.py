@@ -110,7 +110,7 @@ def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadM
 
 
 def _of_each_head(score: Score, observation: Observation) -> dict[str, Tensor]:
-    """Return the denominators of a score whose heads differ: {name: [batch, heads]}."""
+    """Return the denominators of a score with another one for each head: {name: [batch, heads]}."""
     denominators, heads = score.denominators(observation), observation.weights.shape[1]
     for name, values in denominators.items():
         if values.shape[1] != heads:

@@ -229,7 +229,7 @@ class _Drops:
 
 
 class _Residual(Function):
-    """The output of a layer; the gradient goes through the layer, or skips it."""
+    """The output of a layer; the gradient passes through the layer, or skips it."""
 
     @staticmethod
     def forward(ctx: Any, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
