@@ -49,7 +49,7 @@ from .models.loading import load as load
 from .models.loading import save as save
 from .models.masking import head_mask as head_mask
 from .models.masking import mask_heads as mask_heads
-from .models.sites import submodel as submodel
+from .models.parts import submodel as submodel
 from .plots.gallery import plot as plot
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning

@@ -18,7 +18,7 @@ import headroles as hr
 from headroles.ablation.metrics import as_metric
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
-from headroles.models.loading import minilm
+from headroles.models.loading import load
 from headroles.scores import objectives
 
 SENTENCES, TOKENS = 16, 24
@@ -27,8 +27,8 @@ SENTENCES, TOKENS = 16, 24
 def main(repeats: int = 3, variants: int = 8, vocabulary: list[int] = [8000, 32000]) -> None:
     models = {f"Marian, {words} words": (marian(words).eval(), tokenizer(words)) for words in vocabulary}
     corpora = {name: random_corpus(model, SENTENCES, TOKENS) for name, (model, _) in models.items()}
-    models["MiniLM"] = minilm()
-    words = [word for word in sorted(minilm()[1].get_vocab()) if word.isalpha()]
+    models["MiniLM"] = load("minilm")
+    words = [word for word in sorted(models["MiniLM"][1].get_vocab()) if word.isalpha()]
     drawn = np.random.default_rng(0).choice(words, (SENTENCES, TOKENS))
     corpora["MiniLM"] = hr.Corpus("random words", tuple(hr.Sentence(" ".join(row)) for row in drawn))
     keep({name: ratios(HeadModel.of(*pair), corpora[name], repeats, variants) for name, pair in models.items()})

@@ -14,7 +14,7 @@ import transformers
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from headroles._distributed import track
-from headroles.models.sites import submodel
+from headroles.models.parts import submodel
 from headroles.tables import frame
 from headroles.testing.runner import CHECKS, check_model
 from headroles.testing.tiny_models import tiny_model

@@ -46,7 +46,7 @@ def pretrained(
     pairs: Corpus, *, layers: int = 2, pieces: int = 8000, seed: int = 0, dropout: float = 0.1
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Join MiniLM as the encoder of a translator with a new decoder; return the model and its tokenizer."""
-    encoder, source = loading.minilm()
+    encoder, source = loading.load("minilm")
     last = max(source.all_special_ids)
     vocabulary = source.convert_ids_to_tokens(list(range(last + 1)))
     target = pieced(

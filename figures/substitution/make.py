@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import headroles as hr
 from headroles.analysis.role_rules import names
 from headroles.data.corpus import Corpus
-from headroles.models.loading import minilm, untrained
+from headroles.models.loading import untrained
 from headroles.models.masking import Head
 from headroles.patterns import Dependency, First, Offset, Pattern, Special, Where
 from headroles.patterns.of_roles import pattern_of
@@ -44,7 +44,7 @@ def main(
 ) -> None:
     """Assign roles, test them, and write NAME.parquet, NAME-repeated.parquet and NAME-roles.parquet here."""
     logging.basicConfig(level=logging.INFO)
-    model, tokenizer = minilm() if name == "minilm" else hr.load(folder, cls=CLASSES.get(name))
+    model, tokenizer = hr.load("minilm" if name == "minilm" else folder, cls=CLASSES.get(name))
     scores, roles = assigned(model, tokenizer, data, work / name)
     hr.save_table(roles, HERE / f"{name}-roles.parquet")
     text = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(sentences, seed=0)

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import headroles as hr
 from headroles.analysis.role_rules import held
 from headroles.data.corpus import Corpus
-from headroles.models.loading import minilm, untrained
+from headroles.models.loading import untrained
 from headroles.tables.columns import Column
 from headroles.tables.frame import LEVELS
 
@@ -46,7 +46,7 @@ def main(
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
 ) -> None:
     """Score, assign roles, and write the rows of a model to counts.csv, and its heads to gains-NAME.csv."""
-    model, tokenizer = minilm() if name == "minilm" else hr.load(folder)
+    model, tokenizer = hr.load("minilm" if name == "minilm" else folder)
     text = hr.read(data / "ud/pud/en_pud-ud-test.conllu.gz").sample(2 * SENTENCES, seed=0)
     reference = hr.read(data / "ud/ewt/en_ewt-ud-dev.conllu.gz")
     counts = []

@@ -19,8 +19,10 @@ from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch, Encoded, make_batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import read_heads
+from headroles.models.parts import is_map
 from headroles.models.replacements import Counted, Replacement, ReplacementLike, Values, as_replacement
-from headroles.models.sites import Site, is_map
+from headroles.models.sharded import is_sharded
+from headroles.models.sites import Site
 from headroles.scores.outputs import Output, steps
 from headroles.tables.frame import KINDS, Kind
 
@@ -51,7 +53,7 @@ class Replay:
     ) -> None:
         self.model, self.batch, self.counted = model, batch, counted
         self.replacement = as_replacement(model.model, replacement)
-        self.of_steps = of_steps and not model.is_sharded
+        self.of_steps = of_steps and not is_sharded(model.model)
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
         self.written: dict[nn.Module, Entries] = {}  # what layers add to mappings that the forward passes on
@@ -62,6 +64,10 @@ class Replay:
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in model.sites}
         self.time = self.encoded = 0
+        # One forward of the intact model counts the calls of linear maps. A module that ran once, from call `begun` to
+        # call `ended`, has read nothing that masked heads change if it ended before their projection was called. Only
+        # the order of calls decides, so no architecture needs code of its own; outputs of modules that run twice are
+        # not kept.
         with Changes(model.model) as changes, model.without_gradients():
             for module in self.layers:
                 self._watch(changes, module, self._keep_layer)
@@ -130,6 +136,9 @@ class Replay:
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
         """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
+        # Heads change only what is computed after their projection. Besides what ended before the first masked one,
+        # two outputs stay: what maps the encoder's states, if all masked heads are in the decoder; and what the decoder
+        # computes before it first reads changed states and before its own first masked head.
         ((begun, ended),) = self.calls[module]
         if first[0] < 0:
             return False
@@ -195,7 +204,7 @@ def layers(model: HeadModel) -> list[nn.Module]:
     ordered: list[nn.Module] = []
     for site in model.sites:
         layer = heads.layer_of(model.model, site)
-        if layer is None or site.turn or (site.outside and site.outside.time_major):
+        if layer is None or site.call_index or (site.outside and site.outside.time_major):
             return []
         if layer not in ordered:
             ordered.append(layer)

@@ -26,6 +26,8 @@ from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
 from headroles.models.masking import Head, head_mask
 from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement
+from headroles.models.sharded import is_sharded
+from headroles.models.tokens import vocabulary
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
 from headroles.tables.arguments import number, one_of
@@ -224,7 +226,9 @@ class Sweep:
             for site, layer in zip(
                 self.model.sites, gates.split([site.heads for site in self.model.sites], dim=1), strict=True
             ):
-                present = layer.new_tensor([number in site.left for number in site.numbers])  # 0 if zeroed in weights
+                present = layer.new_tensor(
+                    [number in site.remaining for number in site.numbers]
+                )  # 0 if zeroed in weights
                 left = (layer * present).sum(1, keepdim=True)
                 layer *= torch.where(left > 0, present.sum() / left, 1.0)
         return gates
@@ -291,7 +295,7 @@ class Sweep:
 
     def _halve(self, error: Exception) -> None:
         """Run fewer variants at a time after an error that memory ran out."""
-        if self.variants_at_once == 1 or self.model.is_sharded:  # sharded: other processes wait in the same forward
+        if self.variants_at_once == 1 or is_sharded(self.model.model):  # other processes wait in the same forward
             raise error
         self.variants_at_once //= 2
         log.warning("out of memory (%s): %d variants at a time from here on", error, self.variants_at_once)
@@ -332,7 +336,7 @@ class Sweep:
                 more = ", ..." if len(numbers) > SHOWN else ""
                 raise ValueError(
                     f"{self.metric.name} of {who} is not finite on sentence {', '.join(map(str, numbers[:SHOWN]))}"
-                    f"{more} of the corpus; {dummy_inputs.advice(self.model.model)}; finished batches are kept"
+                    f"{more} of the corpus; {dummy_inputs.nan_advice(self.model.model)}; finished batches are kept"
                 )
         return statistics
 
@@ -355,7 +359,8 @@ class Sweep:
         config = self.model.model.generation_config
         options: dict[str, object] = {"num_beams": metric.beams, **ONE, **self.encoded.language}
         if not config.max_new_tokens:
-            options["max_length"] = longest_output(self.model.model, self.model.target_positions)
+            positions = vocabulary.positions(self.model.tokenizer, self.model.model, target=True)
+            options["max_length"] = longest_output(self.model.model, positions)
         if self.replacement == "resample":
             options["use_cache"] = False  # a layer needs all tokens to replace those that both examples have
         return options

@@ -50,13 +50,13 @@ class BudgetedCache(Cache):
         pattern, streaming = budget_of(table)
         sites = global_sites(handle, pattern)
         _check_table(handle, table, sites)
-        name = handle.config._attn_implementation
+        name = handle.model.config._attn_implementation
         if getattr(name, "before", name) not in ATTENTION:
             raise ValueError(
                 f"a cache with a budget needs {' or '.join(ATTENTION)} attention, got {name!r}; try "
                 f"model.set_attn_implementation('sdpa')"
             )
-        layers: list[Any] = DynamicCache(config=handle.config).layers
+        layers: list[Any] = DynamicCache(config=handle.model.config).layers
         for site in sites:
             groups = [group for group in range(len(site.groups)) if (*site.key, group) in streaming]
             if groups:

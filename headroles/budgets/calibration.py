@@ -23,6 +23,7 @@ from headroles.budgets.attention import streams
 from headroles.data.corpus import Chat, Corpus, Sentence
 from headroles.models.head_model import HeadModel
 from headroles.models.sites import Head, Site
+from headroles.models.tokens import vocabulary
 from headroles.models.tokens.alignment import pieces
 from headroles.patterns import Streaming
 from headroles.pruning.learned_gates import L0, RATE, frozen
@@ -168,8 +169,8 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
         ids += read(f" {sentence.target.text.strip()}", add_special_tokens=False)["input_ids"]
     if not 0 < answer < len(ids):
         raise ValueError(f"text {number} must have its answer as target, got {sentence.text[:40]!r} without one")
-    if len(ids) > model.positions:
-        raise ValueError(f"text {number} must have at most {model.positions} tokens, got {len(ids)}")
+    if len(ids) > (limit := vocabulary.positions(read, model.model)):
+        raise ValueError(f"text {number} must have at most {limit} tokens, got {len(ids)}")
     return Question(torch.tensor([ids], device=model.device), answer)
 
 
@@ -189,7 +190,7 @@ def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:
         raise ValueError(f"a budget needs transformers' attention interface, got {outside.name} of {name} outside it")
     if sinks := next((site for site in sites if hasattr(site.module, "sinks")), None):
         raise ValueError(f"a budget needs attention without learned sinks, got those in {sinks.name} of {name}")
-    layers: list[Any] = DynamicCache(config=model.config).layers
+    layers: list[Any] = DynamicCache(config=model.model.config).layers
     kinds = {type(layer).__name__ for layer in layers}
     if len(layers) != len(sites) or kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}:
         got = f"{len(sites)} attention layers and a cache of {len(layers)} ({', '.join(sorted(kinds)) or 'none'})"

@@ -12,4 +12,4 @@ from .loading import load as load
 from .loading import save as save
 from .masking import head_mask as head_mask
 from .masking import mask_heads as mask_heads
-from .sites import submodel as submodel
+from .parts import submodel as submodel

@@ -31,7 +31,7 @@ class Implementation(str):
         return self.before
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """One attention call, or its part for some of the queries: the tensors of the model's own eager function."""
 
     module: nn.Module
@@ -46,10 +46,10 @@ class Call(NamedTuple):
     options: Mapping[str, object] = {}  # further arguments of the eager function
 
 
-Handler = Callable[[Call], Tensor | None]
+Handler = Callable[[AttentionCall], Tensor | None]
 
 
-class _Observer(NamedTuple):
+class _OpenBlock(NamedTuple):
     """The handler of an open block, for the attention calls of some modules."""
 
     handler: Handler
@@ -57,7 +57,7 @@ class _Observer(NamedTuple):
     modules: frozenset[nn.Module]
 
 
-_observers: dict[int, _Observer] = {}  # of all open blocks
+_open_blocks: dict[int, _OpenBlock] = {}
 
 
 def attending(model: PreTrainedModel, handler: Handler) -> Changes:
@@ -68,17 +68,16 @@ def attending(model: PreTrainedModel, handler: Handler) -> Changes:
 def observe_attention(changes: Changes, handler: Handler, *, cells: int | None = None) -> None:
     """Call `handler` at every attention call of the changed model, which attends by its own eager function then.
 
-    A tensor that `handler` returns replaces `Call.out`. A call of more than `cells` attention weights is split into
-    parts of some queries each (at least one); the caller checks that the model allows this (`heads.divisible`).
-
-    Weights are dropped after the callback, so `output_attentions` returns none. Other models are not affected.
+    A tensor that `handler` returns replaces the outputs of the call. A call of more than `cells` attention weights is
+    split into parts of some queries each (at least one); the caller checks that the model allows it. Weights are
+    dropped after the callback, so `output_attentions` returns none. Other models are not affected.
     """
-    observer = _Observer(handler, cells, frozenset(changes.model.modules()))
-    changes.undos.append(partial(_observers.pop, id(observer), None))
-    _observers[id(observer)] = observer
+    block = _OpenBlock(handler, cells, frozenset(changes.model.modules()))
+    changes.undos.append(partial(_open_blocks.pop, id(block), None))
+    _open_blocks[id(block)] = block
     configs = configs_of(changes.model.modules())
-    changes.undos.append(partial(restore_names, configs, id(observer)))
-    set_names(configs, id(observer), NAME if cells is None else IN_PARTS)
+    changes.undos.append(partial(restore_names, configs, id(block)))
+    set_names(configs, id(block), NAME if cells is None else IN_PARTS)
 
 
 # id -> config, its own implementation, those of open blocks
@@ -112,38 +111,34 @@ def capture(changes: Changes, sites: list[Site], callback: PartCallback, cells: 
 
     `mask` is the model's additive mask, [batch, heads or 1, query, key]; None without one, or where it is unknown.
     """
-    counter = _CallCounter(sites)
+    by_module: dict[nn.Module, list[Site]] = {}
+    for site in sorted(sites, key=lambda site: site.call_index):
+        by_module.setdefault(site.module, []).append(site)
+    counter = CallCounter(changes, by_module)
 
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
-        site = counter.site(module, first)
-        if site is not None:
+        if module in by_module:
+            site = counter.site(module, first)
             callback(site, site.join(weights), first, site.join_mask(mask))
 
     no_head_masks(changes)
-    if counter.shared:
-        each_forward(changes, counter.calls.clear)
     observe_attention(changes, lambda call: pass_on(call.module, call.weights, call.first, call.mask), cells=cells)
-    for module in {site.module: None for site in sites if site.outside}:
+    for module in [module for module, shared in by_module.items() if shared[0].outside]:
         ask_for_weights(changes, module, pass_on)
 
 
-class _CallCounter:
-    """Assigns each call of an attention module to a site: the n-th call in a forward is the module's n-th site."""
+class CallCounter:
+    """Assigns calls to sites: the n-th call of a module in a forward is its n-th site (ALBERT's layers are one)."""
 
-    def __init__(self, sites: list[Site]) -> None:
-        self.sites: dict[nn.Module, list[Site]] = {}
-        for site in sorted(sites, key=lambda site: site.turn):
-            self.sites.setdefault(site.module, []).append(site)
-        self.calls: Counter[nn.Module] = Counter()  # in this forward
-        self.shared = any(len(sites) > 1 for sites in self.sites.values())
+    def __init__(self, changes: Changes, sites: Mapping[nn.Module, list[Site]]) -> None:
+        self.sites, self.calls = sites, Counter[nn.Module]()  # calls in this forward
+        if any(len(shared) > 1 for shared in sites.values()):
+            each_forward(changes, self.calls.clear)
 
-    def site(self, module: nn.Module, first: int) -> Site | None:
-        """The site of this call of `module`, None if it is not a site; parts with `first` > 0 continue a call."""
-        sites = self.sites.get(module)
-        if sites is None:
-            return None
+    def site(self, module: nn.Module, first: int = 0) -> Site:
+        """Return the site of this call of a module; parts with `first` > 0 continue a call."""
         self.calls[module] += first == 0
-        return sites[(self.calls[module] - 1) % len(sites)]
+        return self.sites[module][(self.calls[module] - 1) % len(self.sites[module])]
 
 
 def no_head_masks(changes: Changes) -> None:
@@ -277,15 +272,16 @@ def _attend(
     attention_mask: Tensor | _Mask | None = None,  # by place or, in some families, by name
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    observers = [entry for entry in list(_observers.values()) if module in entry.modules]
+    blocks = [block for block in list(_open_blocks.values()) if module in block.modules]
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     parts = []
-    for rows in _spans(query, key, [entry.cells for entry in observers if entry.cells is not None]):
+    for rows in _spans(query, key, [block.cells for block in blocks if block.cells is not None]):
         queries, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
         out, weights = eager(module)(module, queries, key, value, mask, **kwargs)
-        for entry in observers:
-            replaced = entry.handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs))
+        for block in blocks:
+            call = AttentionCall(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs)
+            replaced = block.handler(call)
             out = out if replaced is None else replaced
         parts.append(out)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from headroles._changes import Changes
 from headroles.data.corpus import Corpus, Linked, Sentence
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
-from headroles.models.sites import is_scaled_by_input
+from headroles.models.parts import is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
 from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, dependencies, pieces
 from headroles.tables.arguments import number
@@ -26,6 +26,7 @@ from headroles.tables.frame import Kind
 
 ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
 LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss and its gradient hold them often
+PIECE = 2**25 - 2**16  # bytes: the largest piece to which glibc adapts is 2^25, header included
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Encoded:
         return replace(self, numbers=[self.numbers[row] for row in rows], source=source, target=target)
 
     @cached_property
-    def read(self) -> Counter[str]:
+    def totals(self) -> Counter[str]:
         """Count sentences, words and dependencies of trees, those without tokens, and all tokens, special ones too."""
         counts = Counter({"sentences": len(self.source), "too_long": self.too_long, "unaligned": 0})
         for row in (row for row in [*self.source, *(self.target or ())] if row.sentence.has_tree):
@@ -150,7 +151,7 @@ class Batch:
         return Batch(numbers, inputs, self.source.take(rows), target, labels, self.is_generated, counted)
 
     @cached_property
-    def _asking(self) -> TokenView:
+    def _queries(self) -> TokenView:
         """The source as queries."""
         if self.counted is None:
             return self.source
@@ -158,7 +159,7 @@ class Batch:
 
     def queries(self, kind: Kind) -> TokenView:
         """Return the token view on the query side of heads of `kind`."""
-        return self._asking if self.target is None or kind == "enc-self" else self.target
+        return self._queries if self.target is None or kind == "enc-self" else self.target
 
     def keys(self, kind: Kind) -> TokenView:
         """Return the token view on the key side of heads of `kind`."""
@@ -250,13 +251,6 @@ def _end_tokens(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreT
     return set(counts)
 
 
-def batches(
-    encoded: Encoded, model: PreTrainedModel, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)
-) -> Iterator[Batch]:
-    """Yield batches of similar lengths, the longest first; `part` (p, q) yields only batches p, p + q, p + 2 q ..."""
-    return (make_batch(rows, encoded, model) for rows in groups(encoded, max_tokens, part))
-
-
 def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
     """Return the rows of each batch; fewer than `max_tokens` allows, if the vocabulary is large."""
     number("max_tokens", max_tokens, least=1, whole=True)
@@ -334,6 +328,15 @@ def _generated(ids: Tensor, encoded: Encoded, model: PreTrainedModel) -> TokenVi
     words = torch.full_like(ids, NO_WORD)
     ids, attention_mask, content, words = (tensor.to(model.device) for tensor in (ids, attention_mask, content, words))
     return TokenView(ids, attention_mask, content, words, (None,) * len(ids))
+
+
+def keep_memory() -> None:
+    """Let glibc keep the memory of a batch, up to 64 MiB, for the next one.
+
+    It keeps twice the size of the largest piece that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`). Without one, a
+    pass over attention weights gets the same pages from the system in every layer: a third more time of a tiny model.
+    """
+    torch.empty(PIECE, dtype=torch.uint8, device="cpu")  # freed at once, and never written
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:

@@ -11,9 +11,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, ask_for_weights, evaluating, observe_attention, without_cache
+from headroles.models.attention_hooks import (
+    AttentionCall,
+    ask_for_weights,
+    evaluating,
+    observe_attention,
+    without_cache,
+)
+from headroles.models.parts import body, hint, is_map, width
 from headroles.models.sharded import ranks_of
-from headroles.models.sites import Outside, Site, body, hint, is_map, outside, width
+from headroles.models.sites import Outside, Site, outside
 from headroles.tables.frame import KINDS, Kind
 
 TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # inputs of text alone
@@ -22,18 +29,18 @@ TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_m
 def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
     """Return the sites that attend in one forward on `inputs`, by kind and layer."""
     modules = list(model.modules())
-    observer = _Observer(model)
+    recorder = _CallRecorder(model)
     with evaluating(model) as changes:
-        for module in observer.outside:
-            ask_for_weights(changes, module, observer.from_outside)
+        for module in recorder.outside:
+            ask_for_weights(changes, module, recorder.from_outside)
         for module in modules:
             if is_map(module):
-                changes.hook(module, observer.at_projection)
-        observe_attention(changes, observer.from_interface)
+                changes.hook(module, recorder.at_projection)
+        observe_attention(changes, recorder.from_interface)
         _run(model, inputs)
     if modules != list(model.modules()):  # BigBird replaces its attention modules at a short text
         return discover_sites(model, inputs)
-    calls = observer.calls
+    calls = recorder.calls
     for number, call in enumerate(calls):
         if call.out is None:
             n_outside = sum(earlier.outside is not None for earlier in calls[:number])
@@ -65,7 +72,7 @@ class _ObservedCall:
         return "dec-self" if not self.weights[..., 0, 1:].any() else "enc-self"
 
 
-class _Observer:
+class _CallRecorder:
     """Callbacks that record every attention call of a forward, with its output projection where it is recognised."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -73,7 +80,7 @@ class _Observer:
         self.calls: list[_ObservedCall] = []
         self.outside = {module: row for module in model.modules() if (row := outside(module))}
 
-    def from_interface(self, call: Call) -> None:
+    def from_interface(self, call: AttentionCall) -> None:
         """Record a call through the attention interface."""
         heads, size = call.out.shape[-2:]
         flat, kv_heads = call.out.flatten(), call.key.shape[1]
@@ -131,7 +138,7 @@ def _projection_behind(
     """The projection after a gate of the model's own: in its input, head 0 alone changes with the output of head 0."""
     numbers, changed_inputs = count(), list[tuple[nn.Module, Tensor]]()
 
-    def changed(interface_call: Call) -> Tensor | None:
+    def changed(interface_call: AttentionCall) -> Tensor | None:
         if next(numbers) != number:
             return None
         out = interface_call.out.clone()
@@ -189,7 +196,7 @@ def _check_examples(model: PreTrainedModel, inputs: Mapping[str, Tensor], calls:
 def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
     names = {module: name for name, module in model.named_modules()}
     layers: Counter[str] = Counter()
-    turns: Counter[nn.Module] = Counter()
+    n_calls: Counter[nn.Module] = Counter()
     sites = []
     for call in calls:
         ranks = ranks_of(call.out, call.width, width(call.out))
@@ -205,13 +212,13 @@ def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
                 module=call.module,
                 out_name=names.get(call.out) if call.out is not None else None,
                 out=call.out,
-                turn=turns[call.module],
+                call_index=n_calls[call.module],
                 numbers=tuple(range(heads)),
-                of=heads,
+                heads_before_pruning=heads,
                 outside=call.outside,
                 ranks=ranks,
             )
         )
         layers[call.kind] += 1
-        turns[call.module] += 1
+        n_calls[call.module] += 1
     return sorted(sites, key=lambda site: (KINDS.index(site.kind), site.layer))

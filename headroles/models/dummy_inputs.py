@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import evaluating, without_cache
-from headroles.models.sites import body, has_non_token_head
+from headroles.models.parts import body, has_non_token_head
 from headroles.models.tokens.vocabulary import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that cross-attention is recognised by shape
@@ -47,9 +47,7 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0, length: i
 def words(model: PreTrainedModel) -> list[int]:
     """Return the token ids of text: all but the special tokens of the config."""
     special = set(_named_ids(model.config.to_dict()))
-    written = getattr(
-        model.get_output_embeddings(), "out_features", None
-    )  # images may have ids that are never predicted
+    written = getattr(model.get_output_embeddings(), "out_features", None)  # ids of images may never be predicted
     return [i for i in range(min(vocabulary(model), written or vocabulary(model))) if i not in special]
 
 
@@ -105,9 +103,8 @@ def _shape(model: PreTrainedModel, name: str) -> tuple[int, ...] | None:
     """The shape of one image, video or sound; None if the config does not have it."""
     config = model.config
     if name == "pixel_values":
-        return _image_shape(config) or _image_shape(
-            getattr(config, "vision_config", None) or getattr(config, "encoder", None)
-        )
+        inner = getattr(config, "vision_config", None) or getattr(config, "encoder", None)
+        return _image_shape(config) or _image_shape(inner)
     names = ("num_mel_bins", "input_feat_per_channel", "hidden_channels", "feature_projection_input_dim")
     sizes = [getattr(config, option, None) for option in names]
     size = next((size for size in sizes if size), None)
@@ -164,19 +161,19 @@ def _named_ids(options: Mapping[str, object]) -> Iterator[int]:
             yield from (token for token in (value if isinstance(value, list) else [value]) if isinstance(token, int))
 
 
-def check(model: PreTrainedModel) -> None:
+def check_finite(model: PreTrainedModel) -> None:
     """Raise ValueError if a weight of `model`, or an output of one small forward, is NaN or infinite."""
-    if place := weights(model) or outputs(model):
+    if place := nonfinite_weight(model) or nonfinite_output(model):
         raise ValueError(f"the numbers of {type(model).__name__} are not finite: {place}")
 
 
-def advice(model: PreTrainedModel) -> str:
+def nan_advice(model: PreTrainedModel) -> str:
     """Return the end of an error message on numbers that are not finite: which weights to check."""
-    place = weights(model)
+    place = nonfinite_weight(model)
     return f"look for NaN or infinite weights in {type(model).__name__}{f': {place}' if place else ''}"
 
 
-def weights(model: nn.Module) -> str | None:
+def nonfinite_weight(model: nn.Module) -> str | None:
     """Return the name of the first parameter with NaN or infinite values, and their number; None without any."""
     for name, value in model.named_parameters():
         if not (value.is_floating_point() and value.numel()):
@@ -187,7 +184,7 @@ def weights(model: nn.Module) -> str | None:
     return None
 
 
-def outputs(model: PreTrainedModel) -> str | None:
+def nonfinite_output(model: PreTrainedModel) -> str | None:
     """Return the name of the first module with a NaN or infinite output in one small forward; None without any."""
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     places: list[str] = []

@@ -19,17 +19,10 @@ from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence
 
 
 def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions: int, max_tokens: int) -> Encoded:
-    """Return texts with what a model writes after them; their trees do not stand for what it writes, and leave.
+    """Return texts with at most `generate` tokens that a model, in eval mode, writes after them, without their trees.
 
-    Args:
-        encoded: The tokenised texts. Those of an encoder-decoder lose their targets: its decoder writes them once more.
-        model: The model, in eval mode.
-        generate: The most tokens that are written.
-        positions: The most tokens that the model reads.
-        max_tokens: Upper bound on tokens in a batch.
-
-    Returns:
-        The texts; tokens of the continuation alone count as queries and next tokens.
+    Only tokens of the continuation count as queries and next tokens. Of an encoder-decoder the targets are what its
+    decoder writes.
     """
     if model.config.is_encoder_decoder:
         return replace(encoded, target=None, greedy=encoded.greedy or positions, max_new_tokens=generate)

@@ -32,12 +32,12 @@ from headroles.models import (
     missing,
     sharded,
 )
-from headroles.models.attention_hooks import PartCallback
-from headroles.models.batching import Batch, Encoded
+from headroles.models.attention_hooks import PartCallback, without_cache
+from headroles.models.batching import Batch, Encoded, groups, keep_memory, make_batch
 from headroles.models.loading import rounding
-from headroles.models.memory import keep_memory
+from headroles.models.parts import body, is_packed
 from headroles.models.replacements import ReplacementLike
-from headroles.models.sites import Head, Sites, body, is_packed
+from headroles.models.sites import Head, Sites
 from headroles.models.tokens import alignment, languages, vocabulary
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -95,11 +95,6 @@ class HeadModel:
         return type(self.model).__name__
 
     @property
-    def config(self) -> Any:
-        """The config of the model."""
-        return self.model.config
-
-    @property
     def device(self) -> torch.device:
         """The device of the model's inputs."""
         device: torch.device = self.model.device
@@ -154,36 +149,20 @@ class HeadModel:
         return body(self.model)
 
     @cached_property
-    def divisible(self) -> bool:
-        """Whether attention in parts equals full attention."""
-        return heads.divisible(self.model)
-
-    @cached_property
     def predicts_classes(self) -> bool:
         """Whether the model predicts a row of numbers for each example, one for each label."""
         return dummy_inputs.classifies(self.model)
 
-    @cached_property
-    def offloaded(self) -> bool:
-        """Whether a `device_map` keeps some of the weights on CPU or disk."""
-        return identity.is_offloaded(self.model)
-
-    @cached_property
-    def is_sharded(self) -> bool:
-        """Whether the weights are spread over processes."""
-        return sharded.is_sharded(self.model)
-
     def check_unsharded(self, what: str = "", instead: str = "") -> None:
         """Raise ValueError for sharded weights: `what` needs all of them in one process, `instead` does not."""
-        if self.is_sharded:
-            sharded.check_unsharded(self.model, what, instead)
+        sharded.check_unsharded(self.model, what, instead)
 
     @cached_property
     def axis(self) -> Axis:
         """The processes that share the work; processes with a part of each weight do the same work."""
         return sharded.axis(self.model)
 
-    # what a result is a result of
+    # provenance and keys of kept results
 
     @cached_property
     def weights(self) -> str:
@@ -204,22 +183,17 @@ class HeadModel:
             parts |= {"corpus": corpus.name, "text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}
         return f"{sign(**parts)}|{sign_version(**fields)}"
 
-    @property
-    def tokens(self) -> str:
-        """The tokenizer's class and the digest of its vocabulary, for provenance that depends on it."""
-        return identity.tokens(self.tokenizer)
-
     def cache_key(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the key of a kept result: identity, corpus, other fields, and the version of headroles.
 
-        Call it before any block of this call is open: it refuses what changes numbers without a name (`check_named`).
+        Call it before this call opens blocks of its own, which it would refuse (`check_named`).
         """
         self.check_named()
         text = {} if corpus is None else {"text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}
         return sign_version(weights=self.weights, identity=self.identity, **text, **fields)
 
     def check_named(self) -> None:
-        """Raise ValueError if hooks of others, or open blocks, change the numbers: a result can't be kept then."""
+        """Raise ValueError if hooks or open blocks, which no key has, may change the numbers of a kept result."""
         if reasons := identity.unkeyed(self.model, self._tokenizer):
             raise ValueError(
                 f"the result cannot be kept: got {reasons[0]} of {self.name}, which may change its numbers and stands "
@@ -229,21 +203,6 @@ class HeadModel:
     # the corpus
 
     @cached_property
-    def special(self) -> frozenset[int]:
-        """The ids of special tokens."""
-        return vocabulary.special(self.tokenizer, self.model)
-
-    @cached_property
-    def positions(self) -> int:
-        """The number of positions for a source; a very large number if nothing limits it."""
-        return vocabulary.positions(self.tokenizer, self.model)
-
-    @cached_property
-    def target_positions(self) -> int:
-        """The number of positions for a target."""
-        return vocabulary.positions(self.tokenizer, self.model, target=True)
-
-    @cached_property
     def one_example_per_batch(self) -> bool:
         """Whether the model reads one example at a time, because others would change its numbers."""
         return batching.one_example_per_batch(self.model)
@@ -251,13 +210,10 @@ class HeadModel:
     def encode(
         self, corpus: Corpus, *, words: bool = True, generate: int | None = None, max_tokens: int = 4096
     ) -> Encoded:
-        """Tokenise a corpus; sentences longer than the model's positions are left out, and counted.
+        """Return a tokenised corpus; sentences longer than the model's positions are left out, and counted.
 
         With `generate` the model writes at most this many tokens after each text (`headroles.models.generation`), in
         batches of at most `max_tokens`.
-
-        Returns:
-            The tokenised corpus.
         """
         self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
@@ -266,7 +222,7 @@ class HeadModel:
             self.check_weights("output")
         if generate is None:
             return encoded
-        positions = self.target_positions if self.config.is_encoder_decoder else self.positions
+        positions = vocabulary.positions(self.tokenizer, self.model, target=self.model.config.is_encoder_decoder)
         with self.evaluating():
             return generation.continued(encoded, self.model, generate, positions, max_tokens)
 
@@ -295,27 +251,19 @@ class HeadModel:
 
     def batches(self, encoded: Encoded, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield batches of similar lengths, the longest first; `part` (p, q) yields batches p, p + q, p + 2 q ..."""
-        return batching.batches(encoded, self.model, max_tokens=max_tokens, part=part)
+        return (make_batch(rows, encoded, self.model) for rows in groups(encoded, max_tokens, part))
 
     # forwards
-
-    @cached_property
-    def _options(self) -> dict[str, bool]:
-        return attention_hooks.without_cache(self.model)
-
-    @cached_property
-    def _options_of_body(self) -> dict[str, bool]:
-        return attention_hooks.without_cache(self.body)
 
     def forward(self, batch: Batch | Mapping[str, Tensor], **options: Any) -> Any:
         """Run the model on a batch, or on the arguments of one forward, without a cache of keys and values."""
         inputs = batch.inputs if isinstance(batch, Batch) else batch
-        return self.model(**inputs, **self._options, **options)
+        return self.model(**inputs, **without_cache(self.model), **options)
 
     def forward_body(self, batch: Batch | Mapping[str, Tensor]) -> Any:
         """Run the model without its task head."""
         inputs = batch.inputs if isinstance(batch, Batch) else batch
-        return self.body(**inputs, **self._options_of_body)
+        return self.body(**inputs, **without_cache(self.body))
 
     def evaluating(self) -> Changes:
         """Set the model to eval mode within the block, and leave inference mode."""
@@ -337,15 +285,7 @@ class HeadModel:
         return Changes(self.model, begin)
 
     def check_gradients(self, *, all_floating: bool = False) -> None:
-        """Raise ValueError for weights through which no gradient can flow.
-
-        Args:
-            all_floating: also for those of few bits that pass gradients by functions of their own, beside which an
-                adapter is trained.
-
-        Raises:
-            ValueError: if there are such weights.
-        """
+        """Raise ValueError for weights that pass no gradient; with `all_floating` for all of integers."""
         names = [name for name, module in self.model.named_modules() if is_packed(module)]
         if all_floating:
             names += [name for name, weight in self.model.named_parameters() if not weight.is_floating_point()]
@@ -364,8 +304,9 @@ class HeadModel:
     def check_weights(self, what: missing.What) -> None:
         """Raise ValueError if the output or the attention depends on weights that the checkpoint lacks."""
         if what not in self._checked and (names := missing.needed(self.model, self.sites, what)):
+            more = f" and {len(names) - 3} more" if names[3:] else ""
             raise ValueError(
-                f"the {what} of {self.name} would be random: its checkpoint lacks {missing.described(names)}; try "
+                f"the {what} of {self.name} would be random: its checkpoint lacks {', '.join(names[:3])}{more}; try "
                 f"another class, such as cls='AutoModel' (--cls AutoModel), or train it first; for a test of random "
                 f"weights load it with allow_random=True (--allow-random)"
             )
@@ -382,7 +323,7 @@ class HeadModel:
         Weights that are loaded in inference mode can have no gradients afterwards. It begins and ends with the C++
         object that this returns, which only a `with` statement may hold: Python could be interrupted in between.
         """
-        return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)
+        return torch.no_grad() if identity.is_offloaded(self.model) else torch._C._InferenceMode(True)
 
     def mask(
         self,
@@ -392,17 +333,18 @@ class HeadModel:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
 
-    def capture(self, callback: PartCallback, *, cells: int | None = None) -> Changes:
-        """Call `callback(site, weights, first, mask)` at every attention of a model within the block.
+    @cached_property
+    def _divisible(self) -> bool:
+        return heads.divisible(self.model)
 
-        With `cells` it is called for some queries at a time, from position `first` on: memory is linear in the length
-        of a text. Attention is captured whole where a call has no more than `cells` weights, and in models that do not
-        allow parts (`divisible`).
+    def capture(self, callback: PartCallback, *, cells: int | None = None) -> Changes:
+        """Call `callback(site, weights, first, mask)` at every attention within the block, for at most `cells` weights.
 
         Returns:
-            A context manager.
+            A context manager. Parts are of some queries, from position `first` on, so that memory is linear in the
+            length of a text; models that allow no parts (`heads.divisible`) give all weights of a call.
         """
-        cells = cells if cells and self.divisible else None
+        cells = cells if cells and self._divisible else None
         return Changes(self.model, lambda changes: attention_hooks.capture(changes, self.sites, callback, cells))
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from headroles._changes import Changes, heal
 from headroles.models.attention_hooks import capture, configs_of, evaluating, without_cache
 from headroles.models.discovery import discover_sites
-from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
+from headroles.models.dummy_inputs import dummy_inputs, examples, nonfinite_output, nonfinite_weight
 from headroles.models.sharded import check_supported
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
 from headroles.tables.frame import Kind
@@ -60,7 +60,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
             f"transformers' attention interface, none is of a class known outside it: {', '.join(sorted(OUTSIDE))}; "
             f"add the class to headroles.models.sites.OUTSIDE if it has attention"
         )
-    if all(site.out for site in sites) or not (weights(model) or outputs(model)):
+    if all(site.out for site in sites) or not (nonfinite_weight(model) or nonfinite_output(model)):
         _sites[model] = _structure(model), sites  # projections are not recognised by numbers that are not finite
     return sites
 
@@ -86,15 +86,8 @@ def _advice(model: Any) -> str:
 
 def _structure(model: PreTrainedModel) -> Structure:
     """What attention sites depend on: it changes when a layer is replaced, moved or repeated, and when heads go."""
-    places: list[nn.Module] = []
-    parts: dict[nn.Module, None] = {}
-    left: list[nn.Module] = [model]
-    while left:  # by hand: `modules` and `parameters` take five times as long
-        module = left.pop()
-        places.append(module)  # also one that stands in several places
-        if module not in parts:
-            parts[module] = None
-            left += [child for child in module._modules.values() if child is not None]
+    places = [module for _, module in model.named_modules(remove_duplicate=False)]  # one may stand in several places
+    parts = dict.fromkeys(places)
     shapes = [weight.shape for module in parts for weight in module._parameters.values() if weight is not None]
     options = [number for part in (*parts, *configs_of(parts)) for number in _numbers(vars(part))]
     return places[1:], shapes, options  # without the model, which a cache must not keep alive
@@ -112,14 +105,7 @@ def remember(model: PreTrainedModel, sites: list[Site]) -> None:
 
 
 def head_index(model: PreTrainedModel) -> pd.MultiIndex:
-    """Return the index of every table of a model.
-
-    Args:
-        model: A transformers model.
-
-    Returns:
-        The levels (kind, layer, head), one entry per head that is left.
-    """
+    """Return the index (kind, layer, head) of every table of a model: one entry per head that is left."""
     return attention_sites(model).head_index
 
 

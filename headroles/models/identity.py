@@ -44,15 +44,7 @@ OURS = ("attention_hooks", "heads", "discovery", "pruned")  # modules with hooks
 KEYED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", *(f"headroles.models.{name}." for name in OURS))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 NO_FIELDS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "_abc_impl")  # of classes
-INNER = (
-    "__func__",
-    "__self__",
-    "fget",
-    "func",
-    "args",
-    "keywords",
-    "__wrapped__",
-)  # what descriptors and partials hold
+INNER = ("__func__", "__self__", "fget", "func", "args", "keywords", "__wrapped__")  # of descriptors and partials
 WRAPPERS = (MethodType, staticmethod, classmethod, property, partial, cached_property, type(cache(len)))
 _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by content, so that it can't be outdated
 
@@ -88,7 +80,7 @@ def model_name(model: PreTrainedModel) -> str:
     return "/".join(Path(model.config.name_or_path or "").parts[-2:]) or type(model).__name__
 
 
-def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the class of a tokenizer and 12 digits of the SHA-256 of its vocabulary."""
     pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
     return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:LENGTH]}"

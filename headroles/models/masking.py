@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy.typing as npt
@@ -14,10 +15,10 @@ from transformers import PreTrainedModel
 
 from headroles._changes import Changes
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import each_forward, no_head_masks, without_cache
+from headroles.models.attention_hooks import CallCounter, no_head_masks, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import attention_sites, uncompiled
-from headroles.models.replacements import Replacement, ReplacementLike, Values, as_replacement, capture_values
+from headroles.models.replacements import ReplacementLike, Values, as_replacement, capture_values
 from headroles.models.sites import Head as Head
 from headroles.models.sites import Site, Sites
 from headroles.tables.frame import KINDS, Kind
@@ -107,11 +108,11 @@ def masked(
     replacement: ReplacementLike,
 ) -> Changes:
     """Mask the heads of known sites within the block, as `mask_heads`."""
-    fixed = torch.empty(0) if callable(gates) else torch.as_tensor(gates)
-    parts, chosen = _Parts(sites), as_replacement(model, replacement)
+    fixed = None if callable(gates) else torch.as_tensor(gates)
+    chosen, places = as_replacement(model, replacement), _places(sites)
 
     def current() -> Tensor:
-        return torch.as_tensor(gates()) if callable(gates) else fixed
+        return fixed if fixed is not None else torch.as_tensor(gates())  # type: ignore[operator]
 
     def begin(changes: Changes) -> None:
         changes.by_example = current().ndim == 2
@@ -119,23 +120,25 @@ def masked(
         if "values" in chosen.needs:
             outputs = capture_values(changes, sites, current(), chosen)
         else:
-            outputs = partial(_outputs, chosen)
+            outputs = partial(chosen.outputs, values=NO_VALUES)
 
         def replace(site: Site, z: Tensor) -> Tensor:
-            part = parts.of(site, current())
-            return _mix(z, part, outputs(site, z, part))
+            part = current()[..., places[site.key]]
+            return _mix(z, part, outputs(site, z, gates=part))
 
         read_heads(changes, sites, replace)
 
     _check_gates(model, sites, current())
     for site in sites:
-        if (parts.of(site, current()) != 1).any():
+        if (current()[..., places[site.key]] != 1).any():
             chosen.check(site)
     return Changes(model, begin)
 
 
-def _outputs(replacement: Replacement, site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
-    return replacement.outputs(site, z, NO_VALUES, gates)
+def _places(sites: list[Site]) -> dict[tuple[Kind, int], slice]:
+    """The places of the heads of each site among all gates."""
+    ends = [*accumulate((site.heads for site in sites), initial=0)]
+    return {site.key: slice(start, end) for site, (start, end) in zip(sites, pairwise(ends), strict=True)}
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:
@@ -176,49 +179,18 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
 
 
-class _Parts:
-    """The gates of each site: the tensor is split once for all sites, until it is another one."""
-
-    def __init__(self, sites: list[Site]) -> None:
-        self.sizes, self.places = [site.heads for site in sites], {site.key: i for i, site in enumerate(sites)}
-        self.split: tuple[Tensor | None, bool] = None, False  # the gates that were split, and the gradient mode
-        self.parts: tuple[Tensor, ...] = ()
-
-    def of(self, site: Site, gates: Tensor) -> Tensor:
-        """Slice the gates of one site."""
-        if gates is not self.split[0] or torch.is_grad_enabled() != self.split[1]:
-            self.split, self.parts = (gates, torch.is_grad_enabled()), torch.split(gates, self.sizes, dim=-1)
-        return self.parts[self.places[site.key]]
-
-
 def read_heads(changes: Changes, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
-    """Call `read(site, z)` at every output of heads; a tensor that it returns replaces z."""
-    readers = {out: _Reader(shared, read) for out, shared in by_projection(changes.model, sites).items()}
-    for out, reader in readers.items():
-        changes.hook(out, reader)
+    """Call `read(site, z)` at every output of heads, [batch, query, heads, size]; a tensor it returns replaces z."""
+    by_out = by_projection(changes.model, sites)
+    counter = CallCounter(changes, by_out)
 
-    def start() -> None:
-        for reader in readers.values():
-            reader.calls = 0
-
-    if any(len(reader.sites) > 1 for reader in readers.values()):
-        each_forward(changes, start)
-
-
-class _Reader:
-    """The hook on one output projection, which passes its input, [batch, query, heads, size], to `read`.
-
-    A projection that is called several times in a forward (ALBERT's, once a layer) belongs to several sites in turn.
-    """
-
-    def __init__(self, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
-        self.sites, self.read, self.calls = sites, read, 0  # calls in this forward
-
-    def __call__(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        site = self.sites[self.calls % len(self.sites)]
-        self.calls += 1
-        new = self.read(site, site.read(args[0]))
+    def at_projection(out: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        site = counter.site(out)
+        new = read(site, site.read(args[0]))
         return None if new is None else (site.write(new), *args[1:])
+
+    for out in by_out:
+        changes.hook(out, at_projection)
 
 
 def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
@@ -236,9 +208,9 @@ def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
 def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, list[Site]]:
     """Return the sites of each output projection in call order; raise ValueError for a site without one."""
     shared: dict[nn.Module, list[Site]] = {}
-    for site in sorted(sites, key=lambda site: site.turn):
+    for site in sorted(sites, key=lambda site: site.call_index):
         if site.out is None:
-            dummy_inputs.check(model)
+            dummy_inputs.check_finite(model)
             raise ValueError(
                 f"the heads of {site.name} in {type(model).__name__} cannot be masked: another operation stands "
                 f"between them and the output projection"

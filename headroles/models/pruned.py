@@ -37,22 +37,24 @@ def renumber(site: Site) -> None:
     if class_name(module) in READS_CONFIG:
         config = module.config.config if isinstance(module.config, Narrowed) else module.config
         module.config = Narrowed(config, num_attention_heads=site.heads)
-    narrow(module, site.numbers, site.of)
-    silence(site)
+    narrow(module, site.numbers, site.heads_before_pruning)
+    keep_at_zero(site)
 
 
-def silence(site: Site) -> None:
-    """Keep the outputs of silenced heads at zero, so that training does not restore them."""
+def keep_at_zero(site: Site) -> None:
+    """Keep the outputs of zeroed heads at zero, so that training does not restore them."""
     out = site.out
     assert out is not None
-    for number in [key for key, hook in out._forward_pre_hooks.items() if isinstance(hook, _Silence)]:
+    for number in [key for key, hook in out._forward_pre_hooks.items() if isinstance(hook, _ZeroColumns)]:
         del out._forward_pre_hooks[number]
-    places = [site.numbers.index(number) for number in site.silenced]
+    places = [site.numbers.index(number) for number in site.zeroed]
     if places:
-        out.register_forward_pre_hook(_Silence([place * site.size + i for place in places for i in range(site.size)]))
+        out.register_forward_pre_hook(
+            _ZeroColumns([place * site.size + i for place in places for i in range(site.size)])
+        )
 
 
-class _Silence:
+class _ZeroColumns:
     """The hook that sets columns of the input of a projection to zero, on the device of that input."""
 
     def __init__(self, columns: list[int]) -> None:
@@ -169,7 +171,7 @@ class _Bias:
 def is_smaller(model: PreTrainedModel) -> bool:
     """Return whether heads were removed from the weights of a model."""
     notes = recorded(model.config)
-    return notes is not None and any(len(row["heads"]) < row["of"] for row in notes["sites"])
+    return notes is not None and any(len(row["heads"]) < row["heads_before_pruning"] for row in notes["sites"])
 
 
 def known_config(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
@@ -212,7 +214,7 @@ model, tokenizer = headroles.load("HERE")  # this folder, or this repository's n
 ```
 
 The result is an ordinary model of class `{{ class_name }}`. No code of this repository runs (no `trust_remote_code`):
-the weights are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` alone would
+the weights are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` would
 build all heads, which the weights do not fit. For a model that they can load, set the same heads to zero
 (`headroles.zero_heads`) in the base model.
 
@@ -236,7 +238,9 @@ def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
 
     notes = recorded(model.config)
     rows = notes["sites"] if notes else []
-    left = {(row["kind"], row["layer"]): (row["of"], {*row["heads"]} - {*row["silenced"]}) for row in rows}
+    left = {
+        (row["kind"], row["layer"]): (row["heads_before_pruning"], {*row["heads"]} - {*row["zeroed"]}) for row in rows
+    }
     removed = [(*place, sorted({*range(of)} - heads)) for place, (of, heads) in left.items()]
     name = model.config.name_or_path or type(model).__name__
     on_hub = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not Path(name).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles._changes import Changes
-from headroles.models.attention_hooks import Call, arguments, observe_attention
+from headroles.models.attention_hooks import AttentionCall, arguments, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.heads import attention_sites
-from headroles.models.sites import Head, Site, body
+from headroles.models.parts import body
+from headroles.models.sites import Head, Site
 from headroles.tables.arguments import one_of
 from headroles.tables.frame import Kind
 
@@ -87,23 +89,13 @@ ReplacementLike = Word | Mapping[tuple[Kind, int], Tensor] | Mapping[Head, Repla
 
 
 def as_replacement(model: PreTrainedModel, given: ReplacementLike) -> Replacement:
-    """Return a replacement from a word, outputs of each site, a function, or a replacement of each head.
-
-    Args:
-        model: The model, in which heads are named.
-        given: The replacement, as in `mask_heads`; None is "zero".
-
-    Returns:
-        The replacement.
-
-    Raises:
-        ValueError: For an unknown word, or anything else.
-    """  # noqa: DOC502
+    """Return a replacement from a word, outputs of each site, a function, or a replacement of each head."""
     if isinstance(given, Replacement):
         return given
     if isinstance(given, Mapping):
         if any(isinstance(part, Replacement) for part in given.values()):
-            return by_head(model, cast(Mapping[Head, Replacement], given))
+            heads = attention_sites(model).named(cast(Mapping[Head, Replacement], given))
+            return ByHead(dict(zip(heads, cast(Mapping[Head, Replacement], given).values(), strict=True)))
         return given_outputs(model, cast(Mapping[tuple[Kind, int], Tensor], given))
     if callable(given):
         return Function(given)
@@ -214,12 +206,6 @@ class ByHead(Replacement):
         return replaced
 
 
-def by_head(model: PreTrainedModel, parts: Mapping[Head, Replacement]) -> ByHead:
-    """Return a replacement for each head, also of heads in writing; ValueError for heads that the model lacks."""
-    heads = attention_sites(model).named(parts)
-    return ByHead(dict(zip(heads, parts.values(), strict=True)))
-
-
 def attended(weights: Tensor, value: Tensor, site: Site) -> Tensor:
     """Return the outputs of heads under weights, [batch, heads or 1, query, key]: [batch, query, heads, size]."""
     groups = site.heads // value.shape[1]
@@ -245,34 +231,25 @@ def allowed(mask: Tensor) -> Tensor:
 def capture_values(
     changes: Changes, sites: Sequence[Site], gates: Tensor, replacement: Replacement
 ) -> Callable[[Site, Tensor, Tensor], Tensor | None]:
-    """Keep the values of attention calls within a block.
-
-    Args:
-        changes: The block.
-        sites: The sites of its model.
-        gates: The gates; sites with gates other than 1 must have values.
-        replacement: A replacement that needs values.
+    """Keep the values of attention calls within the block; sites with gates other than 1 must have values.
 
     Returns:
-        A function of a site, its outputs and its gates, which returns what replaces the outputs. It returns None where
-        all gates are 1 and need no gradient.
+        A function of a site, its outputs and its gates, which returns what replaces the outputs; None where all gates
+        are 1 and need no gradient.
     """
-    kept: dict[nn.Module, Values] = {}
-    outs: dict[nn.Module, Tensor] = {}
+    kept: dict[nn.Module, tuple[Tensor | None, Values | None]] = {}  # what the last call returned, and its values
     inputs: dict[str, dict[str, Tensor]] = {}
     by_module = {site.module: site for site in sites}
 
-    def keep(call: Call) -> None:
-        site = by_module.get(call.module)
-        if site is not None:
+    def keep(call: AttentionCall) -> None:
+        if (site := by_module.get(call.module)) is not None:
             mask = site.join_mask(call.mask)
             weights = site.join(call.weights) if "weights" in replacement.needs else None
-            outs[call.module] = site.join(call.out, 2)
-            values = site.join(call.value), None if mask is None else allowed(mask), weights, inputs
-            kept[call.module] = Values(*values)
+            values = Values(site.join(call.value), None if mask is None else allowed(mask), weights, inputs)
+            kept[call.module] = site.join(call.out, 2), values
 
     def outputs(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
-        out, values = outs.pop(site.module, None), kept.pop(site.module, None)
+        out, values = kept.pop(site.module, (None, None))
         is_replaced = (gates != 1).reshape(-1, site.heads).any(0) | gates.requires_grad  # others: by another mask
         if out is not None and not torch.equal(out.reshape(z.shape)[:, :, is_replaced], z[:, :, is_replaced]):
             raise ValueError(
@@ -287,26 +264,24 @@ def capture_values(
     for site, part in zip(sites, gates.split([site.heads for site in sites], dim=-1), strict=True):
         is_masked = bool((part != 1).any())
         if site.outside is not None and (is_masked or site.outside.value is not None):
-            needs_weights = is_masked and "weights" in replacement.needs
-            _keep_outside(changes, site, kept, inputs, needs_weights=needs_weights)
+            _keep_outside(changes, site, kept, inputs, needs_weights=is_masked and "weights" in replacement.needs)
     observe_attention(changes, keep)
     return outputs
 
 
 def _keep_inputs(changes: Changes, inputs: dict[str, dict[str, Tensor]]) -> None:
     """Keep the token ids and attention masks of the encoder and the decoder in each forward, by side."""
+
+    def keep(side: str, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        inputs[side] = _tokens(arguments(module, args, kwargs).arguments)
+
     model = changes.model
-    is_pair = model.config.is_encoder_decoder
-    sides = {"source": model.get_encoder() if is_pair else body(model)}
-    sides |= {"target": model.get_decoder()} if is_pair else {}
-    for side, module in sides.items():
-
-        def keep(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], side: str = side) -> None:
-            inputs[side] = _tokens(arguments(module, args, kwargs).arguments)
-
-        changes.hook(module, keep, with_kwargs=True)
-    if is_pair:
-        _keep_source(changes, sides["source"], inputs)
+    if not model.config.is_encoder_decoder:
+        changes.hook(body(model), partial(keep, "source"), with_kwargs=True)
+        return
+    changes.hook(model.get_encoder(), partial(keep, "source"), with_kwargs=True)
+    changes.hook(model.get_decoder(), partial(keep, "target"), with_kwargs=True)
+    _keep_source(changes, model.get_encoder(), inputs)
 
 
 def _tokens(given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -345,7 +320,7 @@ def _keep_source(changes: Changes, encoder: nn.Module, inputs: dict[str, dict[st
 def _keep_outside(
     changes: Changes,
     site: Site,
-    kept: dict[nn.Module, Values],
+    kept: dict[nn.Module, tuple[Tensor | None, Values | None]],
     inputs: dict[str, dict[str, Tensor]],
     *,
     needs_weights: bool,
@@ -365,6 +340,6 @@ def _keep_outside(
         if mask is not None:
             rows = mask.bool() if mask.ndim == 3 else mask.bool()[:, None]  # [batch, query or 1, key]
             mask = rows[:, None].expand(-1, -1, value.shape[2], -1)
-        kept[site.module] = Values(value, mask, None, inputs)
+        kept[site.module] = None, Values(value, mask, None, inputs)
 
     changes.hook(site.module.get_submodule(name), keep, after=True)

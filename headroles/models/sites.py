@@ -1,4 +1,4 @@
-"""Parts of a model: its submodels, its attention sites, and the record of pruned heads in its config."""
+"""Attention sites: where a model attends, with how many heads, and the record of pruned heads in its config."""
 
 from __future__ import annotations
 
@@ -8,81 +8,223 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from headroles.models.parts import is_packed, width
 from headroles.models.sharded import Ranks
 from headroles.tables import frame
 from headroles.tables.arguments import one_of, several
 from headroles.tables.frame import KINDS, Kind, parsed_head
 
 Head = tuple[Kind, int, int]  # kind, layer, head
+RECORD = "headroles"  # the entry of a config that lists the heads that are left
+FIELDS = ("kind", "layer", "kv_heads", "size", "name", "out_name", "call_index", "heads_before_pruning")
 
 
-def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
-    """Return the part of a multimodal model that reads text, images or sound.
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One place where a model attends: `heads` heads of `size` features, concatenated at the input of `out`."""
 
-    The part shares its weights with `model` and is accepted wherever a model is, for example by `hr.attention_sites`,
-    `hr.score` and `hr.remove_heads`. It returns hidden states. To analyse the prediction of words, pass the whole model
-    and a corpus of text instead.
+    kind: Kind
+    layer: int
+    heads: int
+    kv_heads: int
+    size: int  # features per head
+    name: str  # of the attention module in the model
+    module: nn.Module = field(repr=False)
+    out_name: str | None
+    out: nn.Module | None = field(repr=False)  # output projection; None where another operation changes the heads first
+    call_index: int  # of this call among the calls of `module` in a forward (ALBERT calls one module once a layer)
+    numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were removed
+    heads_before_pruning: int
+    zeroed: tuple[int, ...] = ()  # numbers of pruned heads that are kept as zeroed heads
+    outside: Outside | None = None
+    ranks: Ranks = field(default_factory=Ranks, repr=False)  # the processes that have a part of the heads each
 
-    Args:
-        model: A model with sub-configs, such as LLaVA or CLIP.
-        name: What the config calls the part ("text", "vision", "audio" ...), or the name of its module.
+    @property
+    def key(self) -> tuple[Kind, int]:
+        """(kind, layer)."""
+        return self.kind, self.layer
 
-    Returns:
-        The submodel: a module of `model`, not a copy.
+    @property
+    def remaining(self) -> tuple[int, ...]:
+        """Numbers of the remaining heads, without heads that were removed and are kept as zeroed."""
+        return tuple(number for number in self.numbers if number not in self.zeroed)
 
-    Raises:
-        ValueError: `model` has no submodel of this name; the message lists those it has.
-    """
-    parts = submodels(model)
-    names = {module: path for path, module in model.named_modules()}
-    for kind, part in parts.items():
-        if name in (kind, names[part], names[part].rpartition(".")[2]):
-            return part
-    if not parts:
-        raise ValueError(f"no submodel {name!r} in {type(model).__name__}, which has none; leave the name out")
-    listed = ", ".join(f"{kind} ({names[part]})" for kind, part in parts.items())
-    raise ValueError(f"no submodel {name!r} in {type(model).__name__}; expected one of: {listed}")
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Numbers of the heads that share each key-value head, in the order of these."""
+        size = self.heads // max(self.kv_heads, 1)
+        return [self.numbers[start : start + size] for start in range(0, self.heads, max(size, 1))]
+
+    def read(self, inputs: Tensor) -> Tensor:
+        """Return the outputs of all heads, [batch, query, heads, size], in the input of the output projection."""
+        z = self.join(inputs.unflatten(-1, (-1, self.size)), -2)
+        return z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
+
+    def write(self, z: Tensor) -> Tensor:
+        """Return the input of the output projection with these outputs of all heads: what `read` has read."""
+        z = z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
+        return self.ranks.split(z, -2).flatten(-2)
+
+    def join(self, part: Tensor, dim: int = 1) -> Tensor:
+        """Return a tensor of all heads, which are at `dim`; this process may have a part of them."""
+        return self.ranks.join(part, dim)
+
+    def join_mask(self, mask: Tensor | None) -> Tensor | None:
+        """Return the attention mask of all heads, [batch, heads or 1, query, key]."""
+        return mask if mask is None or mask.shape[1] == 1 else self.join(mask)
 
 
-def submodels(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
-    """Return the outermost models inside `model` that have a sub-config, by the name of that sub-config."""
-    configs = {key.removesuffix("_config"): getattr(model.config, key, None) for key in model.config.sub_configs}
-    parts: dict[str, PreTrainedModel] = {}
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel) and module is not model:
-            kinds = [kind for kind, config in configs.items() if config is not None and _has_config(module, config)]
-            if kinds:
-                parts.setdefault(kinds[0], module)
-    return parts
+class Sites(list[Site]):
+    """The attention sites of a model, which name its heads; shown as a line each, in notebooks as a table."""
+
+    def __init__(self, sites: Iterable[Site] = (), model: str = "the model") -> None:
+        super().__init__(sites)
+        self.model = model  # its class, for messages
+
+    @property
+    def head_index(self) -> pd.MultiIndex:
+        """The index (kind, layer, head) of every table: of the heads that are left."""
+        return frame.index({site.key: site.remaining for site in self})
+
+    @property
+    def gate_index(self) -> pd.MultiIndex:
+        """The index of gates and masks: also of heads that were removed and are kept as zeroed."""
+        return frame.index({site.key: site.numbers for site in self})
+
+    def of_kinds(self, kinds: Sequence[str] | None) -> list[Head]:
+        """Return the heads of some kinds or all; ValueError for a kind that the model lacks."""
+        heads = [(kind, layer, head) for kind, layer, head in self.head_index]
+        present = dict.fromkeys(kind for kind, _, _ in heads)
+        chosen = present if kinds is None else [one_of("kind", kind, present) for kind in several(kinds)]
+        return [head for head in heads if head[0] in chosen]
+
+    def named(self, heads: Iterable[Head | str] | str, *, zeroed: bool = False) -> list[Head]:
+        """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0".
+
+        With `zeroed` they may be heads that were removed and are kept as zeroed.
+
+        Raises:
+            ValueError: The model lacks one; with the heads that it has.
+        """
+        given = heads.split(",") if isinstance(heads, str) else several(heads)
+        if unknown := [head for head in given if not isinstance(head, Iterable)]:
+            raise ValueError(f"heads must be (kind, layer, head) or text such as enc-self:0:2, got {unknown[0]!r}")
+        chosen = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
+        known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.remaining)}
+        if lacking := next((head for head in chosen if head not in known), None):
+            raise ValueError(f"no head {lacking} in {self.model}, which has {self.sizes}")
+        return chosen
+
+    def _named(self, text: str) -> Head:
+        kind, layer, head = parsed_head(text)
+        kinds = [kind for kind in KINDS if any(site.kind == kind for site in self)]
+        if kind is None and len(kinds) > 1:
+            raise ValueError(
+                f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
+            )
+        return kind or kinds[0], layer, head
+
+    @property
+    def sizes(self) -> str:
+        """The numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
+        counts = {kind: [len(site.remaining) for site in self if site.kind == kind] for kind in KINDS}
+        zeroed = sum(len(site.zeroed) for site in self)
+        parts = [
+            f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
+            for kind, heads in counts.items()
+            if heads
+        ]
+        return ", ".join([*parts, *([f"and {zeroed} removed, kept as zeroed"] if zeroed else [])])
+
+    def __repr__(self) -> str:
+        lines = [f"{site.kind} {site.layer}: {site.heads} heads of {site.size} in {site.name}" for site in self]
+        return "\n".join([f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", *lines])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {
+                **{"kind": site.kind, "layer": site.layer, "heads": site.heads},
+                **{"key-value heads": site.kv_heads, "features per head": site.size},
+                **{"attention module": site.name, "output projection": site.out_name or "none: cannot be masked"},
+            }
+            for site in self
+        ]
+        return frame.shown(f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", rows)
 
 
-def _has_config(module: PreTrainedModel, config: PreTrainedConfig) -> bool:
-    return module.config is config or (
-        module.config.model_type == config.model_type and module.config.to_dict() == config.to_dict()
+def shared_keys(sites: Iterable[Site]) -> str:
+    """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
+    counts: dict[str, list[int]] = {}
+    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
+        counts.setdefault(site.kind, []).append(
+            1 if site.heads != site.heads_before_pruning else site.heads // site.kv_heads
+        )
+    return ",".join(
+        f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
+        for kind, sizes in counts.items()
+        if max(sizes) > 1
     )
 
 
-def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its task head, or itself if its base model reads other inputs."""
-    base = model.base_model
-    if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
-        return base
-    return model
+def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, object]) -> None:
+    """Write `sites`, and notes on what was removed, into the model's config, so that every way of saving keeps them."""
+    rows = [
+        {field: getattr(site, field) for field in FIELDS} | {"heads": list(site.numbers), "zeroed": list(site.zeroed)}
+        for site in sites
+    ]
+    setattr(model.config, RECORD, {"sites": rows, **notes})
 
 
-def has_non_token_head(model: PreTrainedModel) -> bool:
-    """Return whether a model has a task head that predicts no tokens, such as that of a classifier."""
-    return model.base_model is not model and model.get_output_embeddings() is None
+def recorded(config: PreTrainedConfig) -> dict[str, Any] | None:
+    """Return what `record` wrote; None for a model without removed heads."""
+    return getattr(config, RECORD, None)
 
 
-def hint(model: PreTrainedModel) -> str:
-    """Return the end of an error message that suggests a submodel; empty where `model` has none."""
-    parts = submodels(model)
-    return f"; try a submodel, such as hr.submodel(model, {next(iter(parts))!r})" if parts else ""
+def recorded_sites(model: PreTrainedModel) -> list[Site] | None:
+    """Return the sites that the config records; None if it records none, or the weights have other shapes."""
+    notes = recorded(model.config)
+    sites = []
+    for row in notes["sites"] if notes else ():
+        module, out = module_at(model, row["name"]), module_at(model, row["out_name"])
+        if width(out) != len(row["heads"]) * row["size"]:
+            return None
+        numbers, outside = tuple(row["heads"]), OUTSIDE.get(class_name(module))
+        options = {field: row[field] for field in FIELDS}
+        options |= {"heads": len(numbers), "numbers": numbers, "zeroed": tuple(row["zeroed"])}
+        sites.append(Site(**options, module=module, out=out, outside=outside))
+    return sites or None
+
+
+def module_at(model: nn.Module, name: str) -> nn.Module:
+    """Return the module called `name` in a model; the prefix of the model without its task head may be left out."""
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    path = next((path for path in (name, name.removeprefix(prefix), prefix + name) if path in modules), None)
+    if path is None:
+        raise ValueError(
+            f"config.{RECORD} refers to module {name!r}, which {type(model).__name__} does not have; "
+            f"the checkpoint was pruned for another class"
+        )
+    return modules[path]
+
+
+def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:
+    """Return why the weight of a site's output projection is not all of its map; of `merged` adapters it is."""
+    out: Any = site.out
+    where = f"{site.out_name} in {model}"
+    if hasattr(out, "base_layer") and not (merged and (out.merged or out.disable_adapters)):
+        return f"{where} has an adapter in addition to its weight; try the model that merge_and_unload() returns"
+    if is_packed(out) or not out.weight.is_floating_point():
+        return f"{where} is quantised; try without quantization_config"
+    return None
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the file and the class of a module, as in `OUTSIDE`."""
+    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
 
 
 class Outside(NamedTuple):
@@ -125,269 +267,7 @@ OUTSIDE = {
 
 
 def outside(module: nn.Module) -> Outside | None:
-    """Return how a module attends outside the interface; None for others, as for classes that newer versions moved."""
+    """Return how a module attends outside the interface; None if it attends by the interface."""
     row = OUTSIDE.get(class_name(module))
     inside = row and "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(module).forward).__code__.co_names
     return None if inside else row
-
-
-RECORD = "headroles"  # the entry of a config that lists the heads that are left
-FIELDS = ("kind", "layer", "kv_heads", "size", "name", "out_name", "turn", "of")
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """One place where a model attends: `heads` heads of `size` features, concatenated at the input of `out`."""
-
-    kind: Kind
-    layer: int
-    heads: int
-    kv_heads: int
-    size: int  # features per head
-    name: str  # of the attention module in the model
-    module: nn.Module = field(repr=False)
-    out_name: str | None
-    out: nn.Module | None = field(repr=False)  # output projection; None where another operation changes the heads first
-    turn: int  # number of this call among the calls of `module` in one forward (ALBERT calls one module once a layer)
-    numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were removed
-    of: int  # number of heads before any was removed
-    silenced: tuple[int, ...] = ()  # numbers of pruned heads that are kept as zeroed heads
-    outside: Outside | None = None
-    ranks: Ranks = field(default_factory=Ranks, repr=False)  # the processes that have a part of the heads each
-
-    @property
-    def key(self) -> tuple[Kind, int]:
-        """(kind, layer)."""
-        return self.kind, self.layer
-
-    @property
-    def left(self) -> tuple[int, ...]:
-        """Numbers of the remaining heads, without heads that were removed and are kept as zeroed."""
-        return tuple(number for number in self.numbers if number not in self.silenced)
-
-    @property
-    def groups(self) -> list[tuple[int, ...]]:
-        """Numbers of the heads that share each key-value head, in the order of these."""
-        size = self.heads // max(self.kv_heads, 1)
-        return [self.numbers[start : start + size] for start in range(0, self.heads, max(size, 1))]
-
-    def read(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of all heads, [batch, query, heads, size], in the input of the output projection."""
-        z = self.join(inputs.unflatten(-1, (-1, self.size)), -2)
-        return z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
-
-    def write(self, z: Tensor) -> Tensor:
-        """Return the input of the output projection with these outputs of all heads: what `read` has read."""
-        z = z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
-        return self.ranks.split(z, -2).flatten(-2)
-
-    def join(self, part: Tensor, dim: int = 1) -> Tensor:
-        """Return a tensor of all heads, which are at `dim`; this process may have a part of them."""
-        return part if self.ranks.group is None else self.ranks.join(part, dim)
-
-    def join_mask(self, mask: Tensor | None) -> Tensor | None:
-        """Return the attention mask of all heads, [batch, heads or 1, query, key]."""
-        return mask if mask is None or mask.shape[1] == 1 else self.join(mask)
-
-
-class Sites(list[Site]):
-    """The attention sites of a model, which name its heads; shown as a line each, in notebooks as a table."""
-
-    def __init__(self, sites: Iterable[Site] = (), model: str = "the model") -> None:
-        super().__init__(sites)
-        self.model = model  # its class, for messages
-
-    @property
-    def head_index(self) -> pd.MultiIndex:
-        """The index (kind, layer, head) of every table: of the heads that are left."""
-        return frame.index({site.key: site.left for site in self})
-
-    @property
-    def gate_index(self) -> pd.MultiIndex:
-        """The index of gates and masks: also of heads that were removed and are kept as zeroed."""
-        return frame.index({site.key: site.numbers for site in self})
-
-    def of_kinds(self, kinds: Sequence[str] | None) -> list[Head]:
-        """Return the heads of some kinds or all; ValueError for a kind that the model lacks."""
-        heads = [(kind, layer, head) for kind, layer, head in self.head_index]
-        present = dict.fromkeys(kind for kind, _, _ in heads)
-        chosen = present if kinds is None else [one_of("kind", kind, present) for kind in several(kinds)]
-        return [head for head in heads if head[0] in chosen]
-
-    def named(self, heads: Iterable[Head | str] | str, *, zeroed: bool = False) -> list[Head]:
-        """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0".
-
-        Args:
-            heads: The heads.
-            zeroed: Whether heads that were removed and are kept as zeroed are among those of the model.
-
-        Raises:
-            ValueError: The model lacks one; with the heads that it has.
-        """
-        given = heads.split(",") if isinstance(heads, str) else several(heads)
-        if unknown := [head for head in given if not isinstance(head, Iterable)]:
-            raise ValueError(f"heads must be (kind, layer, head) or text such as enc-self:0:2, got {unknown[0]!r}")
-        chosen = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
-        known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.left)}
-        if lacking := next((head for head in chosen if head not in known), None):
-            raise ValueError(f"no head {lacking} in {self.model}, which has {self.sizes}")
-        return chosen
-
-    def _named(self, text: str) -> Head:
-        kind, layer, head = parsed_head(text)
-        kinds = [kind for kind in KINDS if any(site.kind == kind for site in self)]
-        if kind is None and len(kinds) > 1:
-            raise ValueError(
-                f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
-            )
-        return kind or kinds[0], layer, head
-
-    @property
-    def sizes(self) -> str:
-        """The numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
-        counts = {kind: [len(site.left) for site in self if site.kind == kind] for kind in KINDS}
-        zeroed = sum(len(site.silenced) for site in self)
-        parts = [
-            f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
-            for kind, heads in counts.items()
-            if heads
-        ]
-        return ", ".join([*parts, *([f"and {zeroed} removed, kept as zeroed"] if zeroed else [])])
-
-    def __repr__(self) -> str:
-        lines = [f"{site.kind} {site.layer}: {site.heads} heads of {site.size} in {site.name}" for site in self]
-        return "\n".join([f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", *lines])
-
-    def _repr_html_(self) -> str:
-        from headroles.tables.frame import shown
-
-        rows = [
-            {
-                **{"kind": site.kind, "layer": site.layer, "heads": site.heads},
-                **{"key-value heads": site.kv_heads, "features per head": site.size},
-                **{"attention module": site.name, "output projection": site.out_name or "none: cannot be masked"},
-            }
-            for site in self
-        ]
-        return shown(f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", rows)
-
-
-def shared_keys(sites: Iterable[Site]) -> str:
-    """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
-    counts: dict[str, list[int]] = {}
-    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
-        counts.setdefault(site.kind, []).append(1 if site.heads != site.of else site.heads // site.kv_heads)
-    return ",".join(
-        f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
-        for kind, sizes in counts.items()
-        if max(sizes) > 1
-    )
-
-
-def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, object]) -> None:
-    """Write `sites`, and notes on what was removed, into the model's config, so that every way of saving keeps them."""
-    rows = [
-        {field: getattr(site, field) for field in FIELDS}
-        | {"heads": list(site.numbers), "silenced": list(site.silenced)}
-        for site in sites
-    ]
-    setattr(model.config, RECORD, {"sites": rows, **notes})
-
-
-def recorded(config: PreTrainedConfig) -> dict[str, Any] | None:
-    """Return what `record` wrote; None for a model without removed heads."""
-    return getattr(config, RECORD, None)
-
-
-def recorded_sites(model: PreTrainedModel) -> list[Site] | None:
-    """Return the sites that the config records; None if it records none, or the weights have other shapes."""
-    notes = recorded(model.config)
-    sites = []
-    for row in notes["sites"] if notes else ():
-        module, out = module_at(model, row["name"]), module_at(model, row["out_name"])
-        if width(out) != len(row["heads"]) * row["size"]:
-            return None
-        numbers, outside = tuple(row["heads"]), OUTSIDE.get(class_name(module))
-        options = {field: row[field] for field in FIELDS}
-        options |= {"heads": len(numbers), "numbers": numbers, "silenced": tuple(row["silenced"])}
-        sites.append(Site(**options, module=module, out=out, outside=outside))
-    return sites or None
-
-
-def module_at(model: nn.Module, name: str) -> nn.Module:
-    """Return the module called `name` in a model; the prefix of the model without its task head may be left out."""
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    path = next((path for path in (name, name.removeprefix(prefix), prefix + name) if path in modules), None)
-    if path is None:
-        raise ValueError(
-            f"config.{RECORD} refers to module {name!r}, which {type(model).__name__} does not have; "
-            f"the checkpoint was pruned for another class"
-        )
-    return modules[path]
-
-
-def width(projection: nn.Module | None) -> int:
-    """Return the number of input features of a projection: of GPT-2's Conv1D the weight's axis 0, otherwise 1."""
-    if projection is None:
-        return 0
-    if isinstance(features := getattr(projection, "in_features", None), int):  # a packed weight has another shape
-        return features
-    assert isinstance(projection.weight, Tensor)
-    return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
-
-
-def is_map(module: nn.Module) -> bool:
-    """Return whether a module is a linear map: nn.Linear, Conv1D or a replacement of them, also a quantised one."""
-    if isinstance(getattr(module, "in_features", None), int):
-        return True
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
-
-
-def is_packed(module: nn.Module) -> bool:
-    """Return whether a linear map keeps its weight in another form than plain numbers: no gradient passes it."""
-    weight = getattr(module, "weight", None)
-    is_plain = isinstance(weight, Tensor) and not hasattr(weight, "__tensor_flatten__")
-    return is_map(module) and not (is_plain or hasattr(weight, "device_mesh"))  # a DTensor holds plain numbers
-
-
-def is_scaled_by_input(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether a linear map of quantised weights rounds an input by what else is in its batch.
-
-    `quantize_dynamic` of torch does, by the largest number of a batch, and bitsandbytes' 8 bits, which keep 16 bits of
-    a feature that is large in any input. It is asked with one input twice, beside small numbers and beside large ones.
-    """
-    weight = getattr(module, "weight", None)
-    is_plain = weight is None or (isinstance(weight, Tensor) and weight.is_floating_point() and not is_packed(module))
-    if is_plain or not is_map(module):
-        return False
-    device = _device(module)
-    if device.type == "meta":  # offloaded: it cannot be asked here
-        return True
-    given = torch.linspace(-1, 1, width(module), dtype=dtype, device=device).repeat(2, 1)
-    with torch.no_grad():
-        beside_small = module(given)[0]
-        given[1] *= 1000
-        return not torch.equal(module(given)[0], beside_small)
-
-
-def _device(module: nn.Module) -> torch.device:
-    """The device of a linear map; of one that has no tensors for weights, the CPU."""
-    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-
-
-def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:
-    """Return why the weight of a site's output projection is not all of its map; of `merged` adapters it is."""
-    out: Any = site.out
-    where = f"{site.out_name} in {model}"
-    if hasattr(out, "base_layer") and not (merged and (out.merged or out.disable_adapters)):
-        return f"{where} has an adapter beside its weight; try the model that merge_and_unload() returns"
-    if is_packed(out) or not out.weight.is_floating_point():
-        return f"{where} is quantised; try without quantization_config"
-    return None
-
-
-def class_name(module: nn.Module) -> str:
-    """Return the file and the class of a module, as in `OUTSIDE`."""
-    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"

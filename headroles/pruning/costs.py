@@ -21,7 +21,7 @@ from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head, head_mask
-from headroles.models.memory import sharing
+from headroles.models.parts import sharing
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame

@@ -20,8 +20,9 @@ from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import observe_attention
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
+from headroles.models.identity import is_offloaded
 from headroles.models.masking import Head, by_projection, head_mask
-from headroles.models.memory import sharing
+from headroles.models.parts import sharing
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
 from headroles.tables.arguments import one_of
@@ -68,10 +69,10 @@ def remove_heads(
     check_plain(handle)
     one_of("groups", groups, get_args(Groups))
     _check_shared(sites, pruned)
-    pruned |= {(*site.key, number) for site in sites for number in site.silenced}
+    pruned |= {(*site.key, number) for site in sites for number in site.zeroed}
     expected, rows = _states(handle, pruned), None
-    if dummy_inputs.weights(model) or not expected.isfinite().all():  # fused attention may hide NaN
-        dummy_inputs.check(model)
+    if dummy_inputs.nonfinite_weight(model) or not expected.isfinite().all():  # fused attention may hide NaN
+        dummy_inputs.check_finite(model)
     for spare in (False, True):
         try:
             with torch._C._InferenceMode(False):  # in C++, which no interrupt stops halfway
@@ -91,7 +92,7 @@ def remove_heads(
                     f"heads cannot be removed from {type(model).__name__}; mask them instead: {why}"
                 ) from error
     by_module = {site.module: site for site in attention_sites(model)}
-    if zeroed := sum(len(site.silenced) for site in by_module.values()):
+    if zeroed := sum(len(site.zeroed) for site in by_module.values()):
         log.warning(
             "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
             *(zeroed, " is" if zeroed == 1 else "s are"),
@@ -130,7 +131,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
 
 def check_plain(handle: HeadModel) -> None:
     """Raise ValueError if weights cannot be cut: quantised, adapted or offloaded."""
-    if handle.offloaded:
+    if is_offloaded(handle.model):
         raise ValueError(f"heads cannot be removed from {handle.name}: its weights are offloaded; load it whole")
     for site in handle.sites:
         if site.out is not None and (fault := unreadable_weight(site, handle.name, merged=False)):
@@ -173,7 +174,7 @@ def _remove(
                 [0] if site.heads and (spare or site.kind == "dec-self") else []
             )
             zeroed = tuple(site.numbers[place] for place in keep if place in places)
-            new = replace(_resize_site(site, keep, rows.get(site.module, {}), groups), silenced=zeroed)
+            new = replace(_resize_site(site, keep, rows.get(site.module, {}), groups), zeroed=zeroed)
             after[site.module] = new
             _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
@@ -182,7 +183,7 @@ def _remove(
     remaining = []
     for site in sites:  # sites that share a module share its heads
         new = after[site.module]
-        smaller = replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced)
+        smaller = replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, zeroed=new.zeroed)
         remaining.append(smaller)
     record(model, remaining, {"groups": groups, "shapes": shapes, "version": version("headroles")})
     remember(model, remaining)  # also where heads were only zeroed

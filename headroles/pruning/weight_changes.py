@@ -123,13 +123,13 @@ def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
 
 def _slices(handle: HeadModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
-    dummy_inputs.check(handle.model)
+    dummy_inputs.check_finite(handle.model)
     rows = layouts(handle)
     slices: dict[Head, dict[str, Tensor]] = {}
     for site in handle.sites:
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
-            if number not in site.left:
+            if number not in site.remaining:
                 continue
             parts = _inputs(site, rows[site.module], place)
             assert columns is not None

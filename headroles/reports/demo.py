@@ -34,13 +34,12 @@ def demo(study: str | Path | None = None, *, translation: bool = False, overwrit
     """
     from headroles.data.readers import read
     from headroles.data.synthetic import synthetic_corpus
-    from headroles.models import loading
-    from headroles.models.loading import TRANSLATOR
+    from headroles.models.loading import TRANSLATOR, load
     from headroles.scores import score
 
     kept = Study(study or f"headroles-demo{'-translation' if translation else ''}", overwrite=overwrite)
     kept.check_writable()
-    model, tokenizer = loading.translator() if translation else loading.minilm()
+    model, tokenizer = load("translator" if translation else "minilm")
     corpus = read(TRANSLATOR / "sentences.tsv") if translation else synthetic_corpus(SENTENCES)
     score(model, tokenizer, corpus, OF_TRANSLATOR if translation else None, study=kept)
     assigned = roles(kept)

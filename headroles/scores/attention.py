@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from headroles._changes import Changes
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
-from headroles.models.attention_hooks import Call, observe_attention
+from headroles.models.attention_hooks import AttentionCall, observe_attention
 from headroles.models.batching import Batch, Encoded
 from headroles.models.head_model import HeadModel
+from headroles.models.identity import is_offloaded
 from headroles.models.masking import read_heads
 from headroles.models.replacements import allowed
 from headroles.models.sites import Site, unreadable_weight
@@ -41,7 +42,7 @@ class AttentionPass:
         self.by_head = any(score.by_head for score in scores)
         self.norms = ValueNorms(model)
         self.sites = {site.key for site in model.sites if site.heads}
-        self.ends_early = not model.offloaded  # hooks send weights back at the end of each module
+        self.ends_early = not is_offloaded(model.model)  # hooks send weights back at the end of each module
 
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the sums of one batch."""
@@ -105,7 +106,7 @@ def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadM
     if not finite.all():
         place = numbers[int(finite.int().argmin())] + 1
         raise ValueError(
-            f"{what} is not finite on sentence {place} of the corpus; {dummy_inputs.advice(model.model)}{more}"
+            f"{what} is not finite on sentence {place} of the corpus; {dummy_inputs.nan_advice(model.model)}{more}"
         )
 
 
@@ -190,7 +191,7 @@ class ValueNorms:
     def reading(self) -> Changes:
         """Keep the values of the latest attention call of each module within the block."""
 
-        def keep(call: Call) -> None:
+        def keep(call: AttentionCall) -> None:
             self.values = {call.module: call.value}
 
         def begin(changes: Changes) -> None:
@@ -240,7 +241,7 @@ def _missing(model: HeadModel) -> str | None:
             return f"another operation stands between {site.name} in {name} and its output projection"
         if fault := unreadable_weight(site, name):
             return fault
-    if model.offloaded:
+    if is_offloaded(model.model):
         return f"some weights of {name} are offloaded; try a device that holds them all"
     return None
 
@@ -255,7 +256,7 @@ def _changed(model: HeadModel) -> str | None:
         if not torch.equal(z.flatten(), outputs[site.module].flatten()):
             names.append(site.name)
 
-    def keep(call: Call) -> None:
+    def keep(call: AttentionCall) -> None:
         if call.module in sites:
             outputs[call.module] = sites[call.module].join(call.out, 2)
 

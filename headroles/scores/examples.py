@@ -132,7 +132,7 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
         written = 0 if given is None or site.kind == "enc-self" else max(0, len(names[0]) - given)
         for head, head_weights in zip(site.numbers, of_site, strict=True):
-            if head in site.left:
+            if head in site.remaining:
                 flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
                 rows.append((*site.key, head, place, text, target, *names, flat, written))
 

@@ -91,7 +91,7 @@ class Top(Objective):
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the logits, over the vocabulary without padding."""
-        padding = getattr(self.model.config, "pad_token_id", None)
+        padding = getattr(self.model.model.config, "pad_token_id", None)
         logits = outputs.logits(self.model, output)
         chosen = logits.detach().argmax(-1)  # [batch, token]
         if padding is not None and (chosen == padding).any():

@@ -59,7 +59,7 @@ def problem(model: HeadModel) -> str:
 
     "single_label_classification", "regression" or "multi_label_classification".
     """
-    config = model.config
+    config = model.model.config
     usual = "regression" if config.num_labels == 1 else "single_label_classification"
     return str(getattr(config, "problem_type", None) or usual)
 
@@ -84,7 +84,7 @@ def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | l
         return [_score(model, label) for label in names]
     if problem(model) != "multi_label_classification":
         return numbered(model, names)
-    rows = [[0.0] * model.config.num_labels for _ in names]
+    rows = [[0.0] * model.model.config.num_labels for _ in names]
     for row, label in zip(rows, names, strict=True):
         several = [label] if label is None or label in _class_numbers(model) else map(str.strip, label.split(","))
         for number in numbered(model, list(several)):
@@ -142,7 +142,7 @@ def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
 
 def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
     """Return the numbers of classes by name, and also by number as text if no name is a number."""
-    config = model.config
+    config = model.model.config
     listed = [(name, number) for number, name in (config.id2label or {}).items()]
     listed += (config.label2id or {}).items()  # is None if a config was made from `id2label` only
     known: dict[str, list[int]] = {}
@@ -157,8 +157,8 @@ def _score(model: HeadModel, label: str | None) -> float:
     """Return a label as a number, for a model with one output."""
     if label is None:
         raise ValueError(f"a sentence has no label; {LABELLED}")
-    if model.config.num_labels != 1:
-        raise ValueError(f"a model that predicts scores must have one output, got {model.config.num_labels}")
+    if model.model.config.num_labels != 1:
+        raise ValueError(f"a model that predicts scores must have one output, got {model.model.config.num_labels}")
     if not _is_number(label):
         raise ValueError(f"label must be a number for {model.name}, which predicts a score, got {label!r}")
     return float(label)
@@ -229,6 +229,6 @@ def _is_number(label: str) -> bool:
 def causal(model: HeadModel) -> bool:
     """Return whether a model without an encoder predicts the next token: no query attends to a later key."""
     # read from the attention of a forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens
-    if model.config.is_encoder_decoder or not model.sites:
+    if model.model.config.is_encoder_decoder or not model.sites:
         return False
     return all(site.kind != "enc-self" for site in model.sites)

@@ -22,6 +22,7 @@ from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint
 from headroles.models.sites import shared_keys
+from headroles.models.tokens import vocabulary
 from headroles.scores.accumulator import Accumulator, missing
 from headroles.scores.attention import AttentionPass, check_readable, frequencies, uncounted, without_interval
 from headroles.scores.base import Measure, Score, Weights
@@ -160,7 +161,7 @@ def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
 
 def repeated(model: HeadModel, count: int = 100, seed: int = 0) -> Corpus:
     """Return sequences of random tokens, each twice in a row, that the model can read."""
-    length = min(LENGTH, (model.positions - 1) // 2, len(model.tokenizer) // 2)
+    length = min(LENGTH, (vocabulary.positions(model.tokenizer, model.model) - 1) // 2, len(model.tokenizer) // 2)
     return repeated_tokens(model.tokenizer, count, length=length, seed=seed)
 
 
@@ -178,7 +179,7 @@ def _score(
     generate: int | None = None,
 ) -> pd.DataFrame:
     sites = model.sites
-    if not any(site.left for site in sites):
+    if not any(site.remaining for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
     encoded = model.encode(corpus, generate=generate, max_tokens=max_tokens)
     chosen = available(scores, sites, encoded, weights, without_sink=without_sink)
@@ -218,7 +219,7 @@ def _score(
     table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
     for what, reason in missing(table, chosen, uncounted(encoded, counted, reference)).items():
         log.warning("%s: %s", what, reason)
-    names, read = [score.label for score in chosen if "trees" in score.needs], encoded.read
+    names, read = [score.label for score in chosen if "trees" in score.needs], encoded.totals
     if names and read["unaligned"]:
         log.warning(
             "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",
@@ -229,7 +230,7 @@ def _score(
 
 def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, generate: int | None) -> str:
     """Return the provenance that all scores of a run share."""
-    fields = dict[str, object](encoded.read)
+    fields = dict[str, object](encoded.totals)
     if encoded.greedy or encoded.target is not None or encoded.decoder_reads_source:
         source = "source" if encoded.decoder_reads_source else "reference"
         fields["decoder"] = "greedy" if encoded.greedy else source

@@ -16,10 +16,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._changes import Changes
 from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
-from headroles.models.attention_hooks import Call, observe_attention
+from headroles.models.attention_hooks import AttentionCall, observe_attention
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import layer_of, layers
+from headroles.models.identity import tokenizer_digest
 from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.models.tokens.vocabulary import check_fit
@@ -150,7 +151,7 @@ def succession(
 
 def _succession(model: HeadModel) -> pd.DataFrame:
     runs = ordered_runs(model.tokenizer, tuple(CLASSES))
-    if model.config.is_encoder_decoder:
+    if model.model.config.is_encoder_decoder:
         raise ValueError(f"succession needs a decoder without an encoder, got {model.name}")
     check_fit(model.tokenizer, model.model, max(token for run in runs.values() for token in run.values()))
     circuits, final = _to_logits(model, "succession")
@@ -168,7 +169,7 @@ def _succession(model: HeadModel) -> pd.DataFrame:
     low, high = wilson(hits / words, words)
     columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
     columns["succession.words"] = np.full(len(hits), float(words))
-    text = model.provenance(tokenizer=model.tokens, score="succession", classes=" ".join(runs))
+    text = model.provenance(tokenizer=tokenizer_digest(model.tokenizer), score="succession", classes=" ".join(runs))
     return model.table(columns, text)
 
 
@@ -215,7 +216,7 @@ def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
 
 def _embeddings(model: HeadModel) -> tuple[Tensor, Tensor]:
     """Return the embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
-    stack: PreTrainedModel = model.model.get_decoder() if model.config.is_encoder_decoder else model.model
+    stack: PreTrainedModel = model.model.get_decoder() if model.model.config.is_encoder_decoder else model.model
     tables: tuple[nn.Module, nn.Module] = stack.get_input_embeddings(), model.model.get_output_embeddings()
     words, logits = (table.get_parameter("weight").detach().double().cpu() for table in tables)
     return words, logits
@@ -262,7 +263,7 @@ def _composition(model: HeadModel, options: dict[str, int]) -> pd.DataFrame:
             scores = _composed(maps[writer.key], small[writer.key], maps[reader.key], small[reader.key])
             for i, head in enumerate(writer.numbers):
                 for j, to_head in enumerate(reader.numbers):
-                    if head in writer.left and to_head in reader.left:
+                    if head in writer.remaining and to_head in reader.remaining:
                         rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
     return frame.signed(pd.DataFrame(rows, columns=PAIRS), model.provenance(score="composition", **options))
 
@@ -367,7 +368,7 @@ def read_circuits(
 
 def _positions(model: HeadModel, distance: int) -> dict[str, Tensor]:
     """Return positions of the dummy input, in which token `QUERY` is `distance` tokens after the first one."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+    limit = getattr(model.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
     if number("distance", distance, below=limit, whole=True) == 0:
         return {}
     if "position_ids" not in inspect.signature(model.model.forward).parameters:
@@ -385,7 +386,7 @@ class _Reader:
     roll: int  # by which the states that norms get are moved along the width
     leaves: list[Tensor] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)  # of leaves: what a norm divides by
-    calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
+    calls: dict[nn.Module, list[AttentionCall]] = field(default_factory=dict)
     maps: list[nn.Module] = field(default_factory=list)  # linear maps in the order in which they ran
     inputs: list[Tensor] = field(default_factory=list)  # of these maps
 
@@ -404,7 +405,7 @@ class _Reader:
 
     def of(self, site: Site) -> Maps:
         """Return the maps of a site."""
-        call = self.calls[site.module][site.turn]
+        call = self.calls[site.module][site.call_index]
 
         def read(tensor: Tensor, token: int = 0) -> Tensor:
             flat = self.jacobian(tensor[:, :, token : token + 1], site.name, token)

@@ -16,7 +16,7 @@ from headroles.models.attention_hooks import configs_of, without_cache
 from headroles.models.dummy_inputs import classifies, examples, reads_source_twice, words
 from headroles.models.heads import attention_sites, capture_attention
 from headroles.models.masking import Head, mask_heads
-from headroles.models.memory import sharing
+from headroles.models.parts import sharing
 from headroles.models.tokens.vocabulary import checkpoint_tokenizer, vocabulary
 from headroles.tables.frame import Kind
 
@@ -123,9 +123,9 @@ class Case:
         """One head of every layer that has any left; layers that share a module have the same head."""
         numbers: dict[nn.Module, int] = {}
         for place, site in enumerate(self.sites):
-            if site.left:
-                numbers.setdefault(site.module, site.left[(place + 1) % len(site.left)])
-        return [(*site.key, numbers[site.module]) for site in self.sites if site.left]
+            if site.remaining:
+                numbers.setdefault(site.module, site.remaining[(place + 1) % len(site.remaining)])
+        return [(*site.key, numbers[site.module]) for site in self.sites if site.remaining]
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.tokens import vocabulary
 from headroles.models.tokens.alignment import TokenizedSentence, pieces
-from headroles.models.tokens.vocabulary import padding
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels
 from headroles.tables.arguments import number
@@ -25,7 +25,7 @@ MASKED = 0.15  # share of tokens that a masked language model learns to predict,
 
 def is_language_model(handle: HeadModel) -> bool:
     """Return whether a model predicts the tokens of the text itself: the next one, or masked ones."""
-    return outputs.has_vocabulary(handle) and not handle.config.is_encoder_decoder
+    return outputs.has_vocabulary(handle) and not handle.model.config.is_encoder_decoder
 
 
 def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -> None:
@@ -34,7 +34,7 @@ def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -
     if length is not None and not is_language_model(handle):
         raise ValueError(f"length must be left out except for language models, got {handle.name} and length={length}")
     if length is not None:
-        number("length", length, least=2, most=handle.positions, whole=True)
+        number("length", length, least=2, most=vocabulary.positions(handle.tokenizer, handle.model), whole=True)
     elif outputs.has_classes(handle):
         check_labels(corpus)
     elif not outputs.has_vocabulary(handle):
@@ -89,9 +89,10 @@ def _types(words: TokenizedSentence) -> dict[str, list[int]]:
 def _parts(handle: HeadModel, corpus: Corpus, length: int) -> list[list[int]]:
     """Join the tokens of all sentences and divide them into parts of a length; the last may be shorter."""
     end = handle.tokenizer.eos_token_id  # between sentences, unless the tokenizer adds special tokens
+    marks = vocabulary.special(handle.tokenizer, handle.model)
     ids: list[int] = []
     for row in pieces(handle.tokenizer, corpus.sentences, words=False):
-        ids += row.ids if end is None or not handle.special.isdisjoint(row.ids) else [*row.ids, end]
+        ids += row.ids if end is None or not marks.isdisjoint(row.ids) else [*row.ids, end]
     return [ids[start : start + length] for start in range(0, len(ids), length)]
 
 
@@ -114,7 +115,7 @@ def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> Pre
     tokenizer = deepcopy(tokenizer)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding(tokenizer, handle.model))
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(vocabulary.padding(tokenizer, handle.model))
     return tokenizer
 
 

@@ -17,7 +17,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import loading, missing
 from headroles.models.head_model import HeadModel
-from headroles.models.identity import LENGTH, PLACES, fingerprint
+from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_digest
 from headroles.scores.outputs import causal, class_names
 from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, save_table
@@ -106,7 +106,7 @@ def train(
     chosen = {"train_sampling_strategy": ORDER, **options, **(options.get("rates") or {})}
     provenance = handle.provenance(
         corpus,
-        tokenizer=handle.tokens,
+        tokenizer=tokenizer_digest(handle.tokenizer),
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         code=",".join(map(fingerprint, measured)),

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.ablations import ALL, Stopping, closing, column, files, given, groups, mean, sweep, terse
 from helpers.close import close
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 from helpers.messages import whole
 from helpers.objectives import classifier, labelled
 from helpers.sweeps import ablated, equal, swept
@@ -20,7 +20,6 @@ from helpers.sweeps import ablated, equal, swept
 import headroles as hr
 from headroles.ablation.metrics import BLEU, ChrF, Loss
 from headroles.data.corpus import Corpus, Tokens
-from headroles.models import batching
 from headroles.models import heads as families
 
 FEW = {"n_resamples": 20, "max_tokens": 80}  # several batches
@@ -272,7 +271,7 @@ def test_what_was_made_from_something_else_is_not_read(what, unfinished):
 def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
     model, tokenizer, text = given("gpt2")
     variants = [frozenset([head]) for head in families.head_index(model)]
-    groups = list(batching.batches(batching.encode(text, tokenizer, model), model, max_tokens=20))
+    groups = batches_of(model, tokenizer, text, max_tokens=20)
     metric = Stopping()
     metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
     numbers = groups[1].numbers
@@ -340,7 +339,7 @@ def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
     removed, other = (*first.key, 3), (*first.key, 0)
     hr.remove_heads(model, [removed])
     (first, *_) = hr.attention_sites(model)
-    assert first.silenced == (3,)
+    assert first.zeroed == (3,)
     table = hr.ablate(model, tokenizer, text, replacement="rescale", n_resamples=0)
 
     def scaled(_, args):

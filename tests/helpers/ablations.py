@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from helpers import zoo
 from helpers.close import bound
-from helpers.letters import corpus, tokens_of, writing
+from helpers.letters import batches_of, corpus, tokens_of, writing
 from helpers.objectives import classifier, labelled
 
 import headroles as hr
@@ -66,7 +66,7 @@ def given(name):
 def groups(name):
     """The corpus as one batch."""
     model, tokenizer, text = given(name)
-    return list(batching.batches(batching.encode(text, tokenizer, model, words=False), model, max_tokens=ALL))
+    return batches_of(model, tokenizer, text, words=False, max_tokens=ALL)
 
 
 @cache
@@ -79,7 +79,7 @@ def means(name):
 def partner_outputs(name):
     """A fill: what heads put out for the partner of each sentence, read alone, at the tokens that both have."""
     model, tokenizer, text = given(name)
-    (batch,), encoded = groups(name), batching.encode(text, tokenizer, model, words=False)
+    (batch,), encoded = groups(name), HeadModel(model, tokenizer).encode(text, words=False)
     sides = [side for side in (encoded.source, encoded.target) if side]
     places = partners([tuple(map(len, row)) for row in zip(*sides, strict=True)], seed=0)
     found = {}

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import headroles as hr
 from headroles.data.corpus import Corpus, Linked, Sentence
 from headroles.models.batching import TokenView
+from headroles.models.head_model import HeadModel
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.base import Observation
 from headroles.scores.registry import DEFAULT, list_scores
@@ -27,6 +28,12 @@ DETERMINISTIC = settings(
 
 VOCABULARY, PADDING, SPECIAL = 1000, 1, 4  # ids below SPECIAL are special
 RELATIONS = ("nsubj", "obj", "amod", "advmod", "nsubj:pass", "det")
+
+
+def batches_of(model, tokenizer, corpus, *, max_tokens=4096, **options):
+    """The batches of a corpus."""
+    handle = HeadModel(model, tokenizer)
+    return list(handle.batches(handle.encode(corpus, **options), max_tokens=max_tokens))
 
 
 class Tokens(NamedTuple):

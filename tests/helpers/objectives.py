@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 import transformers
 from helpers import zoo
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 
 from headroles.data.corpus import Corpus
-from headroles.models import batching
 from headroles.models.attention_hooks import without_cache
 from headroles.scores.objectives import (
     Agreement,
@@ -48,8 +47,7 @@ def labelled(size=6):
 
 def in_one(model, name, given, max_tokens=ALL):
     """The batches of a corpus, by default a single one."""
-    encoded = batching.encode(given, tokens_of(name), model, words=False)
-    return list(batching.batches(encoded, model, max_tokens=max_tokens))
+    return batches_of(model, tokens_of(name), given, words=False, max_tokens=max_tokens)
 
 
 def output(model, batch):

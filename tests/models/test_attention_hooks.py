@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
 import pytest
 import torch
 from helpers import zoo
 from helpers.attentions import own_attentions
-from helpers.letters import corpus, tokens_of
 from torch.overrides import _get_current_function_mode_stack
 
 import headroles as hr
@@ -18,7 +14,6 @@ from headroles.models.dummy_inputs import examples
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.pruning.learned_gates import L0, train_gates
-from headroles.scores import Attribution
 
 
 def test_models_that_share_a_config_keep_their_attention():
@@ -33,19 +28,6 @@ def test_models_that_share_a_config_keep_their_attention():
     second.__exit__(None, None, None)
     assert len(seen) == 2
     assert one.config._attn_implementation is before
-
-
-def test_attributions_of_two_models_draw_each_for_itself():
-    """captum draws from states that all threads share."""
-    asked = Attribution(method="ShapleyValueSampling", options=(("n_samples", 2),))
-
-    def run(model):
-        return hr.score(model, tokens_of("bert"), corpus(4), asked, n_resamples=0, max_tokens=24)
-
-    with ThreadPoolExecutor(2) as pool:
-        tables = [*pool.map(run, [zoo.tiny("bert"), zoo.tiny("bert")])]
-    for table in tables:
-        np.testing.assert_array_equal(table, run(zoo.tiny("bert")))
 
 
 # --- forwards that fail half way ------------------------------------------------------------------------------------

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
+import resource
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,13 +15,12 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.errors import given_corpus
-from helpers.letters import bare, corpus, tokenizer, tokens_of, with_repeats, writing
+from helpers.letters import bare, batches_of, corpus, tokenizer, tokens_of, with_repeats, writing
 from helpers.worded import of_words
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.models import batching
-from headroles.models.batching import encode
 from headroles.models.head_model import HeadModel
 from headroles.models.tokens import vocabulary
 
@@ -25,7 +28,7 @@ from headroles.models.tokens import vocabulary
 def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
     model, tokenizer, twice = with_repeats()
     mixed = hr.Corpus("mixed", (*twice, *corpus(2)))
-    encoded = encode(mixed, tokenizer, model)
+    encoded = HeadModel(model, tokenizer).encode(mixed)
     assert [tuple(one.ids) for one in encoded.source[:4]] == [sentence.ids for sentence in twice]
     assert all(isinstance(one.sentence, Tokens) == (i < 4) for i, one in enumerate(encoded.source))
 
@@ -37,7 +40,7 @@ def test_unknown_words_are_words_where_their_token_pads_too():
     assert padded.pad_token_id == padded.unk_token_id
     assert padded.unk_token_id not in vocabulary.special(padded, model)
     assert {padded.bos_token_id, padded.eos_token_id} <= vocabulary.special(padded, model)
-    (batch,) = batching.batches(batching.encode(text, padded, model), model)
+    (batch,) = batches_of(model, padded, text)
     assert batch.source.content.tolist() == [[False, True, True, True, False], [False, True, False, False, False]]
     expected = hr.score(model, own, text, "confidence", n_resamples=0)
     found = hr.score(model, padded, text, "confidence", n_resamples=0)
@@ -49,7 +52,7 @@ def test_a_decoders_start_is_no_word_whatever_its_id_stands_for():
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = tokenizer().unk_token_id
     assert tokenizer().unk_token_id not in vocabulary.special(tokenizer(), model)
     for given in (corpus(3), bare(3)):
-        for batch in batching.batches(batching.encode(given, tokenizer(), model), model):
+        for batch in batches_of(model, tokenizer(), given):
             assert (batch.target.ids[:, 0] == tokenizer().unk_token_id).all()
             assert not batch.target.content[:, 0].any()
 
@@ -58,12 +61,13 @@ def test_the_models_own_output_is_not_truncated_at_the_default_of_generate(recwa
     model = zoo.tiny("marian")
     with torch.no_grad():
         model.final_logits_bias[0, zoo.EOS] = -1e9  # it never ends
-    written = encode(given_corpus(Sentence("the a .")), _small(), model)
-    (batch,) = batching.batches(written, model)
+    handle = HeadModel(model, _small())
+    written = handle.encode(given_corpus(Sentence("the a .")))
+    (batch,) = handle.batches(written)
     assert batch.target is not None
     assert batch.target.ids.shape == (1, 40)  # its positions
     model.generation_config.max_length = 7
-    (batch,) = batching.batches(written, model)
+    (batch,) = handle.batches(written)
     assert batch.target is not None
     assert batch.target.ids.shape == (1, 7)
     assert not recwarn.list
@@ -166,9 +170,8 @@ def test_own_output_ends_at_the_positions_of_the_decoder():
 )
 def test_positions_are_those_of_the_config(name, source, target):
     model = hr.tiny_model(name)
-    handle = HeadModel(model, tokens_of(name))
     config = getattr(model.config, "text_config", model.config)
-    found = handle.positions, handle.target_positions
+    found = tuple(vocabulary.positions(tokens_of(name), model, target=target) for target in (False, True))
     assert found == tuple(getattr(config, part) if part else 10**9 for part in (source, target))
 
 
@@ -178,3 +181,31 @@ def test_targets_without_tokens_have_the_end_alone():
     scores = hr.score(*given, ["confidence", "importance"], n_resamples=0)
     assert scores.loc["enc-self"].notna().all(axis=None)
     assert hr.ablate(*given, n_resamples=0)["ablation[loss]"].notna().all()
+
+
+FAULTS = """
+import resource, torch
+from headroles.models.batching import keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        pieces = [torch.ones(2**21) for _ in range(4)]
+        del pieces
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+first = faults()
+keep_memory()
+faults()
+print(first, faults())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems keep memory by rules of their own")
+def test_keep_memory_keeps_the_memory_of_a_batch_for_the_next():
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    first, then = map(int, done.stdout.split())
+    pages = 10 * 4 * 2**23 // resource.getpagesize()
+    assert then < pages / 10 < first

@@ -12,7 +12,6 @@ from helpers import zoo
 from helpers.close import close
 from helpers.commands import run
 from helpers.letters import corpus, tokenizer, tokens_of
-from helpers.messages import whole
 from transformers import DynamicCache
 
 import headroles as hr
@@ -145,18 +144,6 @@ def test_an_encoder_decoder_writes_its_targets_of_that_many_tokens():
             mask = batch.target.attention_mask[row]
             assert batch.target.ids[row][mask].tolist() == out[: int(mask.sum())].tolist()
             assert int(mask.sum()) <= 5
-
-
-def test_models_that_write_nothing_are_refused_before_the_work(tmp_path):
-    message = (
-        "generate=5 (--generate) needs a model that writes text, got BertModel; try cls='AutoModelForCausalLM' (--cls)"
-    )
-    bert = zoo.tiny("bert").base_model
-    for study in (None, tmp_path):
-        with pytest.raises(ValueError, match=whole(message)):
-            hr.score(bert, tokens_of("bert"), TEXTS, SCORES, generate=5, study=study)
-    with pytest.raises(ValueError, match="generate must be an integer >= 1, got 0"):
-        hr.score(model_of(), tokenizer("$A"), TEXTS, SCORES, generate=0)
 
 
 @pytest.mark.slow

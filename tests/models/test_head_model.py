@@ -25,9 +25,7 @@ def test_evaluating_leaves_inference_mode_and_keeps_gradients_as_they_are(block)
         assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
 
 
-def test_encode_without_a_tokenizer_raises_and_a_handle_is_taken_as_it_is():
-    with pytest.raises(ValueError, match="^no tokenizer: got BertForMaskedLM alone; expected the tokenizer"):
-        HeadModel(zoo.tiny("bert")).encode(corpus(2))
+def test_a_handle_is_taken_as_it_is():
     assert HeadModel.of(handle := HeadModel(zoo.tiny("bert"))) is handle
 
 

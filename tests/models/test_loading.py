@@ -22,7 +22,7 @@ from helpers.messages import line, whole
 import headroles as hr
 from headroles.data.readers import read
 from headroles.models import identity, loading
-from headroles.models.loading import MINILM, TRANSLATOR, Bundled, _located, minilm, translator
+from headroles.models.loading import MINILM, TRANSLATOR, _located
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -42,12 +42,7 @@ def test_removing_heads_again_is_the_same_and_another_model_is_refused(saved_mod
     for place, there in ((smaller, before), (saved_model, contents(saved_model))):
         done = run("remove-heads", saved_model, "enc-self:0:0", "--output", place)
         assert done.code == 2
-        message = (
-            f"headroles: {re.escape(str(place))} holds another model: its config.json, model.safetensors would be "
-        )
-        assert re.fullmatch(
-            rf"{message}replaced or stay beside; name another folder, or overwrite it \(--overwrite\)\n", done.err
-        )
+        assert done.err.startswith(f"headroles: {place} holds another model: its config.json, model.safetensors would")
         assert contents(place) == there
     assert run("remove-heads", saved_model, "enc-self:0:0", "--output", smaller, "--overwrite").code == 0
     assert len(frame.index({(s.kind, s.layer): s.numbers for s in hr.attention_sites(hr.load(smaller)[0])})) == 7
@@ -67,7 +62,7 @@ def test_weights_in_other_files_do_not_stay_beside(saved_model, tmp_path):
     place.mkdir()
     (place / "model-00001-of-00002.safetensors").write_bytes(b"a shard")
     with pytest.raises(
-        FileExistsError, match=r"its model-00001-of-00002\.safetensors would be replaced or stay beside"
+        FileExistsError, match=r"its model-00001-of-00002\.safetensors would be replaced or stay in the folder"
     ):
         hr.save(*hr.load(saved_model), place)
 
@@ -150,13 +145,6 @@ def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
             assert 0.5 * std < float(value.detach().std()) < 2 * std
 
 
-def test_heads_that_cannot_be_set_to_zero_are_refused():
-    with pytest.raises(ValueError, match=r"^no head \('enc-self', 9, 0\) in BertForMaskedLM"):
-        hr.zero_heads(zoo.tiny("bert"), "L9H0")
-    with pytest.raises(ValueError, match="is one module for 2 layers"):
-        hr.zero_heads(zoo.tiny("albert"), "L0H1")
-
-
 NEEDS = "(a local folder needs config.json, weights, tokenizer)"
 ABSENT = "(no such folder here; a hub id is owner/name)"
 
@@ -220,15 +208,6 @@ def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("device", ["magic", "meta", "cuda:99"])
-def test_a_device_that_cannot_be_used(device):
-    model = planted.model()
-    reason = first((RuntimeError, AssertionError), lambda: torch.zeros(1).to(device).cpu())
-    with pytest.raises(ValueError, match=whole(f"device {device!r} cannot be used: {reason}; try cpu")):
-        loading.place(model, device)
-    assert model.device.type == "cpu"
-
-
 def test_the_translator_is_small_enough_to_come_with_the_library():
     assert sum(path.stat().st_size for path in TRANSLATOR.iterdir()) < 5e6
     assert len(read(TRANSLATOR / "sentences.tsv")) == 100
@@ -254,16 +233,9 @@ def test_models_at_hand_have_a_config_and_other_names_stay_as_they_are(tmp_path,
     assert at_hand("gpt2") == ("gpt2", "")
     (tmp_path / "minilm").mkdir()
     monkeypatch.chdir(tmp_path)
+    assert at_hand("minilm") == (place, MINILM)  # a folder of that name is no model
+    (tmp_path / "minilm" / "config.json").touch()
     assert at_hand("minilm") == ("minilm", "")
-    assert at_hand(Bundled("minilm")) == (place, MINILM)
-
-
-@pytest.mark.parametrize("load", [minilm, translator])
-def test_the_functions_load_the_models_at_hand_beside_folders_of_their_names(load, tmp_path, monkeypatch):
-    (tmp_path / load.__name__).mkdir()
-    monkeypatch.chdir(tmp_path)
-    model, _ = load()
-    assert model.config.name_or_path in (MINILM, TRANSLATOR.name)
 
 
 @pytest.mark.parametrize(

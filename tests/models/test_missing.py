@@ -63,8 +63,6 @@ def test_weights_that_all_are_missing():
     names = [name for name, _ in model.named_parameters()]
     assert missing.none_matched(model, names)
     assert not missing.none_matched(model, names[1:])
-    assert missing.described(list("abcde")) == "a, b, c and 2 more"
-    assert missing.described(["a"]) == "a"
 
 
 TEXTS = hr.Corpus.of(["a b c d", "b d a", "c c a b d"])
@@ -193,7 +191,7 @@ def test_a_checkpoint_without_a_single_weight_of_the_model_is_not_loaded(tmp_pat
     place = hr.save(zoo.tiny("gpt2"), tokens_of("gpt2"), tmp_path / "gpt2")
     without(place, "transformer", "lm_head")
     with pytest.raises(
-        OSError, match=r"could not load .*: the checkpoint has no weight of GPT2LMHeadModel, of which all"
+        OSError, match=r"could not load .*: the checkpoint has no weight of GPT2LMHeadModel, so all would be"
     ):
         hr.load(place)
     with pytest.raises(OSError, match="the checkpoint has no weight of GPT2ForSequenceClassification"):

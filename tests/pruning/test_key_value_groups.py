@@ -114,9 +114,7 @@ def test_pruned_groups_are_removed_whole(strategy):
     groups = [int(count) for count in survival[..., 0].sum(1)]  # of each layer
     assert sorted(groups) == [1, 2]
     sites = hr.attention_sites(model)
-    assert [(site.heads, site.kv_heads, site.silenced) for site in sites] == [
-        (2 * count, count, ()) for count in groups
-    ]
+    assert [(site.heads, site.kv_heads, site.zeroed) for site in sites] == [(2 * count, count, ()) for count in groups]
     ids, mask = texts()[0], torch.tensor(survival.reshape(2, 4), dtype=torch.float32)
     with torch.no_grad():
         expected = loss(case().model, ids, mask)

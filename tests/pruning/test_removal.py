@@ -35,8 +35,9 @@ from headroles.models import heads, masking
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import examples
 from headroles.models.head_model import HeadModel
+from headroles.models.parts import width
 from headroles.models.pruned import resized
-from headroles.models.sites import OUTSIDE, RECORD, recorded, width
+from headroles.models.sites import OUTSIDE, RECORD, recorded
 from headroles.pruning import removal
 from headroles.pruning.removal import layouts, remove_heads
 from headroles.testing.tiny_models import tiny_model
@@ -181,7 +182,7 @@ def test_a_pruned_model_can_be_pruned_again(name):
 def test_a_whole_layer_can_go(name, tmp_path):
     model, gone, given = without_first_layers(name), first_layers(unpruned(name)), zoo.inputs(unpruned(name))
     assert apart(outputs(model, given), closing(unpruned(name), gone, given)) <= 1e-5
-    silent = {(*one.key, number) for one in hr.attention_sites(model) for number in one.silenced}
+    silent = {(*one.key, number) for one in hr.attention_sites(model) for number in one.zeroed}
     left = [head for head in families.head_index(unpruned(name)) if head not in gone or head in silent]
     assert hr.attention_sites(model).gate_index.tolist() == left
     assert families.head_index(model).tolist() == [head for head in left if head not in silent]
@@ -386,7 +387,7 @@ def test_heads_that_are_only_silenced_leave_the_shapes_and_are_remembered(tmp_pa
     assert model.num_parameters() == unpruned("llama-grouped").num_parameters()
     assert not hr.attention_sites(model)[0].out.weight[:, 8:16].any()
     assert hr.attention_sites(model).gate_index.equals(families.head_index(unpruned("llama-grouped")))
-    assert [one.silenced for one in hr.attention_sites(model)] == [(1,), ()]
+    assert [one.zeroed for one in hr.attention_sites(model)] == [(1,), ()]
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()  # loads anywhere
     assert torch.equal(outputs(again, given), outputs(model, given))

@@ -295,7 +295,7 @@ def test_tied_embeddings_stay_tied_and_groups_are_those_of_removal(groups, tmp_p
     for tied in (model, again):
         assert tied.lm_head.weight is tied.model.embed_tokens.weight
         kept = {
-            (*site.key, head) for site in families.attention_sites(tied) for head in {*site.numbers} - {*site.silenced}
+            (*site.key, head) for site in families.attention_sites(tied) for head in {*site.numbers} - {*site.zeroed}
         }
         assert kept == {tuple(head) for head in table.index[table.iloc[:, 0] == 1]}
     inputs = tokens("a b c", return_tensors="pt")

@@ -24,7 +24,7 @@ TOKENS = tokens_of("llama-grouped")
 
 def pruned(gone=GONE):
     model = hr.remove_heads(zoo.tiny("llama-grouped"), gone)
-    assert any(site.silenced for site in hr.attention_sites(model))
+    assert any(site.zeroed for site in hr.attention_sites(model))
     return model
 
 

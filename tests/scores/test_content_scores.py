@@ -18,6 +18,7 @@ from helpers.letters import (
     LETTERS,
     VOCABULARY,
     bare,
+    batches_of,
     corpus,
     linked,
     looking,
@@ -32,7 +33,6 @@ from helpers.letters import (
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.probes import Needle
-from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.batching import TokenView
 from headroles.models.tokens.alignment import NO_WORD
@@ -47,8 +47,7 @@ NO_TARGET = "has no target side to count the decoder's tokens in; try a referenc
 
 def slow_rarity(model, text):
     """Of each decoder self-attention head, from the model's own output and its own attention: sentence by sentence."""
-    encoded = batching.encode(text, tokenizer(), model)
-    found = list(batching.batches(encoded, model, max_tokens=1))
+    found = batches_of(model, tokenizer(), text, max_tokens=1)
     written = [[i for i, real in zip(*one, strict=True) if real] for one in map(_written, found)]
     counts = Counter(i for ids in written for i in ids)
     frequent = sorted(counts, key=lambda i: (-counts[i], i))[: RARE.frequent]

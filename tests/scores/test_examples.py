@@ -11,10 +11,9 @@ import torch
 from helpers import zoo
 from helpers.attentions import own_attentions
 from helpers.close import bound
-from helpers.letters import PIECES, corpus, tokenizer, tokens_of, writing
+from helpers.letters import PIECES, batches_of, corpus, tokenizer, tokens_of, writing
 
 import headroles as hr
-from headroles.models import batching
 from headroles.models.identity import weights_digest
 from headroles.tables import frame
 from headroles.tables.study import Study
@@ -29,7 +28,7 @@ from headroles.tables.study import Study
 def test_the_attention_of_one_head_is_the_models_own(name, kind):
     model, sentence = zoo.tiny(name), corpus()[0]
     found = hr.attention_matrix(model, tokens_of(name), sentence, (kind, 1, 2))
-    batch = next(batching.batches(batching.encode(corpus()[:1], tokens_of(name), model), model))
+    batch = batches_of(model, tokens_of(name), corpus()[:1])[0]
     own = own_attentions(model, batch.inputs)[kind, 1][0, 2]
     np.testing.assert_allclose(found, own, atol=bound(1))
     sides = [batch.queries(kind).ids[0], batch.keys(kind).ids[0]]

@@ -9,7 +9,7 @@ matplotlib.use("Agg")
 import numpy as np
 import pytest
 from helpers import zoo
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 from helpers.reports import told
 
 import headroles as hr
@@ -17,7 +17,6 @@ from headroles import plots
 from headroles.models import attention_hooks
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
-from headroles.models.batching import batches, encode
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -40,7 +39,7 @@ def lines(ax):
 @pytest.mark.parametrize("name", ["llama-grouped", "mistral", "qwen3"])
 def test_heads_of_a_group_read_the_same_keys(name):
     model, keys = zoo.tiny(name), {}
-    batch = next(batches(encode(corpus(3), tokens_of(name), model), model))
+    batch = batches_of(model, tokens_of(name), corpus(3))[0]
     with (
         attention_hooks.evaluating(model),
         attention_hooks.attending(model, lambda call: keys.update({call.module: call.key})),

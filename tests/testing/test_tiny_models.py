@@ -54,7 +54,7 @@ def test_submodel_by_kind_and_by_module_name():
     for given, name, message in [
         (model, "audio", "no submodel 'audio' in LlavaForConditionalGeneration; expected one of: vision "
          "(model.vision_tower), text (model.language_model)"),
-        (tiny_model("bert"), "text", "no submodel 'text' in BertForMaskedLM, which has none; leave the name out"),
+        (tiny_model("bert"), "text", "no submodel 'text' in BertForMaskedLM; expected one of: none"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=whole(message)):
             hr.submodel(given, name)

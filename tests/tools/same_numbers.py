@@ -139,7 +139,7 @@ def budget(model, tokenizer, **options):
 def minilm(_: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     import headroles as hr
 
-    model, tokenizer = hr.models.loading.minilm()
+    model, tokenizer = hr.load("minilm")
     corpus = hr.synthetic_corpus(40)
     yield "scores", lambda: hr.score(model, tokenizer, corpus, n_resamples=50)
     yield "importance", lambda: hr.score(model, tokenizer, corpus, ["importance", "relevance"], n_resamples=20)

@@ -84,7 +84,7 @@ def test_train_of_a_prompt_is_refused(tmp_path):
 
 def test_prune_with_an_adapter_on_an_output_projection_is_refused(tmp_path):
     model = wrapped("o_proj")
-    with pytest.raises(ValueError, match=r"has an adapter beside its weight; try .* merge_and_unload\(\)"):
+    with pytest.raises(ValueError, match=r"has an adapter in addition to its weight; try .* merge_and_unload\(\)"):
         hr.prune(model, tokens_of("llama-grouped"), letters(8), hr.L0(), keep=4, study=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -16,8 +16,8 @@ import torch
 import transformers
 from helpers.close import bound, close
 from helpers.commands import run
+from helpers.letters import batches_of, tokens_of
 from helpers.letters import corpus as letters
-from helpers.letters import tokens_of
 from helpers.processes import Fork, full_disk
 from helpers.trainings import (
     DRY,
@@ -35,7 +35,6 @@ from helpers.trainings import (
 import headroles as hr
 from headroles.ablation.effects import evaluate
 from headroles.data.corpus import Corpus
-from headroles.models import batching
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -100,8 +99,8 @@ def test_a_translator_learns_and_its_folder_is_a_model(tmp_path):
     assert (table[["loss", "held_out loss"]].iloc[-1] < table[["loss", "held_out loss"]].iloc[0] / 2).all()
     assert not model.training
     again, own = hr.load(tmp_path)
-    (batch,) = batching.batches(batching.encode(text, own, again), again)
-    (expected,) = batching.batches(batching.encode(text, tokens, model), model)
+    (batch,) = batches_of(again, own, text)
+    (expected,) = batches_of(model, tokens, text)
     with torch.no_grad():
         assert torch.equal(again(**batch.inputs).logits, model(**expected.inputs).logits)
 
@@ -353,8 +352,7 @@ def test_a_new_head_is_the_same_at_each_load(base):
 
 
 def in_batches(text, tokens, **options):
-    encoded = batching.encode(text, tokens, untrained(), **options)
-    return list(batching.batches(encoded, untrained(), max_tokens=100))
+    return batches_of(untrained(), tokens, text, **options, max_tokens=100)
 
 
 @pytest.mark.parametrize("types", [True, False])

@@ -34,7 +34,7 @@ class Choosing(Metric):
 
     def update(self, reading: Reading, /) -> Array:
         """Compare each predicted class with its label; NaN for an example with logits that are not a number."""
-        one_hot = np.eye(len(reading.model.config.id2label or ()))
+        one_hot = np.eye(len(reading.model.model.config.id2label or ()))
         chosen = reading.output.logits.argmax(-1).cpu().numpy()
         labels = outputs.classes(reading.model, reading.batch).cpu().numpy()
         return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), reading)
@@ -149,12 +149,12 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
             f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
             f"turn; try a file with sentence_good and sentence_bad and an even limit"
         )
-    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
+    if not outputs.has_vocabulary(model) or not (model.model.config.is_encoder_decoder or outputs.causal(model)):
         raise ValueError(
             f"metric {name!r} needs the likelihood of sentences: got {model.name}, which does not predict "
             f"one token after the other; expected a decoder or an encoder-decoder"
         )
-    if model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
+    if model.model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
         raise ValueError(
             f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
             f"{corpus.name!r}; expected a source beside sentence_good and sentence_bad; try "
@@ -164,7 +164,7 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
 
 def _warn_of_first_tokens(model: HeadModel, batches: Sequence[Batch]) -> None:
     """Log how many pairs differ in a first token that no step predicts."""
-    if model.config.is_encoder_decoder:
+    if model.model.config.is_encoder_decoder:
         return
     first = {
         number: int(row[0]) for batch in batches for number, row in zip(batch.numbers, batch.source.ids, strict=True)

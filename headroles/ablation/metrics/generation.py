@@ -40,7 +40,7 @@ class Written(Metric):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError unless the model translates and the corpus has references."""
-        if not (model.config.is_encoder_decoder and model.model.can_generate()):
+        if not (model.model.config.is_encoder_decoder and model.model.can_generate()):
             raise ValueError(f"metric {self.name!r} needs a translation model; {model.name} writes none")
         if any(sentence.target is None for sentence in corpus):
             raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")

@@ -30,9 +30,7 @@ class TokenizedSentence:
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
     answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
-    prompt_length: int | None = (
-        None  # number of tokens after which the model has written the rest itself; None: it wrote none
-    )
+    prompt_length: int | None = None  # number of tokens before those that the model has written; None: it wrote none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -197,22 +195,22 @@ def _between(tokenizer: PreTrainedTokenizerBase, marks: Sequence[str]) -> list[s
 
 def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: Sequence[str]) -> Rendered:
     """The chat of some texts; templates may strip white space around them."""
-    whole, places = _written(tokenizer, texts), list[Span]()
+    chat, places = _written(tokenizer, texts), list[Span]()
     at = 0
     for text, before in zip(texts, between, strict=False):
         start = at + len(before)
-        at = start + len(text if whole.startswith(text, start) else text.strip())
+        at = start + len(text if chat.startswith(text, start) else text.strip())
         places.append((start, at))
-    expected = "".join(part for i, (start, end) in enumerate(places) for part in (between[i], whole[start:end]))
-    kept = all(whole[start:end] in (text, text.strip()) for text, (start, end) in zip(texts, places, strict=True))
-    if not kept or whole != expected + between[-1]:
+    expected = "".join(part for i, (start, end) in enumerate(places) for part in (between[i], chat[start:end]))
+    kept = all(chat[start:end] in (text, text.strip()) for text, (start, end) in zip(texts, places, strict=True))
+    if not kept or chat != expected + between[-1]:
         raise ValueError(
-            f"the chat template of {type(tokenizer).__name__} changes its texts: got {whole!r} for {texts[0]!r}; "
+            f"the chat template of {type(tokenizer).__name__} changes its texts: got {chat!r} for {texts[0]!r}; "
             f"expected each text once, as it is; try without chat=True (--chat), and write the template into the texts"
         )
     first, (start, end) = texts[0], places[0]
-    stripped = 0 if whole[start:end] == first else len(first) - len(first.lstrip())
-    return Rendered(whole, places, start - stripped)
+    stripped = 0 if chat[start:end] == first else len(first) - len(first.lstrip())
+    return Rendered(chat, places, start - stripped)
 
 
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.models.parts import has_non_token_head, hint
 from headroles.models.pruned import known_config
-from headroles.models.sites import has_non_token_head, hint
 from headroles.models.tokens import languages
 
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
@@ -29,15 +29,7 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 # tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
 # embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Raise ValueError if a tokenizer, also with added tokens, is not the model's.
-
-    The vocabulary is compared with the one the model was loaded with, or with the one in the model's folder. Where
-    neither is known, the tokenizer has to have about as many tokens as the model has embeddings, or the special tokens
-    of the model's config. A model of images or sound accepts any tokenizer.
-
-    Raises:
-        ValueError: The tokenizer has tokens without an embedding, another vocabulary, or other special tokens.
-    """
+    """Raise ValueError if a tokenizer, also with added tokens, is not that of a model of text."""
     try:
         size = vocabulary(model)
     except ValueError:  # images or sound

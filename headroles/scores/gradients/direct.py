@@ -39,7 +39,7 @@ class Difference(Objective):
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
         """Check that the model is a decoder without an encoder."""
-        if model.config.is_encoder_decoder:
+        if model.model.config.is_encoder_decoder:
             raise ValueError(f"objective {self.name!r} needs a decoder without an encoder, got {model.name}")
         return super().fit(model, batches)
 

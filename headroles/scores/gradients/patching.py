@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 from headroles._changes import Changes
 from headroles.data.corpus import partners
-from headroles.models.attention_hooks import Call, eager, observe_attention
+from headroles.models.attention_hooks import AttentionCall, eager, observe_attention
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
@@ -79,7 +79,7 @@ class AttributionPatching(GradientScore):
                 f"node must be 'output' for {name}, which attends outside transformers' attention interface in "
                 f"{outside}, got {self.node!r}"
             )
-        layers = {(layer_of(model.model, site), site.turn) for site in sites}
+        layers = {(layer_of(model.model, site), site.call_index) for site in sites}
         if self.drop and (len(layers) < 2 or any(layer is None for layer, _ in layers)):
             raise ValueError(f"GradDrop needs two layers that are modules, got {name}; try drop=False, or method='AtP'")
         kept = list(batches) if self.replacement == "resample" else []
@@ -146,7 +146,7 @@ def _states(model: HeadModel, batch: Batch, node: Node) -> list[Tensor]:
     """Return the outputs, queries or keys of all heads, call by call: [batch, token, heads, size] each."""
     states: list[Tensor] = []
 
-    def keep(call: Call) -> None:
+    def keep(call: AttentionCall) -> None:
         states.append((call.query if node == "query" else call.key).transpose(1, 2))
 
     with Changes(model.model) as changes, torch.no_grad():
@@ -173,7 +173,7 @@ class _Patching:
         """Return the output of the heads of a site, patched: [batch, query, heads, size]."""
         return self._filled(z, site.kind) if self.node == "output" else self.outputs.pop(site.module)
 
-    def attended(self, call: Call) -> None:
+    def attended(self, call: AttentionCall) -> None:
         """Attend again with patched queries or keys."""
         vectors = (call.query if self.node == "query" else call.key).transpose(1, 2)
         with torch.no_grad():

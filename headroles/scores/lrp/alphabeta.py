@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from headroles.models.attention_hooks import Call
+from headroles.models.attention_hooks import AttentionCall
 from headroles.models.masking import Context
 from headroles.scores.lrp.rules import ADD, Operand, Operation, Ratio, Rule, Shape, Weight, whole
 
@@ -191,7 +191,7 @@ def _value(x: Tensor) -> Tensor:
     return torch.where(x.abs() <= _stand_in(x) * gated, 0.0, x)
 
 
-def attend(call: Call) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Apply alpha-beta to q, k and v jointly (Voita's code, the attention core)."""
     groups = call.query.shape[1] // call.key.shape[1]
     k, v = (x.repeat_interleave(groups, 1) for x in (call.key, call.value))

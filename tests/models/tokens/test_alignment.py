@@ -18,7 +18,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from helpers import zoo
 from helpers.close import close
 from helpers.letters import corpus, tokenizer
 from helpers.messages import whole
@@ -132,18 +131,6 @@ def test_a_slow_tokenizer_reads_sentence_pairs(marian):
     (first,) = pieces(marian, [Sentence(sentence.text, sentence.spans)])
     alone = first.words[:-1]
     assert found.words == alone + [NO_WORD] * (len(found.ids) - len(alone))
-
-
-@pytest.mark.parametrize("missing", [None, ""])
-def test_texts_and_pairs_of_texts_are_not_mixed(missing):
-    """All would be read as single texts, and nobody would know."""
-    sentences = [Sentence("one", second="two"), Sentence("one", second=missing)]
-    message = (
-        "texts and pairs of texts are mixed: got 1 of 2 sentences without a second text; expected all or none; try "
-        "each part alone"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        pieces(tokenizer(), sentences)
 
 
 TEMPLATE = """<s>system be kind to the user</s>\
@@ -260,17 +247,6 @@ def test_a_chat_is_another_corpus_and_what_the_template_writes_is_in_its_provena
     assert other["chat"] != alignment.chat_digest(in_chats(), as_chats)["chat"]
 
 
-def test_a_tokenizer_without_a_template_is_refused_before_the_work(tmp_path):
-    message = (
-        "TokenizersBackend has no chat template: got a corpus that was read with chat=True (--chat); expected the "
-        "tokenizer of a model that was trained on chats; try without it"
-    ).replace("TokenizersBackend", type(tokenizer()).__name__)
-    texts = Corpus.of(["a b"], chat=True)
-    for study in (None, tmp_path):
-        with pytest.raises(ValueError, match=whole(message)):
-            hr.score(model_of(), tokenizer("$A"), texts, ["confidence"], study=study)
-
-
 def test_a_template_that_changes_a_text_is_refused():
     upper = in_chats(TEMPLATE.replace("| trim", "| upper"))
     with pytest.raises(ValueError, match="changes its texts: got .*; expected each text once, as it is; try without"):
@@ -278,13 +254,6 @@ def test_a_template_that_changes_a_text_is_refused():
     twice = in_chats(TEMPLATE.replace("| trim }}", "| trim }} {{ message['content'] }}"))
     with pytest.raises(ValueError, match="expected each text once"):
         pieces(twice, [Chat("a b")])
-
-
-def test_an_encoder_decoder_and_a_corpus_of_some_chats_are_refused():
-    with pytest.raises(ValueError, match="a model that reads and writes one text, got Marian"):
-        hr.score(zoo.tiny("marian"), in_chats(), Corpus.of(["a b"], chat=True), ["confidence"])
-    with pytest.raises(ValueError, match="some texts are chats: got 1 of 2 sentences; expected all or none"):
-        pieces(in_chats(), [Chat("a"), Sentence("b")])
 
 
 LINES = ['"I saw the dog," she said.', 'He said, "a cat sat on the old fish."', "the dogs saw the house."] * 5

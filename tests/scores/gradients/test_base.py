@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.close import bound
 from helpers.explaining import FEW, asked, finished, measured, scored, sums
-from helpers.letters import DETERMINISTIC, corpus, plain, same, tokens_of, total, writing
+from helpers.letters import DETERMINISTIC, batches_of, corpus, plain, same, tokens_of, total, writing
 from helpers.relevance import close, relevance
 from helpers.traces import _traces
 from hypothesis import given
@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Projection, head_gradients
@@ -272,7 +271,7 @@ def test_gradients_within_inference_mode_are_those_outside(measure):
 
 def first_batch(name, size=4):
     model = zoo.tiny(name)
-    return model, next(batching.batches(batching.encode(corpus()[:size], tokens_of(name), model), model))
+    return model, batches_of(model, tokens_of(name), corpus()[:size])[0]
 
 
 @pytest.mark.slow
@@ -334,7 +333,7 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
 )
 def test_gradients_are_those_of_autograd_bit_for_bit(name, steps, rules, monkeypatch):
     model = zoo.tiny(name)
-    batches = list(batching.batches(batching.encode(corpus(4), tokens_of(name), model), model))
+    batches = batches_of(model, tokens_of(name), corpus(4))
     fitted = objective("top", HeadModel(model)).fit(HeadModel(model), batches)
     ours = head_gradients(HeadModel(model), fitted, batches[0], rules=rules, steps=steps).gradients
     assert ours.any()

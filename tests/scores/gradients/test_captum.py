@@ -8,12 +8,12 @@ import torch
 from helpers import zoo
 from helpers.close import close
 from helpers.explaining import FEW
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 
 import headroles as hr
 from headroles.data.corpus import Corpus
-from headroles.models import batching, masking
 from headroles.models import heads as families
+from headroles.models import masking
 from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.captum import METHODS
 from headroles.scores.objectives import held, objective
@@ -39,8 +39,7 @@ def attributed(name, given, method, **options):
 def effects(name, given, closings, replacement="zero", of=None):
     """The mean over sentences of what each closing of heads takes from what is explained of it."""
     model = body(name)
-    encoded = batching.encode(given, tokens_of(name), model)
-    groups = list(batching.batches(encoded, model))
+    groups = batches_of(model, tokens_of(name), given)
     fitted = objective(of, HeadModel(model)).fit(HeadModel(model), groups)
 
     def explained(batch, gate):
@@ -86,7 +85,7 @@ def test_shapley_values_sum_to_the_effect_of_all(name, samples):
 def _slopes_at(place):
     """The mean gradient of gates that are open so far, of what is explained of three sentences."""
     model, given = body("bert"), corpus(3)
-    (batch,) = batching.batches(batching.encode(given, tokens_of("bert"), model), model)
+    (batch,) = batches_of(model, tokens_of("bert"), given)
     gate = torch.full((3, len(families.head_index(model))), place, requires_grad=True)
     fitted = objective(None, HeadModel(model)).fit(HeadModel(model), [batch])
     with hr.mask_heads(model, gate):

@@ -9,20 +9,19 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.close import MANY, close
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.probes import CLASSES
 from headroles.models.attention_hooks import without_cache
-from headroles.models.batching import batches, encode
 from headroles.scores.gradients.direct import Difference, Direct
 
 
 def read(model, tokenizer, sentences, names):
     """For each sentence the ids, the inputs of some modules, and the logits."""
-    for batch in batches(encode(sentences, tokenizer, model), model, max_tokens=1):
+    for batch in batches_of(model, tokenizer, sentences, max_tokens=1):
         inputs: dict[str, torch.Tensor] = {}
         hooks = [model.get_submodule(name).register_forward_pre_hook(_kept(inputs, name)) for name in names]
         with torch.no_grad():
@@ -163,7 +162,7 @@ def test_models_of_today_by_hand(kind):
     model, text, ratios = hr.tiny_model(kind, vocab_size=64), corpus(4), {}
     model.set_attn_implementation("eager")  # before transformers 5.21 sdpa leaves out the softcap
     sites = hr.attention_sites(model)
-    (batch,) = batches(encode(text, tokens_of(kind), model, words=False), model, max_tokens=10**6)
+    (batch,) = batches_of(model, tokens_of(kind), text, words=False, max_tokens=10**6)
     norms = {model.model.norm: "final"}
     if kind == "gemma2":
         norms |= {layer.post_attention_layernorm: number for number, layer in enumerate(model.model.layers)}

@@ -12,13 +12,12 @@ import torch
 from helpers import zoo
 from helpers.ablations import given as ablated
 from helpers.close import MANY, close
-from helpers.letters import corpus, tokens_of
+from helpers.letters import batches_of, corpus, tokens_of
 
 import headroles as hr
 from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence, partners
-from headroles.models import batching
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index, layer_of
 from headroles.scores.objectives import objective
@@ -37,7 +36,7 @@ def setting(name, size=6):
 
 
 def one_batch(model, tokenizer, text):
-    (batch,) = batching.batches(batching.encode(text, tokenizer, model, words=False), model, max_tokens=10**6)
+    (batch,) = batches_of(model, tokenizer, text, words=False, max_tokens=10**6)
     return batch
 
 
