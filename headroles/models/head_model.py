@@ -62,6 +62,7 @@ class HeadModel:
     ) -> None:
         heal()
         self.model = heads.uncompiled(model)
+        self.body = body(self.model)  # without its task head, or itself if its base model reads other inputs
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
         self._checked: set[missing.What] = set()
         if not allow_sharded:
@@ -144,9 +145,9 @@ class HeadModel:
         return {site.kind for site in self.sites if site.heads}
 
     @cached_property
-    def body(self) -> PreTrainedModel:
-        """The model without its task head, or itself if its base model reads other inputs."""
-        return body(self.model)
+    def offloaded(self) -> bool:
+        """Whether a `device_map` keeps some of the weights on CPU or disk."""
+        return identity.is_offloaded(self.model)
 
     @cached_property
     def predicts_classes(self) -> bool:
@@ -323,7 +324,7 @@ class HeadModel:
         Weights that are loaded in inference mode can have no gradients afterwards. It begins and ends with the C++
         object that this returns, which only a `with` statement may hold: Python could be interrupted in between.
         """
-        return torch.no_grad() if identity.is_offloaded(self.model) else torch._C._InferenceMode(True)
+        return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)
 
     def mask(
         self,

@@ -70,7 +70,7 @@ class Site:
 
     def join(self, part: Tensor, dim: int = 1) -> Tensor:
         """Return a tensor of all heads, which are at `dim`; this process may have a part of them."""
-        return self.ranks.join(part, dim)
+        return part if self.ranks.group is None else self.ranks.join(part, dim)
 
     def join_mask(self, mask: Tensor | None) -> Tensor | None:
         """Return the attention mask of all heads, [batch, heads or 1, query, key]."""

@@ -20,7 +20,6 @@ from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import observe_attention
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, remember
-from headroles.models.identity import is_offloaded
 from headroles.models.masking import Head, by_projection, head_mask
 from headroles.models.parts import sharing
 from headroles.models.pruned import renumber, resize
@@ -131,7 +130,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
 
 def check_plain(handle: HeadModel) -> None:
     """Raise ValueError if weights cannot be cut: quantised, adapted or offloaded."""
-    if is_offloaded(handle.model):
+    if handle.offloaded:
         raise ValueError(f"heads cannot be removed from {handle.name}: its weights are offloaded; load it whole")
     for site in handle.sites:
         if site.out is not None and (fault := unreadable_weight(site, handle.name, merged=False)):

@@ -16,7 +16,6 @@ from headroles.models import dummy_inputs, heads
 from headroles.models.attention_hooks import AttentionCall, observe_attention
 from headroles.models.batching import Batch, Encoded
 from headroles.models.head_model import HeadModel
-from headroles.models.identity import is_offloaded
 from headroles.models.masking import read_heads
 from headroles.models.replacements import allowed
 from headroles.models.sites import Site, unreadable_weight
@@ -42,7 +41,7 @@ class AttentionPass:
         self.by_head = any(score.by_head for score in scores)
         self.norms = ValueNorms(model)
         self.sites = {site.key for site in model.sites if site.heads}
-        self.ends_early = not is_offloaded(model.model)  # hooks send weights back at the end of each module
+        self.ends_early = not model.offloaded  # hooks send weights back at the end of each module
 
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the sums of one batch."""
@@ -241,7 +240,7 @@ def _missing(model: HeadModel) -> str | None:
             return f"another operation stands between {site.name} in {name} and its output projection"
         if fault := unreadable_weight(site, name):
             return fault
-    if is_offloaded(model.model):
+    if model.offloaded:
         return f"some weights of {name} are offloaded; try a device that holds them all"
     return None
 

@@ -16,6 +16,7 @@ from helpers.letters import STEP, corpus, scores_for, tokenizer, tokens_of
 from reference import attention as slow
 
 import headroles as hr
+from headroles.models.head_model import HeadModel
 from headroles.scores.attention_scores import Confidence
 from headroles.scores.base import Score
 from headroles.scores.registry import list_scores, named
@@ -56,7 +57,7 @@ def test_a_pass_ends_at_the_last_attention_of_the_model(name, monkeypatch):
     hook = model.base_model.register_forward_hook(lambda *_: finished.append(1))
     early = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
     assert not finished
-    monkeypatch.setattr("headroles.scores.attention.is_offloaded", lambda _: True)
+    monkeypatch.setattr(HeadModel, "offloaded", True)
     whole = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
     hook.remove()
     assert len(finished) > 1
