@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -120,11 +119,11 @@ def masked(
         if "values" in chosen.needs:
             outputs = capture_values(changes, sites, current(), chosen)
         else:
-            outputs = partial(chosen.outputs, values=NO_VALUES)
+            outputs = lambda site, z, part: chosen.outputs(site, z, NO_VALUES, part)  # noqa: E731
 
         def replace(site: Site, z: Tensor) -> Tensor:
             part = current()[..., places[site.key]]
-            return _mix(z, part, outputs(site, z, gates=part))
+            return _mix(z, part, outputs(site, z, part))
 
         read_heads(changes, sites, replace)
 

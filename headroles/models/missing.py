@@ -56,7 +56,7 @@ def needed(model: PreTrainedModel, sites: Iterable[Site], what: What) -> list[st
     ]
     if names and not is_offloaded(model):
         inputs = dummy_inputs(model) if what == "attention" else examples(model, batch=1)
-        readers = {site.out or site.module for site in sites} if what == "attention" else {part}
+        readers: set[nn.Module] = {site.out or site.module for site in sites} if what == "attention" else {part}
         if not _spoilt(part, inputs, readers, names) or _spoilt(part, inputs, readers, []):  # something else is NaN
             return []
         names = [name for name in names if _spoilt(part, inputs, readers, [name])]

@@ -69,9 +69,8 @@ class Accumulator:
 
     def reduce(self, axis: Axis, device: torch.device) -> None:
         """Add up the sums of all processes of an axis on `device`."""
-        # A process may have had no batch, or none with some kind of sums, while all processes must add up the same
-        # totals in the same order. So they first exchange which totals there are, and add zeros where they have none.
-        # All keep the totals in that order, the first process's first: the order of columns follows from it.
+        # A process may have had no batch, or none with some kind of sums. So all exchange which totals there are, add
+        # zeros for those they lack, and keep the order of the first one: of additions, and of columns in the table.
         shapes = dict(axis.gathered([(place, tuple(values.shape)) for place, values in self.totals.items()]))
         local, self.totals = self.totals, {}
         for place, shape in shapes.items():

@@ -104,9 +104,8 @@ def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadM
     """Raise ValueError for the first sentence of a batch without finite numbers, bool [batch]."""
     if not finite.all():
         place = numbers[int(finite.int().argmin())] + 1
-        raise ValueError(
-            f"{what} is not finite on sentence {place} of the corpus; {dummy_inputs.nan_advice(model.model)}{more}"
-        )
+        advice = dummy_inputs.nan_advice(model.model)
+        raise ValueError(f"{what} is not finite on sentence {place} of the corpus; {advice}{more}")
 
 
 def _of_each_head(score: Score, observation: Observation) -> dict[str, Tensor]:

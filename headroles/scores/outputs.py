@@ -84,7 +84,7 @@ def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | l
         return [_score(model, label) for label in names]
     if problem(model) != "multi_label_classification":
         return numbered(model, names)
-    rows = [[0.0] * model.model.config.num_labels for _ in names]
+    rows = [[0.0] * model.model.config.num_labels for _ in names]  # type: ignore[operator]
     for row, label in zip(rows, names, strict=True):
         several = [label] if label is None or label in _class_numbers(model) else map(str.strip, label.split(","))
         for number in numbered(model, list(several)):

@@ -14,7 +14,6 @@ from torch.autograd import Function
 
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.sharded import is_sharded
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.attention import check_finite
 from headroles.scores.base import Measure, Sums
@@ -146,7 +145,7 @@ def head_gradients(
     vocabulary.sparse = False
     hot = torch.eye(begin.shape[1]).to(back).repeat(len(begin), 1, 1).transpose(0, 1)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
-    if is_sharded(model.model):  # no collective runs in a batch of backward passes
+    if model.axis.ranks is not None:  # no collective runs in a batch of backward passes
         parts = [_grad(root, gates, back * step)[None] for step in hot]
     else:
         parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
