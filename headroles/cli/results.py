@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import headroles as hr
-from headroles.cli.console import Columns, height, record, row_names, say, show_columns, show_table
+from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
 from headroles.plots.labels import harmful, relation_label
 from headroles.tables.columns import ENDS, PRINTED, Column, Printed, without_ends
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FEW = 100  # sentences, below which the intervals of shares were not tried by simulation
 SURE = 0.01  # p below which an effect is counted
-LINES = 24  # of the roles: with what follows them, they fit a terminal of 30
+STRONGEST = 5  # heads of a role that are named
 
 
 def print_table(
@@ -38,14 +38,9 @@ def print_table(
     rows: Columns | None = None,
     whole: pd.DataFrame | None = None,
 ) -> None:
-    """Print a table as it is declared.
+    """Print a table as it is declared, with `words` in its title; columns without any value are left out.
 
-    Args:
-        table: The table.
-        printed: Its declaration.
-        words: Words of the title, in addition to facts of the table.
-        rows: Names of its rows, by heading; by default those of its index.
-        whole: The table for --json, if it has more.
+    `rows` are the names of its rows by heading, by default those of its index; `whole` is the table for --json.
     """
     star = str(table.columns[0])
     headings = {name.replace("*", star): heading for name, heading in printed.columns.items()}
@@ -56,10 +51,12 @@ def print_table(
         shown = shown.loc[sizes.sort_values(ascending=False, kind="stable").index]
     shown = shown.head(printed.first or len(table))
     facts = {"rows": len(table), "shown": len(shown), **_facts(table, star)}
-    renamed = {f"{name}{end}": f"{heading}{end}" for name, heading in headings.items() for end in ENDS}
-    kept = shown[[name for name in renamed if name in shown]].rename(columns=renamed)
+    headings = {name: heading for name, heading in headings.items() if name in shown and shown[name].notna().any()}
     title = printed.title.format_map({**words, **facts})
-    show_table(kept, title, rows=rows, whole=table if whole is None else whole)
+    record().keep(table if whole is None else whole, title)
+    columns = {heading: cells(shown, name) for name, heading in headings.items()}
+    numeric = [heading for name, heading in headings.items() if shown[name].dtype.kind in "iuf"]
+    show_columns({**(row_names(shown.index) if rows is None else rows), **columns}, title, numeric)
     if {f"{star}.{test}" for test in ("p", "holm", "bh")} <= {*table}:
         below, holm, bh = ((table[f"{star}.{test}"] < SURE).sum() for test in ("p", "holm", "bh"))
         say(f"{below} of {len(table)} have p < {SURE:g}; {holm} after Holm, {bh} after Benjamini-Hochberg")
@@ -116,11 +113,9 @@ def _metric_that_works(call: Call) -> str | None:
     corpus = call.arguments["corpus"]
     few = hr.Corpus(corpus.name, tuple(islice(corpus, 2)))
     for metric in ("loss", "agreement"):
-        try:
+        with suppress(ValueError):  # it says what the metric needs
             hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], few, [metric], n_resamples=0)
-        except ValueError:  # says what the metric needs
-            continue
-        return metric
+            return metric
     return None
 
 
@@ -134,25 +129,16 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
     record().left_out.update(hr.scores.left_out(table, chosen))  # type: ignore[arg-type]
 
 
-def show_roles(assigned: pd.DataFrame, lines: int = LINES) -> None:
+def show_roles(assigned: pd.DataFrame) -> None:
     """Print the roles, a row each, with their strongest heads; sinks, which most heads may be, are last."""
     from headroles.analysis.role_rules import held, prefer_nosink_roles
 
     shown = prefer_nosink_roles(assigned)
     holders = _holders(shown)
-    title = "; ".join(
-        [
-            f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role",
-            *_how_sure(shown, holders["stability"].dropna()),
-        ]
-    )
+    counts = [f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"]
+    title = "; ".join(counts + _how_sure(shown, holders["stability"].dropna()))
     record().keep(assigned, title)
-    kinds = ["kind"] * (shown.index.unique("kind").size > 1)
-    for columns, count in (([*kinds, "role"], 5), ([*kinds, "family"], 5), ([*kinds, "family"], 1), (["family"], 1)):
-        rows = _strongest(holders, columns, count)
-        if height(rows, ["heads"]) <= lines:
-            break
-    show_columns(rows, title, ["heads"])
+    show_columns(_strongest(holders, ["kind"] * (shown.index.unique("kind").size > 1)), title, ["heads"])
     notes = ["a head and its score"]
     notes += ["?: kept in fewer than 95 % of resamples"] * any(text.endswith("?") for text in holders["text"])
     notes += ["without the sink, but for sinks"] * (len(shown.columns) < len(assigned.columns))
@@ -163,11 +149,9 @@ def _how_sure(assigned: pd.DataFrame, stability: pd.Series[float]) -> list[str]:
     """Say how many of the roles are stable, where there are resamples, and that few sentences are few."""
     from headroles.analysis.role_rules import STABLE
 
-    facts = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), "")))
-    count = facts.get("sentences", "")
-    few = bool(count) and int(count) < FEW
+    count = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), ""))).get("sentences", FEW)
     stable = [f"{(stability >= STABLE).sum()} of their {len(stability)} roles are stable"] if len(stability) else []
-    return stable + [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * few
+    return stable + [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
 
 
 def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
@@ -175,30 +159,29 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     from headroles.analysis.role_rules import STABLE, held, names
 
     rows = held(assigned)
-    rows["family"] = rows["role"].map(lambda role: Column.parse(role).name)
-    rows["sink"] = rows["family"].isin(("sink", "sink-norm"))
     rows["place"] = rows["role"].map(names(assigned).index)
-    rows["role"] = rows["role"].where(~rows["sink"], rows["family"])  # the first token is often a special one
+    family = pd.Series([Column.parse(role).name for role in rows["role"]], dtype=object)
+    rows["sink"] = family.isin(("sink", "sink-norm"))
+    rows["role"] = rows["role"].where(~rows["sink"], family)  # the first token is often a special one
     heads = row_names(pd.MultiIndex.from_frame(rows[LEVELS]))["head"] if len(rows) else []
-    unsure = rows["stability"] < STABLE
-    rows["text"] = [
-        f"{head} {value:.2f}{'?' * doubt}" for head, value, doubt in zip(heads, rows["value"], unsure, strict=True)
-    ]
+    parts = zip(heads, rows["value"], rows["stability"] < STABLE, strict=True)
+    rows["text"] = [f"{head} {value:.2f}{'?' * unsure}" for head, value, unsure in parts]
     rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
     return rows.sort_values(["sink", "place"], kind="stable")
 
 
-def _strongest(holders: pd.DataFrame, columns: list[str], count: int) -> dict[str, list[str]]:
-    """A row for each value of the columns: how many heads, the strongest of them, of sinks one, and how many more."""
-    rows = []
-    for key, part in holders.groupby(columns, sort=False):
-        *before, role = map(str, key)
-        heads = part.sort_values("value", ascending=False, kind="stable").drop_duplicates(LEVELS)["text"]
-        shown = heads.head(1 if part["sink"].any() else count)
-        rest = [f"and {len(heads) - len(shown)} more"] * (len(heads) > len(shown))
-        rows.append([*before, _spoken(role), str(len(heads)), ", ".join([*shown, *rest])])
-    headings = [*columns[:-1], "role", "heads", "strongest"]
-    return {heading: [row[place] for row in rows] for place, heading in enumerate(headings)}
+def _strongest(holders: pd.DataFrame, kinds: list[str]) -> dict[str, list[str]]:
+    """A row for each role (of a kind): how many heads, the five strongest, of sinks one, and how many more."""
+    columns: dict[str, list[str]] = {name: [] for name in (*kinds, "role", "heads", "strongest")}
+    for key, part in holders.groupby([*kinds, "role"], sort=False):
+        *kind, role = map(str, key)
+        texts = part["text"].tolist()
+        shown = texts[: 1 if part["sink"].any() else STRONGEST]
+        rest = [f"and {len(texts) - len(shown)} more"] * (len(texts) > len(shown))
+        cells = [*kind, _spoken(role), str(len(texts)), ", ".join([*shown, *rest])]
+        for name, cell in zip(columns, cells, strict=True):
+            columns[name].append(cell)
+    return columns
 
 
 def _spoken(role: str) -> str:
@@ -227,10 +210,13 @@ def show_ablation(call: Call) -> None:
     if (explained := f"{table.columns[0]}.explained") in table:
         say(f"the gradient explains {table[explained].median():.0%} of an effect's variance (median head)")
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
-    for part, which in (("", "best head"), ("-halves", "best head by the other half")):
+    if unit != "all_but_one" or not exact:
+        return
+    facts = _facts(table, str(table.columns[0]))
+    for part, which in (("", ""), ("-halves", ", chosen on other examples")):
         best = f"best-{metric}-{replacement_name(given['replacement'])}{part}"
-        if unit == "all_but_one" and exact and study.has(best):
-            kept, words = study.load(best), {"which": which, **_facts(table, str(table.columns[0]))}
+        if study.has(best):
+            kept, words = study.load(best), {"which": f"the best head of each layer{which}", **facts}
             rows = row_names(kept.astype({"head": int}).set_index("head", append=True).index)
             print_table(kept, PRINTED["best-"], words, rows=rows)
 
@@ -259,13 +245,13 @@ def show_tested(call: Call) -> None:
     table = call.result
     heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
     together = heads.str.startswith("all ")
-    tokens = ["" if math.isnan(share) else f"{share:.0%}" for share in table["applies"]]
-    shown = pd.DataFrame({"role": roles, "tokens": tokens, "verdict": table["verdict"].to_numpy()})
-    alone = shown[~together].groupby(["role", "tokens", "verdict"], sort=False).size().rename("heads").reset_index()
-    sets = shown[together].assign(heads=heads[together] + " together")
-    verdicts = pd.concat([alone, sets]).sort_values("role", kind="stable").astype(str)
-    columns = {name: verdicts[name].tolist() for name in ("role", "heads", "tokens", "verdict")}
-    show_columns(columns, "is its role what a head does?", ["tokens"])
+    shown = pd.DataFrame({"role": roles, "heads": (heads + " together").where(together, "")})
+    shown["tokens"] = ["" if math.isnan(share) else f"{share:.0%}" for share in table["applies"]]
+    shown["verdict"] = table["verdict"].to_numpy()
+    counts = shown.groupby([*shown], sort=False).size().rename("count").reset_index()
+    counts["heads"] = counts["heads"].where(counts["heads"] != "", counts["count"].astype(str))
+    verdicts = counts.sort_values("role", kind="stable")
+    show_columns({str(name): verdicts[name].tolist() for name in shown}, "is its role what a head does?", ["tokens"])
     rows = pd.concat([table[~together].nlargest(5, "removed"), table[together]])
     names = {"heads, role": ["\n".join(row) for row in rows.index]}
     print_table(rows, PRINTED["role-"], {}, rows=names, whole=table)
@@ -276,7 +262,7 @@ def show_assigned(call: Call) -> None:
     show_roles(call.result)
     if call.given["test"]:
         decisions = hr.analysis.role_decisions(call.result)
-        show_table(decisions, "heads above the threshold, and significantly so at 0.05")
+        print_table(decisions, Printed("heads above the threshold, and significantly so at 0.05"), {})
     say(f"written: {call.arguments['table'].path('roles')}")
 
 
@@ -328,7 +314,7 @@ def show_removed(call: Call) -> None:
 def _save(call: Call, model: PreTrainedModel) -> None:
     output, overwrite = call.given["output"], call.given["overwrite"]
     hr.save(model, call.tokenizer, output, overwrite=overwrite, command=command_line())
-    say(f"written: {output}, {model.num_parameters():,} parameters; in Python headroles.load loads it")
+    say(f"written: {output}, {model.num_parameters():,} parameters; in Python: hr.load({str(output)!r})")
 
 
 def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
@@ -344,8 +330,8 @@ def show_saved_sizes(call: Call) -> None:
     """Print where the models of a sparsity sweep are."""
     if call.given["output"] is not None:
         saved = [str(call.given["output"] / str(count)) for count in call.result["heads"][1:]]
-        say(f"written: {', '.join(saved)}; in Python headroles.load loads them")
-        record().following.append(f"headroles score {shlex.quote(saved[-1])} CORPUS --study smaller-study")
+        say(f"written: {', '.join(saved)}; in Python: hr.load({saved[-1]!r})")
+        record().words["smallest"] = saved[-1]
 
 
 def show_reproduced(call: Call) -> None:
@@ -355,24 +341,18 @@ def show_reproduced(call: Call) -> None:
     made, title = rows["made"].any(), "do the papers' claims hold here?"
     if made and len(rows) == 1:
         record().keep(rows, title)
-        file = place / rows["paper"][0] / f"{rows['artefact'][0]}.parquet"
+        paper, artefact = rows.loc[0, ["paper", "artefact"]]
+        file = place / paper / f"{artefact}.parquet"
         _show_verdict(json.loads(file.with_suffix(".json").read_text(encoding="utf-8")))
-        table = hr.load_table(file)
-        print_table(
-            table,
-            Printed("{name}, {shown} of {rows} rows", first=10),
-            {"name": " ".join(rows.loc[0, ["paper", "artefact"]])},
-        )
+        title = f"{paper} {artefact}, {{shown}} of {{rows}} rows"
+        print_table(hr.load_table(file), Printed(title, first=10), {})
     else:
-        shown = rows[["paper", "artefact", "answer", "why"]].rename(columns={"answer": "holds"})
-        show_table(shown if made else shown.drop(columns="why"), title, whole=rows)
+        headings = {"paper": "paper", "artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
+        print_table(rows, Printed(title, headings), {})
     say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
     if not made:
-        reasons: dict[str, list[str]] = {}
-        for row in rows.itertuples():
-            reasons.setdefault(str(row.why), []).append(f"{row.artefact} of {row.paper}")
-        lacking = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-        raise RuntimeError(f"nothing was made: {lacking}")
+        names = (rows["artefact"] + " of " + rows["paper"]).groupby(rows["why"], sort=False).agg(", ".join)
+        raise RuntimeError(f"nothing was made: {'; '.join(f'{names[why]}: {why}' for why in names.index)}")
 
 
 def _show_verdict(facts: dict[str, Any]) -> None:
@@ -384,27 +364,21 @@ def _show_verdict(facts: dict[str, Any]) -> None:
     if NO_COST in facts["why"]:
         say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
     if NO_VALUE in facts["why"]:
-        say(
-            f"an untrained model is measured by headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL "
-            f"--data FOLDER"
-        )
+        command = f"headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL --data FOLDER"
+        say(f"an untrained model is measured by {command}")
 
 
 def show_demo(call: Call) -> None:
-    """Print the heads that have roles, what was measured and left out, the page, and what was found."""
-    from headroles.reports.demo import OF_TRANSLATOR, PAGE, found
+    """Print the heads that have roles, what was measured and left out, and where the page is."""
+    from headroles.reports.demo import OF_TRANSLATOR, PAGE
 
     translation = call.given["translation"]
     study = hr.Study(call.given["study"] or f"headroles-demo{'-translation' if translation else ''}")
     record().words["study"] = str(study.folder)
-    show_roles(call.result, lines=10)
+    show_roles(call.result)
     show_measured(study.load("heads"), OF_TRANSLATOR if translation else None)
     maps = ", ".join(str(path) for path in sorted(study.folder.glob("roles-*.png")))
-    say(
-        f"the map of heads is {maps}, the page with all {len(list(study.folder.glob('*.png')))} figures "
-        f"{study.folder / PAGE}"
-    )
-    record().last_lines += found(call.result)
+    say(f"the map of heads is {maps}; the page is {study.folder / PAGE}")
 
 
 def show_parsed(call: Call) -> None:

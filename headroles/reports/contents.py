@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +15,6 @@ import pandas as pd
 
 from headroles.analysis import role_rules
 from headroles.plots import matrix, styling
-from headroles.plots.axes import needs
 from headroles.plots.labels import axis_label, column_label, direction, label_of, unit_of
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column, after_stem
@@ -40,16 +39,16 @@ IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
 TESTS = ("p", "holm", "bh")
 MARKS = dict(zip(role_rules.VERDICTS, ("whole", "part", "other"), strict=False))  # on the map of roles
 SURE = 0.01  # p after correction below which an effect is counted
-MISSING = {  # part of the page -> the sentence around the command that makes it
-    "scores": ("There are no scores in these tables", "makes them"),
-    "roles": ("No roles are in these tables", "assigns them by scores"),
-    "tests": ("Whether a role is what a head does is not tested in these tables", "tests it"),
-    "effects": ("No ablation is in these tables", "makes it"),
-    "circuits": ("Nothing that the weights alone say (copying, succession) is in these tables", "in Python makes it"),
-    "sizes": ("No model pruned to several sizes is in these tables", "makes it"),
-    "curves": ("No curves are in these tables", "makes them"),
-    "relate": ("No comparison of roles with outcomes is in these tables", "makes it"),
-    "attention": ("There is no attention on example sentences", "makes it"),
+MISSING = {  # part of the page -> what it shows
+    "scores": "scores",
+    "roles": "roles",
+    "tests": "tests of roles",
+    "effects": "effects of ablation",
+    "circuits": "scores of the weights alone (copying, succession)",
+    "sizes": "models pruned to several sizes",
+    "curves": "curves",
+    "relate": "comparisons of roles with outcomes",
+    "attention": "examples of attention",
 }
 
 
@@ -58,49 +57,44 @@ def findings(data: Any) -> list[str]:
     return [*_role_findings(data), *_effect_findings(data), *_pruning_findings(data)]
 
 
-def _role_findings(data: Any) -> list[str]:
-    if not data["roles"]:
-        return []
-    total = len(data["heads"])
-    families: dict[str, set[int]] = {}
+def _role_findings(data: Any) -> Iterator[str]:
+    heads_of: dict[str, set[int]] = {}
     for role in data["roles"]:
-        families.setdefault(role["family"], set()).update(row for row, held in enumerate(role["held"]) if held)
-    counts = [f"{len(rows)} {family}" for family, rows in families.items() if rows]
-    some = len(set[int]().union(*families.values()))
-    text = (
-        f"{some} of {total} heads have a role: {', '.join(counts)}."
-        if some
-        else f"None of the {total} heads has a role."
-    )
-    return [text]
+        heads_of.setdefault(role["family"], set()).update(row for row, held in enumerate(role["held"]) if held)
+    total, some = len(data["heads"]), len(set[int]().union(*heads_of.values()))
+    if some:
+        counts = ", ".join(f"{len(rows)} {family}" for family, rows in heads_of.items() if rows)
+        yield f"{some} of {total} heads have a role: {counts}."
+    elif heads_of:
+        yield f"None of the {total} heads has a role."
 
 
-def _effect_findings(data: Any) -> list[str]:
+def _effect_findings(data: Any) -> Iterator[str]:
     single = (column for column in data["columns"] if column["harm"] and unit_of(column["name"]) is None)
-    column = next(single, None)
-    known = [] if column is None else [(value, row) for row, value in enumerate(column["values"]) if value is not None]
-    if not known or column is None:
-        return []
+    column: Any = next(single, {"values": []})
+    known = [(value, row) for row, value in enumerate(column["values"]) if value is not None]
+    if not known:
+        return
     value, row = max(known, key=lambda pair: column["harm"] * pair[0])
-    words = f"{column['label']} {value:+.{column['decimals']}f}".replace("-", "−")
     kind, layer, head = data["heads"][row]
     place = f"layer {layer} head {head}" + (f" of {data['kinds'][kind]}" if len(data["kinds"]) > 1 else "")
-    text = f"Most is lost without {place} ({words})"
+    text = f"Most is lost without {place} ({column['label']} {_signed(value, column['decimals'])})"
     if "holm" in column:
         sure = sum(p is not None and p < SURE for p in column["holm"])
         text += f"; ablating changes it surely for {sure} of {len(known)} heads (p < {SURE:g}, corrected)"
-    return [f"{text}."]
+    yield f"{text}."
 
 
-def _pruning_findings(data: Any) -> list[str]:
-    sentences = []
+def _pruning_findings(data: Any) -> Iterator[str]:
     for sizes in data["sizes"]:
         row = sizes["rows"][-1]
         if row["change"] is not None and len(sizes["rows"]) > 1:
-            change = f"{row['change'][0]:+.{sizes['decimals']}f}".replace("-", "−")
             left = f"{row['heads']} of {sizes['of']} heads left ({sizes['name']})"
-            sentences.append(f"Pruned to {left}, {sizes['label']} changes by {change}.")
-    return sentences
+            yield f"Pruned to {left}, {sizes['label']} changes by {_signed(row['change'][0], sizes['decimals'])}."
+
+
+def _signed(value: float, places: int) -> str:
+    return f"{value:+.{places}f}".replace("-", "−")
 
 
 def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry], list[tuple[str, Table]]]:
@@ -116,16 +110,12 @@ def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry
 def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
     """Describe for each head with which heads it shares keys and values."""
     candidates = (groups(table.frame) for table in tables if table.kind.part == "scores")
-    assigned = next((column for column in candidates if column is not None), None)
-    if assigned is None:
-        return [None] * len(index)
-    group: dict[Head, tuple[str | int, ...]] = {
-        head: (*head[:2], number) for head, number in zip(assigned.index, assigned, strict=True)
-    }
-    others = {head: [peer[2] for peer in group if peer != head and group[peer] == group[head]] for head in group}
+    assigned = next((column for column in candidates if column is not None), pd.Series(dtype=int))
+    group = {head: (*head[:2], number) for head, number in zip(assigned.index, assigned, strict=True)}
+    peers = {head: [peer[2] for peer in group if peer != head and group[peer] == group[head]] for head in group}
     return [
-        f"shares its keys and values with head{'s' * (len(others[head]) > 1)} {listed(others[head])}"
-        if others.get(head)
+        f"shares its keys and values with head{'s' * (len(peers[head]) > 1)} {listed(peers[head])}"
+        if peers.get(head)
         else None
         for head in index
     ]
@@ -188,8 +178,6 @@ def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, A
 def fate(sizes: Sequence[tuple[int, int]]) -> str:
     """Describe the survival of a head, from (heads left, whether it is among them), the largest size first."""
     runs = [(kept, [size for size, _ in run]) for kept, run in groupby(sizes, itemgetter(1))]
-    if len(runs) == 1:
-        return f"{'kept' if runs[0][0] else 'pruned'} with {listed(runs[0][1])} heads"
     if len(runs) == 2 and runs[0][0]:
         return f"kept with {runs[0][1][-1]} heads, pruned with {runs[1][1][0]}"
     return ", ".join(
@@ -198,25 +186,22 @@ def fate(sizes: Sequence[tuple[int, int]]) -> str:
     )
 
 
-def sizes(tables: Iterable[Table]) -> list[Entry]:
+def sizes(tables: Iterable[Table]) -> Iterator[Entry]:
     """Collect the quality of models pruned to several sizes, a row per size, the whole model first."""
-    entries: list[Entry] = []
     for table in (table for table in tables if table.kind.part == "sizes"):
         frame = table.frame
-        needs(frame, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
         rows = [
             {"heads": int(row["heads"]), "left": [int(row[kind]) for kind in KINDS if kind in frame]}
             | {"value": _interval(row, "value", BOUNDS), "change": _interval(row, "change")}
             | {"undecided": int(row["undecided"]) if "undecided" in frame else None}
             for row in frame.to_dict("records")
         ]
-        entries.append(
+        yield (
             {"name": after_stem(table.name).replace("-", " ", 1), "from": place(table)}
             | {"label": axis_label(table.signatures.get("value", "")), "of": int(frame["of"].iloc[0])}
             | {"kinds": [kind for kind in KINDS if kind in frame], "rows": rows}
             | {"decimals": decimals(frame["value"])}
         )
-    return entries
 
 
 def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
@@ -224,7 +209,6 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     rows = {":".join(map(str, head)): row for row, head in enumerate(index)}
     entries: dict[tuple[str, str], Entry] = {}
     for table in (table for table in tables if table.kind.part == "tests"):
-        needs(table.frame, {"explained", "explained.low", "explained.high", "verdict"}, "hr.test_roles")
         for values in table.frame.reset_index().to_dict("records"):
             if (heads := values["heads"]) in rows:
                 explained = numbers(values[f"explained{end}"] for end in ("", ".low", ".high"))
@@ -234,11 +218,9 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     return [*entries.values()]
 
 
-def budgets(tables: Iterable[Table]) -> list[Entry]:
+def budgets(tables: Iterable[Table]) -> Iterator[Entry]:
     """Collect the cache budgets: of each group the effect of streaming, and whether it keeps its whole cache."""
-    entries: list[Entry] = []
     for table in (table for table in tables if table.kind.part == "budgets"):
-        needs(table.frame, {"effect", "effect.low", "effect.high", "effect.p", "retrieval"}, "hr.cache_budget")
         options = dict(fields(table.signatures.get("effect", "")))
         rows: list[Entry] = [
             {"layer": int(row["layer"]), "group": int(row["group"]), "kept": bool(row["retrieval"])}
@@ -247,16 +229,13 @@ def budgets(tables: Iterable[Table]) -> list[Entry]:
         ]
         seen: Entry = {name: int(options[name]) for name in ("sink", "recent") if name in options}
         entry: Entry = {"name": after_stem(table.name), "from": place(table), "rows": rows, **seen}
-        entries.append(entry | {"decimals": decimals(table.frame["effect"])})
-    return entries
+        yield entry | {"decimals": decimals(table.frame["effect"])}
 
 
-def curves(tables: Iterable[Table]) -> list[Entry]:
+def curves(tables: Iterable[Table]) -> Iterator[Entry]:
     """Collect the curves of cumulative ablation, a line per ranking."""
-    entries: list[Entry] = []
     for table in (table for table in tables if table.kind.part == "curves"):
         parts = ["masked", "share", "value", *BOUNDS]
-        needs(table.frame, {"order", *parts}, "hr.ablation_curve")
         signature = table.signatures.get("value", "")
         lines = [
             {
@@ -267,15 +246,13 @@ def curves(tables: Iterable[Table]) -> list[Entry]:
         ]
         label = axis_label(signature)
         entry = {"name": table.name, "from": place(table), "label": label, "lines": lines}
-        entries.append(entry | {"decimals": decimals(table.frame["value"])})
-    return entries
+        yield entry | {"decimals": decimals(table.frame["value"])}
 
 
 def gates(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     """Collect the probability of each gate to be open during training, in hundredths, at 40 steps at most."""
     entries: list[Entry] = []
     for table in (table for table in tables if table.kind.part == "gates"):
-        needs(table.frame, {*LEVELS, "step", "open"}, "hr.prune with learned gates")
         wide = table.frame.pivot_table(index="step", columns=LEVELS, values="open", observed=True)
         rows = np.unique(np.linspace(0, len(wide) - 1, STEPS).round().astype(int))
         kept = (100 * wide.iloc[rows]).round().astype("Int64")
@@ -291,7 +268,6 @@ def relate(tables: Iterable[Table]) -> Entry | None:
     if table is None:
         return None
     frame = table.frame.reset_index(drop=True)
-    needs(frame, {"role", "outcome"}, "hr.relate")
     shown = [name for name in ESTIMATES if name in frame]
     in_units = frame[[name for name in IN_UNITS if name in frame]]
     places = {outcome: decimals(values) for outcome, values in in_units.groupby(frame["outcome"])}
@@ -318,7 +294,6 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     table = next((table for table in tables if table.kind.part == "attention"), None)
     if table is None:
         return []
-    needs(table.frame, {*LEVELS, "sentence", "text", "target", "queries", "keys", "weights"}, "hr.attention_examples")
     entries: list[Entry] = []
     for _, sentence in table.frame.groupby("sentence", sort=True):
         rows = {(row["kind"], row["layer"], row["head"]): row for row in sentence.to_dict("records")}
@@ -334,17 +309,15 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     return entries
 
 
-def signatures(tables: Iterable[Table]) -> list[Entry]:
+def signatures(tables: Iterable[Table]) -> Iterator[Entry]:
     """Collect the provenance of each table: its columns grouped by signature."""
-    entries: list[Entry] = []
     for table in tables:
         grouped: dict[str, list[str]] = {}
         for column, text in table.signatures.items():
             if Column.parse(column).last not in (*BOUNDS, *TESTS):
                 grouped.setdefault(text, []).append(str(column))
         grouped = grouped or {"without a signature": list(map(str, table.frame))}
-        entries.append({"place": place(table), "groups": [{"signature": k, "columns": v} for k, v in grouped.items()]})
-    return entries
+        yield {"place": place(table), "groups": [{"signature": k, "columns": v} for k, v in grouped.items()]}
 
 
 def facts(tables: Iterable[Table]) -> dict[str, list[str]]:

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from headroles.analysis.role_rules import held, roles
+from headroles.analysis.role_rules import roles
 from headroles.plots.gallery import plot
 from headroles.reports.page import report
-from headroles.tables.columns import Column
-from headroles.tables.frame import LEVELS
 from headroles.tables.study import Study
 
 PAGE = "report.html"
@@ -46,30 +44,3 @@ def demo(study: str | Path | None = None, *, translation: bool = False, overwrit
     plot(kept)
     report(kept, kept.folder / PAGE, overwrite=overwrite)
     return assigned
-
-
-def found(assigned: pd.DataFrame) -> list[str]:
-    """Say in three sentences what a table of roles has: how many heads, the clearest one, and the sinks."""
-    rows = held(assigned)
-    rows["family"] = [Column.parse(role).name for role in rows["role"]]
-    heads = rows.drop_duplicates([*LEVELS, "family"])["family"].value_counts(sort=False)
-    counts = ", ".join(f"{count} {family}" for family, count in heads.items())
-    some, of = rows.groupby(LEVELS).ngroups, len(assigned)
-    sinks = rows["family"] == "sink"
-    sunk, special = (rows[part].groupby(LEVELS).ngroups for part in (sinks, ~sinks))
-    return [
-        f"At the default thresholds {some} of {of} heads have a role: {counts}.",
-        _clearest(rows[~sinks]),
-        f"{sunk} heads rest mostly on a special or the first token, {special} have another role, "
-        f"{sunk + special - some} have both.",
-    ]
-
-
-def _clearest(rows: pd.DataFrame) -> str:
-    """The head with the largest score of a role, and how it looks."""
-    if rows.empty:
-        return "No head has a role other than that of a sink."
-    first = rows.iloc[int(rows["value"].to_numpy().argmax())]
-    stable = "" if pd.isna(first["stability"]) else f", and keeps it in {first['stability']:.0%} of the resamples"
-    place = f"layer {first['layer']} head {first['head']} ({first['kind']})"
-    return f"The clearest is {place}: it has the role {first['role']} with a score of {first['value']:.2f}{stable}."

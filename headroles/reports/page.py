@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -25,10 +24,8 @@ from headroles.tables.frame import KINDS, bare, provenance
 from headroles.tables.io import check_ours, mark_of, replacing
 from headroles.tables.study import Study
 
-log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "budgets", "attention", "card", "start")  # in this order
 CIRCUITS = ("copying", "succession")  # which some studies have beside their other scores
-HEAVY = 5_000_000  # bytes above which a page is slow to open
 PARTS = {  # data of a part -> its place on the page and its name
     "columns": ("overview", "Measurements"),
     "sizes": ("pruning", "Pruning"),
@@ -66,37 +63,21 @@ def report(
     Returns:
         The path of the page.
 
-    Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads and
-    for a comparison of other than two studies, and FileExistsError for an output that only `overwrite` may replace.
+    Raises:
+        ValueError: If studies are of models with other heads, or not two are compared.
     """
-    pair = _pair(studies) if compare else None
-    tables, others = gathered(studies if pair is None else pair[0])
-    compared = None if pair is None else _compared(pair, heads_of(tables))
+    folders = [*places(studies).values()]
+    if compare and len(folders) != 2:
+        raise ValueError(f"a comparison needs the studies of two models of one shape, got {len(folders)}")
+    tables, others = gathered(folders[:1] if compare else folders)
+    compared = _compared(folders, heads_of(tables)) if compare else None
     check_ours(Path(output), ", ".join(contents.facts(tables)["weights"]), overwrite=overwrite)
-    page = rendered(tables, others, title=title, compared=compared)
-    size = len(page.encode())
-    if size > HEAVY:
-        log.warning("the report has %.1f MB; attention on fewer or shorter sentences makes it smaller", size / 1e6)
     with replacing(Path(output)) as draft:
-        draft.write_text(page, encoding="utf-8")
+        draft.write_text(rendered(tables, others, title=title, compared=compared), encoding="utf-8")
     return Path(output)
 
 
-def _pair(studies: Studies) -> tuple[Path, Path]:
-    """Return the two folders that are compared.
-
-    Raises:
-        ValueError: For fewer or more.
-    """
-    folders = list(places(studies).values())
-    if len(folders) != 2:
-        raise ValueError(
-            f"a comparison is of two studies: got {len(folders)}; expected the folders of two models of one shape"
-        )
-    return folders[0], folders[1]
-
-
-def _compared(folders: tuple[Path, Path], index: Sequence[Head]) -> dict[str, Any]:
+def _compared(folders: Sequence[Path], index: Sequence[Head]) -> dict[str, Any]:
     """Collect the facts of two models: their names, roles gained and lost, and the changes of scores."""
     changes = compare_models(*map(Study, folders))
     first, second = places(folders)
@@ -160,9 +141,8 @@ def rendered(
         compared=compared,
         found=contents.findings(data),
         parts=[(place, name, bool(data[part])) for part, (place, name) in PARTS.items()],
-        lacks={name: command for name, command in MADE_BY.items() if _lacks(data, name)},
-        missing=contents.MISSING,
-        signatures=contents.signatures(tables),
+        lacks=[(text, MADE_BY[name]) for name, text in contents.MISSING.items() if _lacks(data, name)],
+        signatures=[*contents.signatures(tables)],
         again=[(name, contents.place(table)) for name, table in duplicates],
         others=others,
         version=version("headroles"),
@@ -187,9 +167,9 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
         "tests": contents.tests(tables, index),
         "prunings": contents.prunings(tables, index),
         "gates": contents.gates(tables, index),
-        "sizes": contents.sizes(tables),
-        "budgets": contents.budgets(tables),
-        "curves": contents.curves(tables),
+        "sizes": [*contents.sizes(tables)],
+        "budgets": [*contents.budgets(tables)],
+        "curves": [*contents.curves(tables)],
         "relate": contents.relate(tables),
         "attention": contents.attention(tables, index),
     }
@@ -197,18 +177,12 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
 
 
 def _lacks(data: Entry, name: str) -> bool:
-    """Whether the page names a part as missing: of circuits only for decoders, of tests only beside roles."""
+    """Whether the page names a part as missing: of circuits only for decoders, of tests only with roles."""
     wanted = {"circuits": "dec-self" in data["kinds"], "tests": bool(data["roles"])}  # type: ignore[operator]
-    return name in contents.MISSING and wanted.get(name, True) and not _has(data, name)
-
-
-def _has(data: Entry, name: str) -> bool:
-    if name in data:
-        return bool(data[name])
-    columns = data["columns"]
-    assert isinstance(columns, list)
-    parts = {"effects" if column["harm"] else table_of(Path(column["from"]).name).part for column in columns}
-    return name in parts or (name == "circuits" and any(column["name"] in CIRCUITS for column in columns))
+    columns: list[Entry] = data["columns"]  # type: ignore[assignment]
+    parts = {"effects" if column["harm"] else table_of(Path(str(column["from"])).name).part for column in columns}
+    parts |= {"circuits"} if any(column["name"] in CIRCUITS for column in columns) else set()
+    return wanted.get(name, True) and not data.get(name, name in parts)
 
 
 def _asset(name: str) -> str:

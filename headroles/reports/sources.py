@@ -55,9 +55,7 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
         study = Study(folder)
         shown = [table for table in study.names() if table_of(table).part]
         if not shown:
-            raise FileNotFoundError(
-                f"nothing to report in {folder}; make tables with headroles score or headroles ablate"
-            )
+            raise FileNotFoundError(f"no tables to report in {folder}; make them with headroles score")
         tables += [Table(name, table, study.load(table)) for table in shown]
         others += [f"{name}/{table}" for table in study.names() if table not in shown]
     _check_heads(tables, names)
@@ -70,7 +68,7 @@ def places(studies: Studies) -> dict[str, Path]:
     paths = [study.folder if isinstance(study, Study) else Path(study) for study in several]
     folders = {path.resolve(): path for path in paths}
     if not folders:
-        raise ValueError("no study to report: got none; expected at least one folder of tables")
+        raise ValueError("studies must be at least one folder of tables, got none")
     return dict(zip(_shortest(list(folders)), folders.values(), strict=True))
 
 
@@ -80,20 +78,16 @@ def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str,
     duplicates = []
     for table in tables:
         names = dict.fromkeys(map(str, table.frame))
-        parts = {f"{name}.{part}" for name in names for part in PARTS} & names.keys()
-        for name in (name for name in names if name not in parts and not _is_companion(name, names)):
+        for name in names:
+            column = Column.parse(name)
+            if column.suffix not in ("", "size") and str(column.base) in names:
+                continue  # it belongs to that column
             if name in collected:
                 duplicates.append((name, table))
             elif pd.api.types.is_numeric_dtype(table.frame[name]):
-                companions = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in parts}
+                companions = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in names}
                 collected[name] = Measurement(name, table, {"": table.frame[name], **companions})
     return list(collected.values()), duplicates
-
-
-def _is_companion(name: str, names: Iterable[str]) -> bool:
-    """Whether a column belongs to another and is not shown, such as how an effect was estimated."""
-    column = Column.parse(name)
-    return not column.is_measurement and str(column.base) in names
 
 
 def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:
@@ -113,15 +107,14 @@ def _shortest(folders: list[Path]) -> list[str]:
 
 
 def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
-    """Raise ValueError for tables of models with other heads."""
-    with_heads = sorted((table for table in tables if _heads(table)), key=lambda table: table.kind.part == "gates")
-    for table in with_heads[1:]:
-        first, heads = _heads(with_heads[0]), _heads(table)
-        if first != heads and not (table.kind.part == "gates" and heads < first):  # gates are of prunable heads
+    """Raise ValueError for tables of models with other heads; gates may be of fewer, those that can be pruned."""
+    known = {*heads_of(tables)}
+    for table in tables:
+        heads = _heads(table)
+        if heads - known or (heads and heads != known and table.kind.part != "gates"):
             raise ValueError(
-                f"{folders[with_heads[0].folder]} ({with_heads[0].name}) and {folders[table.folder]} ({table.name}) "
-                f"are of different heads: {len(first)} and {len(heads)}, {len(first & heads)} in common; "
-                "a report is of one model"
+                f"tables must be of the heads of one model, got {folders[table.folder]} ({table.name}) with "
+                f"{len(heads)} heads, {len(heads & known)} of them among the {len(known)} of the other tables"
             )
 
 

@@ -45,7 +45,7 @@ def explore(
     Args:
         studies: Folders of studies of one model. Or a `Study`, or several.
         model: The model of the study, to compute attention.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer; without it the widget has no attention on typed sentences.
         title: Title of the page; by default from the model's name.
         height: Height in pixels.
 
@@ -54,27 +54,20 @@ def explore(
         `hr.remove_heads` or `table.loc`; `widget.head` is the head that was opened last.
 
     Raises:
-        ValueError: If only one of `model` and `tokenizer` is given, or the model has other heads than the study.
+        ValueError: If the model has other heads than the study.
 
     Example:
         >>> explorer = hr.explore("study", model, tokenizer)
         >>> explorer  # in a separate cell; select heads
         >>> hr.ablate(model, tokenizer, corpus, sets={"mine": explorer.selection})
     """
-    if (model is None) != (tokenizer is None):
-        raise ValueError(
-            "attention needs both: got only one of model and tokenizer; try hr.explore(study, model, tokenizer)"
-        )
-    from headroles.models.heads import head_index
-
     if model is None or tokenizer is None:
         return Explorer(studies, title=title, height=height)
+    from headroles.models.heads import head_index
+
     explorer = Explorer(studies, partial(_attention, model, tokenizer), title=title, height=height)
-    if set(explorer.heads) != set(heads := list(head_index(model))):
-        raise ValueError(
-            f"the model has other heads than the study: got {len(heads)}; expected {len(explorer.heads)}, the same as "
-            f"in the study"
-        )
+    if {*explorer.heads} != {*(heads := head_index(model))}:
+        raise ValueError(f"the model must have the {len(explorer.heads)} heads of the study, got {len(heads)} heads")
     return explorer
 
 
@@ -115,9 +108,7 @@ class Explorer(anywidget.AnyWidget):
     def attention(self, sentence: str) -> Entry:
         """Return the attention of all heads on a sentence, as the page shows it."""
         if self.attend is None:
-            raise ValueError(
-                "no model to compute attention: got a study alone; try hr.explore(study, model, tokenizer)"
-            )
+            raise ValueError("attention needs a model; try hr.explore(study, model, tokenizer)")
         (entry,) = contents.attention([Table("", "attention", self.attend(sentence))], self.heads)
         return entry
 

@@ -217,7 +217,7 @@ def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):
     places = [html.index(f'id="{name}"') for name in ("roles", "rolemaps", "overview", "table", "lacks", "sources")]
     assert places == sorted(places)
     assert 'id="curves"' not in html  # no section of what there is not
-    assert "<code>headroles ablate</code> makes it." in html[html.index('id="lacks"') :]
+    assert "<code>headroles ablate</code> makes them." in html[html.index('id="lacks"') :]
 
 
 def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ from helpers.reports import EVIL, IMAGE, flat, told
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.data.readers import write
-from headroles.reports import page as page_module
 from headroles.tables import frame
 
 # --- one file, safe and small ----------------------------------------------------------------------------------------
@@ -56,16 +54,6 @@ def test_a_page_of_a_translation_model_is_small(html):
     assert len(html.encode()) < 5_000_000
 
 
-def test_a_heavy_page_is_said_to_be_heavy(small, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(page_module, "HEAVY", 1000)
-    with caplog.at_level(logging.WARNING, logger="headroles.reports.page"):
-        path = hr.report(small, tmp_path / "report.html")
-    size = path.stat().st_size / 1e6
-    assert caplog.messages == [
-        f"the report has {size:.1f} MB; attention on fewer or shorter sentences makes it smaller"
-    ]
-
-
 # --- attention on example sentences ----------------------------------------------------------------------------------
 
 
@@ -78,7 +66,7 @@ def test_the_commands_make_a_page_from_a_model(tmp_path):
     assert "<title>Mine &amp; yours</title>" in output.read_text()
     assert len(told(output.read_text())["attention"]) == 2
     assert run("report", tmp_path) == (
-        2, "", f"headroles: nothing to report in {tmp_path}; make tables with headroles score or headroles ablate\n"
+        2, "", f"headroles: no tables to report in {tmp_path}; make them with headroles score\n"
     )  # fmt: skip
 
 
@@ -427,11 +415,3 @@ def test_the_page_has_the_differences_and_the_roles_that_are_gained(tmp_path):
     assert "minilm/pud less untrained/pud" in section
     assert f"<td>L{layer}H{head}</td><td>—</td>" in section
     assert told(hr.report(PUD, tmp_path / "other.html").read_text())["compared"] is None
-
-
-def test_a_comparison_is_of_two_models_of_one_shape(tmp_path):
-    with pytest.raises(ValueError, match=r"^a comparison is of two studies: got 1; expected the folders of two models"):
-        hr.report(PUD, tmp_path / "report.html", compare=True)
-    other = PUD.parents[1] / "translator-en-de"
-    with pytest.raises(ValueError, match=r"^models of different shapes cannot be compared head by head: got 72 and 40"):
-        hr.report([PUD, other], tmp_path / "report.html", compare=True)
