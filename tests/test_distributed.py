@@ -110,10 +110,10 @@ def batches_in(folder):
 
 SOME = ["--resamples", "20", "--limit"]
 COMMANDS = [  # the last alone draws: that is the same for all
-    ["--no-figures", "ablate", *SOME, "8", "--max-tokens", "100000"],  # one batch, which one of them measures
-    ["--no-figures", "ablate", *SOME, "5", "--max-tokens", "50", "--metric", "bleu", "--unit", "all_but_one"],
-    ["--no-figures", "ablate", *SOME, str(SIZE), "--precision", "1.1", "--unit", "layer"],
-    ["--figures", "ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
+    ["ablate", *SOME, "8", "--max-tokens", "100000"],  # one batch, which one of them measures
+    ["ablate", *SOME, "5", "--max-tokens", "50", "--metric", "bleu", "--unit", "all_but_one"],
+    ["ablate", *SOME, str(SIZE), "--precision", "1.1", "--unit", "layer"],
+    ["ablation-curve", "--figures", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
 ]
 
 
@@ -136,7 +136,7 @@ for arguments in json.loads(sys.argv[1]):
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     """The same tables, bit for bit, of what is read, written, sampled and masked in an order."""
     alone, both = tmp_path / "alone", tmp_path / "together"
-    commands = [[figures, name, *map(str, given), *rest] for figures, name, *rest in COMMANDS]
+    commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
     for study in (alone, both):
         ordered(study / str(len(commands) - 1))
     asked = [[*command, "--study", str(both / str(number))] for number, command in enumerate(commands)]
@@ -144,10 +144,7 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     assert done.code == 0, done.err
     warnings = re.findall(r"^headroles: (.*)$", done.err, flags=re.MULTILINE)
     assert len(warnings) == len({*warnings}) > 0  # by one process, once
-    told = [
-        run(*command, "--study", alone / str(number), figures=figures == "--figures")
-        for number, (figures, *command) in enumerate(commands)
-    ]
+    told = [run(*command, "--study", alone / str(number)) for number, command in enumerate(commands)]
     assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
     assert done.out == "".join(each.out for each in told).replace(str(alone), str(both))
     figures = told[-1].out.strip().rpartition(": ")[2].split(", ")

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 
 from typer.models import OptionInfo
 
-from headroles.cli.commands import COMMANDS, Command
-from headroles.cli.options import LOADS, PYTHON, signature
+from headroles.cli.commands import COMMANDS
+from headroles.cli.options import Command
 
 BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
-READ = ("text", "label", "form", "objective")  # parameters of `read` and of scores, which no command has
+# Python in a message: a public function, with or without its arguments; a class with arguments; one argument, with or
+# without its value. What stands around it says how it is typed: "in Python" that it cannot be a word of the command
+# line, "(--flag)" that the flag replaces it.
 CODE = re.compile(
     r"(?P<before>in Python )?"
     r"(?:\b(?:hr|headroles)\.(?P<function>\w+(?:\.\w+)*)(?:\((?P<arguments>(?:[^()]|\([^()]*\))*)\))?"
@@ -31,11 +33,13 @@ def advice(message: str, name: str) -> str:
     """
     command = BY_NAME.get(name.replace("-", "_"))
     flags = {} if command is None else _flags(command)
+    if "strategy" in flags:  # the objective of a ranking cannot be chosen
+        message = message.replace("the objective 'similarity' (objective= in Python)", "--strategy confidence")
     message = SUBJECT.sub(lambda match: flags.get(match[0], match[0]), message)
-    return CODE.sub(lambda match: _spoken(match, flags, _python(command)), message)
+    return CODE.sub(lambda match: _spoken(match, flags), message)
 
 
-def _spoken(match: re.Match[str], flags: Mapping[str, str], python: set[str]) -> str:
+def _spoken(match: re.Match[str], flags: Mapping[str, str]) -> str:
     code, name, after = match[0], match["name"], match["after"] or ""
     if match["before"] or after == " in Python" or f" {code}" in f" {' '.join(sys.argv)}":
         return code  # it says so itself, or was typed
@@ -44,7 +48,7 @@ def _spoken(match: re.Match[str], flags: Mapping[str, str], python: set[str]) ->
     if after:  # has the options
         return after[2:-1]
     if name is not None:
-        return f"{code} in Python" if name in python and not match["value"] else code
+        return code if match["value"] else f"{code} in Python"
     return _called(match["function"], match["arguments"] or "") or f"{code} in Python"
 
 
@@ -68,16 +72,6 @@ def _given(flag: str, value: str) -> str:
 
 
 def _flags(command: Command) -> dict[str, str]:
-    """The option of each parameter that a command has."""
-    flags = {}
-    for parameter in command.parameters():
-        made = parameter.annotation.__metadata__[0]
-        if isinstance(made, OptionInfo):
-            flag = made.default  # where typer keeps the first flag of an annotation
-            flags[parameter.name] = flag if isinstance(flag, str) else f"--{parameter.name.replace('_', '-')}"
-    return flags
-
-
-def _python(command: Command | None) -> set[str]:
-    """Parameters that may be given in Python alone."""
-    return {*READ, *LOADS, *PYTHON, *(signature(command.function).parameters if command else ())}
+    """The flag of each parameter that a command has as an option."""
+    made = {parameter.name: parameter.annotation.__metadata__[0] for parameter in command.parameters()}
+    return {name: str(info.default) for name, info in made.items() if isinstance(info, OptionInfo)}  # kept there

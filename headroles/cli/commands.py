@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import headroles as hr
 from headroles.cli import results
-from headroles.cli.console import draw_figures, list_figures, record
+from headroles.cli.console import list_figures, record, say
 from headroles.cli.options import (
+    REPEATED,
     REQUIRED,
     TRAINER,
     Call,
-    OptionRule,
-    Options,
+    Command,
+    Rule,
     argument,
     names,
     option,
     signature,
+    threshold,
     trainer,
     trainer_options,
 )
@@ -29,70 +31,46 @@ from headroles.tables.arguments import one_of
 from headroles.tables.columns import PRINTED, Column, Printed
 from headroles.tables.declared import LEARNED
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
 TOY_SENTENCES = 1000  # of the toy grammar in which facts are hidden by default
 log = logging.getLogger(__name__)
 
 
+def run(command: Command, given: dict[str, Any]) -> None:
+    """Read what was given, call the function, print its result and draw the figures of its study."""
+    call = Call(command, given)
+    for prepare in command.before:
+        prepare(call)
+    if "PreTrainedModel" in signature(command.function).types():
+        (command.load or Call.load)(call)
+        if HIDDEN_FACTS not in command.makes:  # which reads them as answers
+            _warn_of_translations(call)
+    call.result = operator.attrgetter(command.function)(hr)(**call.arguments)
+    if command.prints is not None:
+        results.print_table(call.result, command.prints, results.words_of(call))
+    if command.show is not None:
+        command.show(call)
+    if command.keeps:
+        folder = call.arguments["study"].folder
+        if given["figures"]:
+            list_figures(hr.plot(hr.Study(folder, overwrite=given["overwrite"])), folder)
+        else:
+            say(f"tables are in {folder}; headroles plot {shlex.quote(str(folder))} draws figures")
+
+
 def _warn_of_translations(call: Call) -> None:
     """Warn if the model does not read the translations of the corpus."""
     from headroles.models.dummy_inputs import has_decoder, reads_source_twice
 
-    corpus = call.arguments.get("corpus")
-    translated = isinstance(corpus, hr.Corpus) and any(sentence.target for sentence in corpus)
-    if not translated and not call.given.get("target"):
-        return
-    model = call.arguments["model"]
-    if not (has_decoder(model) and not reads_source_twice(model)) and not call.given.get("chat"):
+    corpus, model = call.arguments.get("corpus", ()), call.arguments["model"]
+    reads = (has_decoder(model) and not reads_source_twice(model)) or call.given.get("chat")
+    if not reads and any(sentence.target for sentence in corpus):
         log.warning(
-            "translations are not read: got %s, which reads the texts alone; expected an encoder and a decoder, or "
-            "chat=True (--chat), by which a decoder reads them as answers",
+            "translations are not read: got %s, which reads the texts alone; try chat=True (--chat), by which a "
+            "decoder reads them as answers",
             type(model).__name__,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command(Options):
-    """A command: its options, what is done before the call, the model, and how the result is printed."""
-
-    prints: Printed | None = None  # how the result is printed as a table
-    show: Callable[[Call], None] | None = None  # what is printed then, or instead
-    before: tuple[Callable[[Call], None], ...] = ()
-    load: Callable[[Call], None] = Call.load
-
-    @property
-    def name(self) -> str:
-        """Name of the function, without its package."""
-        return self.function.rpartition(".")[2]
-
-    @property
-    def keeps(self) -> bool:
-        """Whether it makes a study from which figures can be drawn."""
-        study = signature(self.function).parameters.get("study")
-        return study is not None and "study" not in self.words and "Study" in study.types
-
-    def run(self, given: dict[str, Any]) -> None:
-        """Read what was given, call the function, print its result and draw the figures of its study."""
-        call = Call(self, given)
-        for prepare in self.before:
-            prepare(call)
-        if "PreTrainedModel" in signature(self.function).types():
-            self.load(call)
-            _warn_of_translations(call)
-        call.result = operator.attrgetter(self.function)(hr)(**call.arguments)
-        if self.prints is not None:
-            results.print_table(call.result, self.prints, results.words_of(call))
-        if self.show is not None:
-            self.show(call)
-        if self.keeps:
-            draw_figures(call.arguments["study"].folder, overwrite=given["overwrite"])
 
 
 # --- what is special about a command ----------------------------------------------------------------------------------
@@ -110,8 +88,8 @@ def _with_rules(call: Call) -> None:
 def _orders(call: Call) -> None:
     """Rank heads by columns of the study, and at random."""
     given, scores = call.given, call.arguments["study"].scores()
-    orders = hr.ablation.orders(scores, names(given["by"]), kind=given["kind"], seeds=given["seeds"])
-    call.arguments["orders"] = orders
+    columns = names(given["by"])
+    call.arguments["orders"] = hr.ablation.orders(scores, columns, kind=given["kind"], seeds=given["seeds"])
 
 
 def _study_of_roles(call: Call) -> None:
@@ -119,75 +97,42 @@ def _study_of_roles(call: Call) -> None:
 
 
 def _roles_of_study(call: Call) -> None:
-    """Take the roles of a study, by default of the one that gets the table."""
-    from headroles.analysis.role_rules import held
+    """Take roles of a study, by default of the one that gets the table: those of some names or families, or all.
 
-    place = call.given["roles_of"]
-    study = call.arguments["study"] if place is None else hr.Study(place)
-    if not study.has("roles"):
-        raise FileNotFoundError(
-            f"no roles in {study.folder}: got {', '.join(study.names()) or 'no tables'}; expected roles.parquet; try "
-            f"headroles score, or headroles roles {study.folder}, or name the study that has them: --roles-of"
-        )
-    table = study.load("roles")
-    call.arguments["roles"] = chosen = _chosen(table, call.given["tested"])
-    if left := [name for name in dict.fromkeys(held(table)["role"]) if name not in chosen]:
+    By default all but sinks are taken, unless heads have no other role.
+    """
+    from headroles.analysis import role_rules
+    from headroles.tables.frame import only
+
+    place, wanted = call.given["roles_of"], call.given["tested"]
+    table = (call.arguments["study"] if place is None else hr.Study(place)).load("roles")
+    held = [*dict.fromkeys(role_rules.held(table)["role"])]
+    family = {role: Column.parse(role).name for role in role_rules.names(table)}
+    if wanted is None:
+        chosen = [role for role in held if Column.parse(role).plain.name != "sink"] or [*family]
+    else:
+        words = {one_of("role", word, dict.fromkeys([*family, *family.values(), "all"])) for word in names(wanted)}
+        chosen = [role for role in family if {role, family[role], "all"} & words]
+    columns = [name for name in map(str, table) if {name, name.rpartition(".")[0]} & {*chosen}]
+    call.arguments["roles"] = only(table, columns)
+    if left := [role for role in held if role not in chosen]:
         record().last_lines.append(f"not tested: {', '.join(left)}; --roles all tests all roles, a head at a time")
 
 
-def _chosen(table: pd.DataFrame, wanted: str | None) -> pd.DataFrame:
-    """Select roles of a table by name or family; None: all but sinks, unless there is nothing else; "all": all."""
-    from headroles.analysis.role_rules import families, held
-    from headroles.tables.frame import only
-
-    variants = {family: {*roles} for family, roles in families(table).items()}
-    known = {role: {role} for roles in variants.values() for role in roles} | variants
-    known["all"] = {*known}
-    if wanted is None:
-        roles = {*held(table)["role"]}
-        chosen = {role for role in roles if Column.parse(role).plain.name != "sink"} or known["all"]
-    else:
-        chosen = set[str]().union(*(known[one_of("role", name, known)] for name in names(wanted)))
-    return only(table, [name for name in map(str, table) if {name, name.rpartition(".")[0]} & chosen])
-
-
 def _named_heads(call: Call) -> None:
-    kept = kept_heads(call.given["heads"])
-    call.arguments["heads"] = call.given["heads"] if kept is None else kept
-
-
-def kept_heads(text: str) -> pd.Series[float] | None:
-    """Return the column FILE:COLUMN of a survival table; None for a text of heads such as enc-self:0:2,cross:1:0.
-
-    Args:
-        text: What names the heads; a file is a table with the suffix .parquet.
-
-    Returns:
-        1 for each head that is kept, 0 for each that is pruned.
-
-    Raises:
-        ValueError: If a head is not of that form, or the table has no such column, or several and none is named.
-    """
-    from headroles.tables.columns import Column
+    """Take a text such as enc-self:0:2,cross:1:0 as it is, and of TABLE.parquet:COLUMN the column, or the only one."""
     from headroles.tables.frame import parsed_head
 
+    call.arguments["heads"] = text = call.given["heads"]
     file, mark, column = text.partition(".parquet")
     if not mark:
         for part in text.split(","):
-            parsed_head(part)
-        return None
+            parsed_head(part)  # fails before a model is loaded
+        return
     table = hr.load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "order")]
-    columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
+    columns = [name for name in map(str, table) if (parsed := Column.parse(name)).pruning and not parsed.suffix]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
-    if name in columns:
-        return table[name]
-    if not columns:
-        raise ValueError(
-            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
-        )
-    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
-    raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
+    call.arguments["heads"] = table[one_of(f"column of {file}{mark}", name, columns or ["survival[...]"])]
 
 
 def _free_folder(call: Call) -> None:
@@ -202,10 +147,6 @@ def _free_folder(call: Call) -> None:
         check_writable(folder, "folder")
 
 
-def _without_checkpoints(call: Call) -> None:
-    call.arguments["tune"]["save_strategy"] = "no"
-
-
 def _scored(call: Call) -> None:
     """Add the corpus of word frequencies to the corpus that is scored."""
     if call.given["reference"] is not None:
@@ -215,8 +156,6 @@ def _scored(call: Call) -> None:
 
 def _trainer(call: Call) -> None:
     call.arguments |= trainer(call.given)
-    if call.given["mlm_probability"] is not None:
-        call.arguments["mlm_probability"] = call.given["mlm_probability"]
 
 
 def _with_index(call: Call) -> None:
@@ -224,16 +163,19 @@ def _with_index(call: Call) -> None:
     call.heads = hr.models.head_index(call.arguments["model"])
 
 
-def _with_hidden_facts(call: Call) -> None:
-    """Load the model; hide facts in texts for its tokenizer if the corpus is the word for it."""
+def _repeated_tokens(call: Call) -> hr.Corpus:
+    from headroles.models.head_model import HeadModel
+    from headroles.scores.runner import repeated
+
+    handle = HeadModel(call.arguments["model"], call.tokenizer)
+    return repeated(handle, call.given["limit"] or 100, seed=1)  # with seed 0 `score` assigns induction
+
+
+def _hidden_facts(call: Call) -> hr.Corpus:
     given = call.given
-    made = str(given["corpus"]) == HIDDEN_FACTS
-    call.load()
-    if made:
-        haystack = hr.synthetic_corpus(TOY_SENTENCES) if given["haystack"] is None else hr.read(given["haystack"])
-        call.arguments["corpus"] = hr.hidden_facts(
-            call.tokenizer, given["limit"] or FACT_TEXTS, length=given["length"] or FACT_LENGTH, haystack=haystack
-        )
+    haystack = hr.synthetic_corpus(TOY_SENTENCES) if given["haystack"] is None else hr.read(given["haystack"])
+    count, length = given["limit"] or FACT_TEXTS, given["length"] or FACT_LENGTH
+    return hr.hidden_facts(call.tokenizer, count, length=length, haystack=haystack)
 
 
 def _trainable(call: Call) -> None:
@@ -273,26 +215,24 @@ def _checked(call: Call) -> None:
 
 RULES = option("rules", str, "cp", "Rule sets of the score relevance, separated by commas.")
 LOST = "Largest share of the target that relevance may lose, such as 0.05."
-MAX_RESIDUE = option("max_residue", float | None, None, LOST, "--max-residue", min=0)
+MAX_RESIDUE = option("max_residue", float | None, None, LOST, min=0)
 RANKED = "Columns that rank heads, separated by commas: smallest value first; with a leading minus largest first."
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
-THRESHOLDS = option("thresholds", list[str] | None, None, ROLE, "--threshold")
+WRITTEN = {"parser": threshold, "metavar": "role=number"}
+THRESHOLDS = option("thresholds", list[Any] | None, None, ROLE, "--threshold", **WRITTEN)
 TESTS = "Roles to test, such as positional,induction, or all; by default all but sinks."
 TESTED = option("tested", str | None, None, TESTS, "--roles")
-ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.", "--roles-of")
+ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.")
 HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."
 REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
 SAVED = "Folder for the smaller model and its tokenizer."
-REPLACE = option("overwrite", bool, False, "Replace another model in the folder.", "--overwrite")
-MASKED = option(
-    "mlm_probability", float | None, None, "Share of tokens that a masked language model learns to predict."
-)
-COUNTED = [
+REPLACE = option("overwrite", bool, False, "Replace another model in the folder.")
+COUNTED = (
     option("reference", Path | None, None, "Corpus of the word frequencies behind rarity, as for score."),
     option("reference_target", Path | None, None, "Translations of --reference."),
-]
-SCRATCH = option("from_scratch", bool, False, "Start from random weights, drawn by the seed.", "--from-scratch")
+)
+SCRATCH = option("from_scratch", bool, False, "Start from random weights, drawn by the seed.")
 QUESTIONS = argument(
     "corpus", Path, REQUIRED, "Long texts and answers: TSV, JSON lines (text, answer), two files; or hidden-facts."
 )
@@ -303,35 +243,34 @@ EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
 CONFIG = option("config", Path | None, None, "Check a tiny random model of this config.json instead.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
-BUDGETS = signature("cache_budget").parameters["by"].choices
-ALONG_PATH = tuple(word for word in BUDGETS if word != "ablation")
-GATE_OPTIONS = OptionRule(("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
-BY_ROLES = OptionRule(("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
-TRAINED = OptionRule(("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": LEARNED})
+ALONG_PATH = tuple(word for word in signature("cache_budget").parameters["by"].choices if word != "ablation")
+GATE_OPTIONS: Rule = (("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
+BY_ROLES: Rule = (("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
+TRAINED: Rule = (("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": LEARNED})
 
+measuring = partial(Command, makes={REPEATED: _repeated_tokens})
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
-        Command(
+        measuring(
             "score",
             show=results.show_scores,
             before=(_with_rules,),
             extra=(RULES, MAX_RESIDUE),
-            rules=(OptionRule(("rules", "max_residue"), {"scores": ("relevance",)}),),
+            rules=((("rules", "max_residue"), {"scores": ("relevance",)}),),
         ),
-        Command("ablate", show=results.show_ablation),
-        Command("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
-        Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
-        Command("evaluate", prints=PRINTED["evaluation"]),
+        measuring("ablate", show=results.show_ablation),
+        measuring("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
+        measuring("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
+        measuring("evaluate", prints=PRINTED["evaluation"]),
         Command(
             "cache_budget",
             show=results.show_budget,
-            load=_with_hidden_facts,
-            made=(HIDDEN_FACTS,),
+            makes={HIDDEN_FACTS: _hidden_facts},
             extra=(QUESTIONS, LENGTH, HAYSTACK, EXPORT),
             rules=(
-                OptionRule(("length", "haystack"), {"corpus": (HIDDEN_FACTS,)}),
-                OptionRule(("points",), {"by": ALONG_PATH}),
-                OptionRule(("steps",), {"by": ("l0",)}),
+                (("length", "haystack"), {"corpus": (HIDDEN_FACTS,)}),
+                (("points",), {"by": ALONG_PATH}),
+                (("steps",), {"by": ("l0",)}),
             ),
         ),
     ),
@@ -357,14 +296,14 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_saved_sizes,
             before=(_scored,),
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
-            extra=(*COUNTED,),
-            rules=(GATE_OPTIONS, BY_ROLES, OptionRule(("reference",), {"scored": ()})),
+            extra=COUNTED,
+            rules=(GATE_OPTIONS, BY_ROLES, (("reference",), {"scored": ()})),
             trains=True,
         ),
         Command(
             "compare_pruning",
             prints=PRINTED["compare-pruning-"],
-            before=(_without_checkpoints,),
+            before=(lambda call: call.arguments["tune"].update(save_strategy="no"),),  # no checkpoints
             defaults={"epochs": 1},
             rules=(GATE_OPTIONS, BY_ROLES),
             trains=True,
@@ -394,7 +333,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             before=(_free_folder, _trainer),
             load=_trainable,
             flags={"folder": "output"},
-            extra=(*trainer_options(), MASKED, SCRATCH),
+            extra=(*trainer_options(), SCRATCH),
             trains=True,
         ),
         Command(
@@ -402,7 +341,6 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_answers,
             load=_checked,
             extra=(MODEL, CONFIG, SUBMODEL),
-            rules=(OptionRule(("cls", "allow_random"), {"model": ()}),),
             trains=True,
         ),
     ),

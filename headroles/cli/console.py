@@ -1,16 +1,15 @@
-"""Console output of a command, lines and tables, and the record of it for --json and the summary (no torch)."""
+"""Console output of a command: lines, tables, and the record of both for --json and the summary (no torch)."""
 
 from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -18,9 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import headroles as hr
 from headroles import _distributed
-from headroles.tables.columns import without_ends
 from headroles.tables.frame import LEVELS, visible
 
 if TYPE_CHECKING:
@@ -31,35 +28,26 @@ GAP = 3  # spaces between two columns
 Columns = Mapping[str, Sequence[str]]
 
 
-class Rows(TypedDict):
-    """A table for --json: its title, and a dictionary for each row."""
-
-    title: str
-    rows: list[dict[str, object]]
-
-
 @dataclass
 class Record:
     """What a command printed, with the tables behind it; `quiet`: nothing is printed."""
 
     quiet: bool = False
-    tables: list[Rows] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
-    words: dict[str, str] = field(default_factory=dict)  # for the next commands, beside the arguments of this one
-    following: list[str] = field(default_factory=list)  # next commands that no template makes
+    words: dict[str, str] = field(default_factory=dict)  # for the next commands, with the arguments of this one
 
     def keep(self, table: pd.DataFrame, title: str) -> None:
-        """Keep a table; missing numbers become null."""
+        """Keep a table, a dictionary for each row; missing numbers become null."""
         named = table if table.index.names == [None] else table.reset_index()
-        rows: list[dict[str, object]] = json.loads(named.to_json(orient="records", double_precision=15))
+        rows = json.loads(named.to_json(orient="records", double_precision=15))
         self.tables.append({"title": title, "rows": rows})
 
 
 _current: ContextVar[Record] = ContextVar("record")
-draws: ContextVar[bool] = ContextVar("draws", default=False)  # whether commands draw the figures of their study
 
 
 @contextmanager
@@ -88,40 +76,13 @@ def say(text: str) -> None:
     the_console(soft_wrap=True).print(Text(visible(text)))
 
 
-def draw_figures(study: Path, *, overwrite: bool) -> None:
-    """Draw every figure that the tables of a study allow, and print their names; only with --figures."""
-    if draws.get():
-        list_figures(hr.plot(hr.Study(study, overwrite=overwrite)), study)
-    else:
-        say(f"tables are in {study}; headroles plot {shlex.quote(str(study))} draws figures")
-
-
 def list_figures(files: list[Path], folder: Path) -> None:
     """Print the folder of the tables and the names of the drawn figures."""
     say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
 
 
-def show_table(
-    table: pd.DataFrame, title: str, *, rows: Columns | None = None, whole: pd.DataFrame | None = None
-) -> None:
-    """Print a table of numbers, with their intervals, and words.
-
-    Args:
-        table: The table. Columns without any value are left out.
-        title: Line above it.
-        rows: Names of its rows, by heading; by default those of its index.
-        whole: The table for --json, if it has more.
-    """
-    record().keep(table if whole is None else whole, title)
-    table = table.rename(columns={"low": "value.low", "high": "value.high"})
-    shown = [name for name in without_ends(table) if table[name].notna().any()]
-    numeric = [name for name in shown if table[name].dtype.kind in "iuf"]
-    names = row_names(table.index) if rows is None else rows
-    show_columns({**names, **{name: _cells(table, name) for name in shown}}, title, numeric)
-
-
 def row_names(index: pd.Index) -> dict[str, list[str]]:
-    """Return the names of rows by heading: of heads L0H2, or enc-self:0:2 where there are several kinds."""
+    """Return the names of rows, by heading; a head is L0H2, or enc-self:0:2 where there are several kinds."""
     if list(index.names) == LEVELS:
         one_kind = index.unique("kind").size < 2
         return {"head": [f"L{head[1]}H{head[2]}" if one_kind else ":".join(map(str, head)) for head in index]}
@@ -142,19 +103,18 @@ def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> N
             for name, cells in columns.items()
         }
     first, *rest = columns
-    parts = [[first]]
+    parts = [[first]]  # each fits the console
     for name in rest:
         part = [*parts[-1], name]
         fits = len(parts[-1]) == 1 or _width({key: columns[key] for key in part}, numeric) <= console.width
         parts[-1:] = [part] if fits else [parts[-1], [first, name]]
     the_console(soft_wrap=True).print(Text(visible(title), style="bold"))
     for part in parts:
-        console.print(grid({name: columns[name] for name in part}, numeric))
+        console.print(_grid({name: columns[name] for name in part}, numeric))
     console.print()
 
 
-def grid(columns: Columns, numeric: Sequence[str] = ()) -> Table:
-    """Make the table that `show_columns` prints, without its title."""
+def _grid(columns: Columns, numeric: Sequence[str]) -> Table:
     made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         justify, is_number = ("right", True) if name in numeric else ("left", False)
@@ -162,11 +122,6 @@ def grid(columns: Columns, numeric: Sequence[str] = ()) -> Table:
     for row in zip(*columns.values(), strict=True):
         made.add_row(*(Text(visible(cell)) for cell in row))
     return made
-
-
-def height(columns: Columns, numeric: Sequence[str] = ()) -> int:
-    """Return the number of lines of a table on the console."""
-    return len(the_console().render_lines(grid(columns, numeric)))
 
 
 def _width(columns: Columns, numeric: Sequence[str]) -> int:
@@ -178,7 +133,7 @@ def _width(columns: Columns, numeric: Sequence[str]) -> int:
     return sum(GAP + (width if name in numeric else min(width, NARROW)) for name, width in widths.items()) - GAP
 
 
-def _cells(table: pd.DataFrame, name: str) -> list[str]:
+def cells(table: pd.DataFrame, name: str) -> list[str]:
     """Return the cells of a column: numbers with their intervals, words as they are, missing values blank."""
     values = table[name]
     if values.dtype.kind == "b":

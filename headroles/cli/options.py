@@ -1,32 +1,32 @@
-"""Options of a command, made from the signature of its function, and read back into the function's arguments."""
+"""Commands and their options, made from the signatures of public functions, and read back into arguments."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import math
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.models import ArgumentInfo
 
-from headroles.tables.arguments import number, several
+from headroles.tables.arguments import several
+from headroles.tables.columns import Printed
 from headroles.tables.declared import LEARNED
 
 if TYPE_CHECKING:
+    from headroles.data.corpus import Corpus
     from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
 
-
+Rule = tuple[tuple[str, ...], Mapping[str, Collection[str]]]  # options, and parameter -> its values, () for any
 PACKAGE = Path(__file__).parents[1]
-REQUIRED = object()  # default of a parameter without one
+REQUIRED = inspect.Parameter.empty  # default of a parameter without one
 UNKNOWN = object()  # a default that only Python can compute: the option is left out unless given
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")  # between two sentences
 SIMPLE = ("str", "int", "float", "bool", "Path", "None")
@@ -40,9 +40,9 @@ TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sam
 
 
 def option(name: str, type_: Any, default: object, text: str, *flags: str, **limits: Any) -> inspect.Parameter:
-    """Return one option; `default` may be REQUIRED."""
-    made = typer.Option(*flags, help=text, **limits)
-    return _parameter(name, Annotated[type_, made], default)
+    """Return one option; `default` may be REQUIRED, and the flag follows from the name."""
+    flags = flags or (f"--{name.replace('_', '-')}",)
+    return _parameter(name, Annotated[type_, typer.Option(*flags, help=text, **limits)], default)
 
 
 def argument(name: str, type_: Any, default: object, text: str) -> inspect.Parameter:
@@ -51,52 +51,37 @@ def argument(name: str, type_: Any, default: object, text: str) -> inspect.Param
 
 
 def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    kept = inspect.Parameter.empty if default is REQUIRED else default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=kept, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @dataclass(frozen=True)
-class OptionRule:
-    """Options that a command reads only beside certain values of other options; elsewhere they are refused.
-
-    Args:
-        options: The options, by parameter.
-        beside: Parameter -> the values with which the options are read; without values any will do. Parameters that a
-            command does not have are left out.
-    """
-
-    options: tuple[str, ...]
-    beside: Mapping[str, Collection[str]]
-
-    def check(self, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
-        """Raise ValueError for an option that differs from its default, but is not read."""
-        unread = [name for name in self.options if given[name] != parameters[name].default]
-        beside = {name: values for name, values in self.beside.items() if name in parameters}
-        typed = {name: [] if given[name] is None else names(str(given[name])) for name in beside}
-        if unread and not any({*typed[name]} & {*(values or typed[name])} for name, values in beside.items()):
-            needed = [_written(parameters[name], " or ".join(values)) for name, values in beside.items()]
-            raise ValueError(f"{unread[0]}= requires {', or '.join(needed)}")
-
-
-def _written(parameter: inspect.Parameter, value: str) -> str:
-    """Return an option with its value, or a word that is given by its place, in capitals."""
-    if isinstance(parameter.annotation.__metadata__[0], ArgumentInfo):
-        return f"{parameter.name.upper()} {value}".rstrip()
-    return f"{parameter.name}={value}"
-
-
-@dataclass(frozen=True)
-class Options:
-    """How the parameters of a function are given on the command line, where that differs from its signature."""
+class Command:
+    """A command: a public function, where its options differ from its signature, and how its result is printed."""
 
     function: str  # name of the public function, after `headroles.`
     words: tuple[str, ...] = ()  # parameters given by their place
-    defaults: Mapping[str, object] = field(default_factory=dict, kw_only=True)
-    flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
-    extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
-    made: tuple[str, ...] = field(default=(), kw_only=True)  # words for a corpus that is made once the model is loaded
-    rules: tuple[OptionRule, ...] = field(default=(), kw_only=True)
-    trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
+    _: KW_ONLY
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)  # parameter -> name of its option
+    extra: tuple[inspect.Parameter, ...] = ()  # options that are no parameters
+    rules: tuple[Rule, ...] = ()  # options that are read only with certain values of others, and else refused
+    makes: Mapping[str, Callable[[Call], Corpus]] = field(default_factory=dict)  # corpora made for the loaded model
+    trains: bool = False  # the model is loaded onto one device, examples of the corpus are drawn
+    before: tuple[Callable[[Call], None], ...] = ()  # done before the model is loaded
+    load: Callable[[Call], None] | None = None  # by default `Call.load`
+    prints: Printed | None = None  # how the result is printed as a table
+    show: Callable[[Call], None] | None = None  # what is printed then, or instead
+
+    @property
+    def name(self) -> str:
+        """Name of the function, without its package."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it makes a study from which figures can be drawn."""
+        study = signature(self.function).parameters.get("study")
+        return study is not None and "study" not in self.words and "Study" in study.types
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return the words and options of the command."""
@@ -104,23 +89,23 @@ class Options:
         for parameter in self.shown():
             for option in self._of(parameter):
                 made.setdefault(option.name, option)
-        made |= {option.name: option for option in self.extra}
-        return list(made.values())
+        return list((made | {option.name: option for option in self.extra}).values())
 
     def shown(self) -> list[Parameter]:
         """Return the parameters of the function that the command line has."""
-        given = signature(self.function).parameters.values()
-        return [part for part in given if part.name not in PYTHON and (part.name, part.default) != ("folder", None)]
+        return [part for part in signature(self.function).parameters.values() if part.name not in PYTHON]
 
     def _of(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
         if "PreTrainedModel" in parameter.types:
             yield from self._model(parameter.name)
         elif "Corpus" in parameter.types and parameter.name not in self.words:
             yield from self._corpus(parameter)
-        elif parameter.name == "study":
-            yield from self._study(parameter)
+        elif "Study" in parameter.types and parameter.name == "study":
+            yield from self._study()
         elif parameter.name == "tune":
-            yield from self._training()
+            for name in self.trained():
+                yield from self._plain(signature("train").parameters[name])
+            yield from trainer_options()
         elif "PreTrainedTokenizerBase" not in parameter.types:
             yield from self._plain(parameter)
         if parameter.name in ("strategy", "strategies"):
@@ -132,7 +117,7 @@ class Options:
         yield option("device", str | None, None, f"{devices}; by default a GPU if available.")
         classes = "Class in transformers, such as AutoModel; by default that of the checkpoint."
         yield option("cls", str | None, None, classes)
-        yield option("allow_random", bool, False, "Accept random weights that the checkpoint lacks.", "--allow-random")
+        yield option("allow_random", bool, False, "Accept random weights that the checkpoint lacks.")
         if "PreTrainedTokenizerBase" in signature(self.function).types():
             for side in ("source", "target"):
                 text = f"{side.title()} language of a multilingual translator, such as deu_Latn."
@@ -147,14 +132,14 @@ class Options:
         name = parameter.name
         if name == "corpus":
             kinds = "Corpus: CoNLL-U (trees), text, parallel or labelled TSV, minimal pairs; .gz too."
-            kinds += "" if self.trains else f" Or {REPEATED}: 100 texts of random tokens, each twice in a row."
+            kinds += f" Or {REPEATED}: 100 texts of random tokens, each twice in a row." * (REPEATED in self.makes)
             yield argument("corpus", Path, REQUIRED, kinds)
             yield argument("target", Path | None, None, "Translations of the corpus, line by line or as CoNLL-U.")
             drawn = "training examples, drawn at random" if self.trains else "sentences to read from the start"
             if "limit" not in signature(self.function).parameters:
                 yield option("limit", int | None, None, f"Number of {drawn}; by default all.", min=1)
             text = "Apply the tokenizer's chat template to each text; a translation or second text is the answer."
-            yield option("chat", bool, False, text, "--chat")
+            yield option("chat", bool, False, text)
             yield option("links", Path | None, None, "Word links of the pairs in the format of fast_align: 0-0 1-2.")
             if not self.trains:
                 yield option("sample", int | None, None, "Number of sentences to draw at random from all.", min=1)
@@ -163,21 +148,12 @@ class Options:
         yield option(name, Path | None if optional else Path, None if optional else REQUIRED, parameter.help)
         yield option(f"{name}_target", Path | None, None, f"Translations of --{name.replace('_', '-')}.")
 
-    def _study(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
+    def _study(self) -> Iterator[inspect.Parameter]:
         if "study" in self.words:
             yield argument("study", Path, REQUIRED, "Study folder with tables, to which results are added.")
         else:
-            optional = parameter.default is None and "Study" not in parameter.types  # the function has a default folder
-            default = None if optional else Path("study")
-            yield option("study", Path | None if optional else Path, default, "Folder for the tables and figures.")
-        if "Study" in parameter.types:
-            text = "Remove tables of another model or corpus from the folder."
-            yield option("overwrite", bool, False, text, "--overwrite")
-
-    def _training(self) -> Iterator[inspect.Parameter]:
-        for name in self.trained():
-            yield from self._plain(signature("train").parameters[name])
-        yield from trainer_options()
+            yield option("study", Path, Path("study"), "Folder for the tables and figures.")
+        yield option("overwrite", bool, False, "Remove tables of another model or corpus from the folder.")
 
     def trained(self) -> list[str]:
         """Return the options of `train` that a function takes as `tune`, with the seed if it has no other."""
@@ -199,7 +175,9 @@ class Options:
             return
         flag = f"--{self.flags.get(name, name.removeprefix('n_').replace('_', '-'))}"
         flag += f"/--no-{name}" if default is True else ""
-        limits = {} if type_ is not int or not default else {"min": 0 if name.startswith("n_") else 1}
+        limits: dict[str, Any] = {"min": 0 if name.startswith("n_") else 1} if type_ is int and default else {}
+        if any(text.startswith("Sequence[float") for text in parameter.types):
+            limits = {"parser": numbers, "metavar": "numbers"}
         yield option(name, type_, default, text, flag, **limits)
 
 
@@ -214,9 +192,7 @@ def _type(parameter: Parameter) -> Any:
     for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str}.items():
         if name in types:
             return type_
-    if several:
-        return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
-    return list[str] if any(text == "Mapping[str, float]" for text in types) else None
+    return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
 
 
 def _sentence(parameter: Parameter) -> str:
@@ -243,24 +219,18 @@ def _gates() -> Iterator[inspect.Parameter]:
 
 
 class Call:
-    """One run of a command: the words that were given, the arguments that the function gets, and its result.
+    """One run of a command: what was typed, by name, the arguments that the function gets, and its result."""
 
-    Args:
-        options: The options of the command.
-        given: What was typed, by name.
-    """
-
-    def __init__(self, options: Options, given: dict[str, Any]) -> None:
-        by_name = {parameter.name: parameter for parameter in options.parameters()}
-        targets = [name for name in by_name if name.endswith("_target")]
-        for rule in [*options.rules, *(OptionRule((name,), {name.removesuffix("_target"): ()}) for name in targets)]:
-            rule.check(given, by_name)
-        self.options, self.given = options, given
+    def __init__(self, command: Command, given: dict[str, Any]) -> None:
+        by_name = {parameter.name: parameter for parameter in command.parameters()}
+        for rule in command.rules:
+            _check_read(rule, given, by_name)
+        self.command, self.given = command, given
         self.arguments: dict[str, Any] = {}
         self.result: Any = None
         self.tokenizer: Any = None
-        self.heads: Any = None  # of the whole model
-        parameters = signature(options.function).parameters
+        self.heads: Any = None  # of the model before some are removed
+        parameters = signature(command.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:
             from headroles.tables.study import Study
 
@@ -268,17 +238,16 @@ class Call:
             self.arguments["study"].check_writable()  # before a model is loaded
         if "command" in parameters:
             self.arguments["command"] = command_line()
-        for parameter in options.shown():
+        for parameter in command.shown():
             self._read(parameter)
 
     def _read(self, parameter: Parameter) -> None:
         """Add the argument of a parameter, unless it is left to the function or follows from the model."""
         name, given, value = parameter.name, self.given, None
-        if "Corpus" in parameter.types and name not in self.options.words:
+        if "Corpus" in parameter.types and name not in self.command.words:
             value = self._corpus(name)
         elif parameter.name == "tune":
-            known = {key: given[key] for key in self.options.trained()}
-            value = {key: part for key, part in known.items() if part is not None} | trainer(given)
+            value = {key: given[key] for key in self.command.trained() if given[key] is not None} | trainer(given)
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
             value = _converted(parameter, given.get(name))
         if name in ("strategy", "strategies") and value is not None:
@@ -288,53 +257,53 @@ class Call:
             self.arguments[name] = value
 
     def _corpus(self, name: str) -> Any:
-        """Read the corpus of a parameter; None if it is not given."""
+        """Read the corpus of a parameter; None if it is not given, or made once the model is loaded."""
         import headroles as hr
 
         given = self.given
-        place, target = given[name], given["target" if name == "corpus" else f"{name}_target"]
-        if name == "corpus" and str(place) in self.options.made:
+        if given[name] is None or (name == "corpus" and str(given[name]) in self.command.makes):
             return None
-        if name == "corpus" and str(place) == REPEATED and not self.options.trains:
-            if unused := [word for word in ("target", "chat", "links", "sample") if given.get(word)]:
-                raise ValueError(f"{unused[0]}= is of a corpus that is read: got {REPEATED}; expected a file")
-            return None
-        if place is None or name != "corpus":
-            return None if place is None else hr.read(place, target)
-        if self.options.trains:
-            return hr.read(place, target, chat=given["chat"], links=given["links"]).sample(given["limit"])
-        counts = {name: given[name] for name in ("limit", "sample")}
-        return hr.read(place, target, **counts, chat=given["chat"], links=given["links"])
+        if name != "corpus":
+            return hr.read(given[name], given[f"{name}_target"])
+        counts = {} if self.command.trains else {word: given[word] for word in ("limit", "sample")}
+        corpus = hr.read(given[name], given["target"], **counts, chat=given["chat"], links=given["links"])
+        return corpus.sample(given["limit"]) if self.command.trains else corpus
 
     def load(self) -> None:
-        """Load the model, with "auto" onto all devices unless it is trained, and its tokenizer into the arguments."""
+        """Load the model ("auto": onto all devices, unless it is trained), its tokenizer, and a corpus made for it."""
         from headroles.models import loading
 
         given = self.given
         parts = {name: given[name] for name in LOADS if name in given}
-        if given["device"] == "auto" and not self.options.trains:
+        if given["device"] == "auto" and not self.command.trains:
             model, self.tokenizer = loading.load(given["model"], device_map="auto", **parts)
         else:
             model, self.tokenizer = loading.load(given["model"], **parts)
             model = loading.place(model, given["device"])
         self.arguments["model"] = model
-        if "PreTrainedTokenizerBase" in signature(self.options.function).types():
+        if "PreTrainedTokenizerBase" in signature(self.command.function).types():
             self.arguments["tokenizer"] = self.tokenizer
-        if str(given.get("corpus")) == REPEATED and "corpus" not in self.arguments:
-            from headroles.models.head_model import HeadModel
-            from headroles.scores.runner import repeated
+        if (make := self.command.makes.get(str(given.get("corpus")))) is not None:
+            self.arguments["corpus"] = make(self)
 
-            handle = HeadModel(model, self.tokenizer)  # seed 0 has the texts on which `score` assigns induction
-            self.arguments["corpus"] = repeated(handle, given.get("limit") or 100, seed=1)
+
+def _check_read(rule: Rule, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Raise ValueError for an option that differs from its default, but is not read with the values of the others."""
+    unread = [name for name in rule[0] if given[name] != parameters[name].default]
+    needed = {name: values for name, values in rule[1].items() if name in parameters}
+    typed = {name: [] if given[name] is None else names(str(given[name])) for name in needed}
+    if unread and not any({*typed[name]} & {*(values or typed[name])} for name, values in needed.items()):
+        texts = ", or ".join(f"{name}={' or '.join(values)}" for name, values in needed.items())
+        raise ValueError(f"{unread[0]}= requires {texts}")
 
 
 def _converted(parameter: Parameter, value: Any) -> Any:
-    """Return an argument from what was typed: names or numbers split at commas, role=number as a dictionary."""
+    """Return an argument from what was typed: names split at commas, thresholds as a dictionary."""
     items = next((text for text in parameter.types if text.startswith("Sequence")), "")
     if isinstance(value, str) and items and "str" not in parameter.types:
-        return tuple(numbers(value)) if "float" in items or "int" in items else names(value)
+        return names(value)
     if "Mapping[str, float]" in parameter.types:
-        return thresholds(value or []) or None
+        return dict(value or ()) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 
 
@@ -354,49 +323,33 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def numbers(text: str) -> list[float]:
-    """Parse numbers of heads, or shares; raise ValueError for other text."""
-    try:
-        return [float(part) if "." in part else int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"expected numbers separated by commas, such as 0.5,0.25, got {text!r}") from None
+def numbers(text: str) -> tuple[float, ...]:
+    """Parse numbers of heads, or shares."""
+    return tuple(int(part) if part.strip().isdigit() else float(part) for part in text.split(","))
 
 
-def thresholds(texts: list[str]) -> dict[str, float]:
-    """Parse texts such as positional=0.8; raise ValueError for another form."""
-    parsed = {}
-    for text in texts:
-        role, _, value = text.partition("=")
-        try:
-            parsed[role] = number("threshold", float(value), least=-math.inf)
-        except ValueError:
-            raise ValueError(f"threshold must be role=number, such as positional=0.8, got {text!r}") from None
-    return parsed
+def threshold(text: str) -> tuple[str, float]:
+    """Parse a text such as positional=0.8."""
+    role, _, value = text.partition("=")
+    return role, float(value)
 
 
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
-    from headroles.analysis.role_rules import assignable
     from headroles.pruning.learned_gates import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
-    from headroles.tables.frame import listed
     from headroles.tables.io import load_table
 
     if name in LEARNED:
-        if gate_rate is not None:
-            number("gate_rate", gate_rate, above=0)
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
-    if name != "roles" or role_scores is None:
-        return name
-    table = load_table(role_scores)
-    if not assignable(table):
-        raise ValueError(
-            f"{role_scores} has no scores of roles, got {listed([*map(str, table)])}; try heads.parquet of hr.score"
-        )
-    return ByRoles(table)
+    return name if name != "roles" or role_scores is None else ByRoles(load_table(role_scores))
 
 
 # --- signatures of functions, read from their source ------------------------------------------------------------------
+
+# To import a function loads PyTorch and transformers, which takes seconds, and its help needs none of it. So names,
+# types and defaults of parameters are read from the syntax tree of its module, and their help from its docstring.
+# Types are kept as texts; an alias, such as a Literal or a union of another module, is followed to where it stands.
 
 
 @dataclass(frozen=True)
@@ -428,11 +381,10 @@ class Signature:
 
 @cache
 def signature(name: str) -> Signature:
-    """Read the signature of a public function or the fields of a dataclass, such as `score` or `papers.reproduce`."""
+    """Read the signature of a public function, such as `score` or `papers.reproduce`; importing it takes seconds."""
     module, _, last = f"headroles.{name}".rpartition(".")
     module, node = _find(module, last)
-    if not isinstance(node, ast.FunctionDef):
-        raise LookupError(f"{name} must be a function, got {type(node).__name__}")
+    assert isinstance(node, ast.FunctionDef)
     document = ast.get_docstring(node) or ""
     texts = dict(_described(document))
     parameters = {
@@ -455,8 +407,10 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return module, node
-        if isinstance(node, ast.Assign | ast.AnnAssign) and name in map(ast.unparse, _targets(node)):
-            return module, node
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if name in map(ast.unparse, targets):
+                return module, node
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
@@ -465,16 +419,11 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
     raise LookupError(f"no {name!r} in {module}")
 
 
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
 def _arguments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr | None, ast.expr | object]]:
     """Yield name, annotation and default of each argument."""
-    positional = [*function.args.posonlyargs, *function.args.args]
-    defaults = [REQUIRED] * (len(positional) - len(function.args.defaults)) + function.args.defaults
-    keyword = [REQUIRED if value is None else value for value in function.args.kw_defaults]
-    for argument, default in zip(positional + function.args.kwonlyargs, defaults + keyword, strict=True):
+    given, keyword = function.args, [REQUIRED if value is None else value for value in function.args.kw_defaults]
+    defaults = [REQUIRED] * (len(given.args) - len(given.defaults)) + given.defaults
+    for argument, default in zip(given.args + given.kwonlyargs, defaults + keyword, strict=True):
         yield argument.arg, argument.annotation, default
 
 

@@ -10,24 +10,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
+from logging.handlers import BufferingHandler
 from string import Formatter
 
+from headroles.cli import commands
 from headroles.cli.advice import advice
-from headroles.cli.commands import Command
-from headroles.cli.console import Record, draws, recording, say, the_console
-from headroles.cli.options import option, signature
-from headroles.tables.frame import visible
+from headroles.cli.console import Record, recording, say, the_console
+from headroles.cli.options import Command, option, signature
 
 REPORT = "headroles report {study}"
-LOADED = (
-    "source_lang",
-    "target_lang",
-    "cls",
-    "submodel",
-    "dtype",
-    "limit",
-    "sample",
-)  # options that the next command needs too
+# options that the next command needs too
+LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit", "sample")
 NEXT = {  # function of a command -> the next commands to try, if all their words are known
     "parse": ["headroles score MODEL {output} --study study"],
     "score": [
@@ -45,47 +38,41 @@ NEXT = {  # function of a command -> the next commands to try, if all their word
     "check_model": ["headroles score {model} CORPUS --study study"],
     "demo": ["headroles score minilm CORPUS --study mine"],
     "roles": ["headroles test-roles MODEL CORPUS --study {table}", "headroles report {table}"],
-    **dict.fromkeys(("plot", "test_roles", "ablation_curve", "relate", "cache_budget"), [REPORT]),
-    **dict.fromkeys(("sparsity_sweep", "compare_pruning"), [REPORT]),
+    **dict.fromkeys(("plot", "test_roles", "ablation_curve", "relate", "cache_budget", "compare_pruning"), [REPORT]),
+    "sparsity_sweep": ["headroles score {smallest} CORPUS --study smaller-study", REPORT],
 }
 
 
 def summarised(command: Command) -> Callable[..., None]:
     """Return the function of a command for typer, which ends with what was left out and the next commands to try."""
 
-    def run(*, as_json: bool, figures: bool = False, **given: object) -> None:
-        if figures:
-            draws.set(True)
-        with recording(quiet=as_json) as record, _collected(record.warnings):
-            with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                command.run(given)
-            record.warnings = list(dict.fromkeys(advice(warning, command.name) for warning in record.warnings))
+    def run(*, as_json: bool, **given: object) -> None:
+        with recording(quiet=as_json) as record:
+            with redirect_stdout(sys.stderr if as_json else sys.stdout), _collected() as warnings:
+                commands.run(command, given)
+            record.warnings = list(dict.fromkeys(advice(one.getMessage(), command.name) for one in warnings.buffer))
             record.left_out = {name: advice(reason, command.name) for name, reason in record.left_out.items()}
-            following = record.following + list(_following(command.name, {**given, **record.words}))
+            following = list(_following(command.name, {**given, **record.words}))
             if as_json:
                 _write(record, following)
             else:
                 _show(record, following)
 
     json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
-    drawn = option("figures", bool, False, "Draw figures after measuring.", "--figures")
+    drawn = option("figures", bool, False, "Draw figures after measuring.")
     run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), *[drawn] * command.keeps, json])
     run.__name__, run.__doc__ = command.name, signature(command.function).summary.replace("`", "")
     return run
 
 
 @contextmanager
-def _collected(messages: list[str]) -> Iterator[None]:
+def _collected() -> Iterator[BufferingHandler]:
     """Collect the warnings that headroles logs within the block."""
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    handler, log = Collector(logging.WARNING), logging.getLogger("headroles")
+    handler, log = BufferingHandler(sys.maxsize), logging.getLogger("headroles")
+    handler.setLevel(logging.WARNING)
     log.addHandler(handler)
     try:
-        yield
+        yield handler
     finally:
         log.removeHandler(handler)
 
@@ -123,5 +110,4 @@ def _write(record: Record, following: list[str]) -> None:
         "left_out": record.left_out,
         "next": following,
     }
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    sys.stdout.write("".join(char if visible(char) == char else f"\\u{ord(char):04x}" for char in text) + "\n")
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")  # in ASCII: names steer no terminal

@@ -224,9 +224,7 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
         by="|*|",
         first=10,
     ),
-    "best-": Printed(
-        "{which} of each layer, kept alone: {harm}", {"effect": "change", "effect.p": "p", "effect.holm": "Holm"}
-    ),
+    "best-": Printed("{which}, kept alone: {harm}", {"effect": "change", "effect.p": "p", "effect.holm": "Holm"}),
     "areas-": Printed("mean height of the ablation curve; {better}"),
     "budget-": Printed(
         "{kept} of {rows} groups keep their whole cache; effect of streaming on the loss: {harm}",

@@ -23,7 +23,10 @@ def place(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     study.keep(
         "heads", "recipe", lambda: frame.table({"ablation[loss]": [1.0, 2, 3, 5]}, frame.index(index), "corpus:a")
     )
-    (tmp_path / "text.txt").write_text("the a .\n")
+    texts = {"text.txt": "the a .\n", "prose.conllu": "Hello there.\n", "empty.txt": "", "long.txt": "the " * 99}
+    texts["tree.conllu"] = "1\tHi\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
     (tmp_path / "labels.tsv").write_text("label\tsentence\n1\tthe a .\n0\tnear .\n")
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 import typer
 from helpers import planted
 from helpers.commands import cells, model, run
-from helpers.messages import line, whole
+from helpers.messages import whole
 from helpers.relations import effects, index, told
 
 import headroles as hr
@@ -54,6 +54,7 @@ def text(tmp_path: Path) -> Path:
         ("score", "try hr.needles(tokenizer) and", "try hr.needles(tokenizer) in Python and"),
         ("score", "hr.load(name, source_lang=...) (--source-lang)", "--source-lang"),
         ("score", "no file at runs/seed=0/text and seed=0/a", "no file at runs/seed=0/text and seed=0/a"),
+        ("prune", "try the objective 'similarity' (objective= in Python), or", "try --strategy confidence, or"),
         ("", "no command: try headroles --help", "no command: try headroles --help"),
     ],
 )
@@ -109,15 +110,6 @@ def test_relations_read_alike_whatever_is_better(tmp_path):
     assert loss[2:] == bleu[2:]
     table = hr.relate(study, study.folder / "ablation-loss-head-zero.parquet", n_resamples=100)
     assert table["auc"].sum() == pytest.approx(1)  # the table has the values as they are
-
-
-def test_a_file_is_no_model(text):
-    message = f"model must be a folder or a hub id, got the file {str(text)!r}; try the folder of the model"
-    assert run("score", text, text) == line(message)
-
-
-def test_an_unknown_class_is_advised_another_one(model, text):
-    assert "got nonsense from cls; try --cls " in run("score", model, text, "--cls", "nonsense").err
 
 
 @pytest.mark.parametrize("column", ["confidence", "ablation[loss]"])

@@ -16,13 +16,15 @@ from helpers.prunings import wide
 
 import headroles as hr
 from headroles.cli import main
-from headroles.cli.console import recording, show_table
+from headroles.cli.console import recording
+from headroles.cli.results import print_table
+from headroles.tables.columns import Printed
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_tables_are_not_truncated_at_the_width_of_the_terminal(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
-    show_table(wide(), "wide")
+    print_table(wide(), Printed("wide"), {})
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
@@ -35,14 +37,14 @@ def test_tables_are_not_truncated_at_the_width_of_the_terminal(width, monkeypatc
 def test_small_numbers_have_three_digits(capsys):
     """Effects on the agreement, which starts at 1, are thousandths."""
     effects = {"change": [0.0029, -0.00004], "change.low": [0.0025, -0.0001], "change.high": [0.0033, 0.00002]}
-    show_table(pd.DataFrame(effects | {"share": [0.5, 0.25], "none": [float("nan")] * 2}), "costs")
+    print_table(pd.DataFrame(effects | {"share": [0.5, 0.25], "none": [float("nan")] * 2}), Printed("costs"), {})
     shown = capsys.readouterr().out
     assert "0.00290 [0.00250, 0.00330]" in shown
     assert "-0.00004 [-0.00010, 0.00002]" in shown
     assert "0.500" in shown
-    show_table(pd.DataFrame({"role": ["a"], "p": [0.00012], "heads": [3.0]}), "tests")
+    print_table(pd.DataFrame({"role": ["a"], "p": [0.00012], "heads": [3.0]}), Printed("tests"), {})
     assert cells(capsys.readouterr().out)[3] == ["a", "0.000120", "3"]
-    show_table(pd.DataFrame({"role": ["a"], "p": [1e-30]}), "tests")
+    print_table(pd.DataFrame({"role": ["a"], "p": [1e-30]}), Printed("tests"), {})
     assert cells(capsys.readouterr().out)[3] == ["a", "0.000000"]  # and no wider
 
 
@@ -103,6 +105,6 @@ def test_names_in_tables(tmp_path):
     assert printed("report", study, "--output", tmp_path / "page.html").code == 0
     assert printed("plot", study).code == 0
     warning = logging.makeLogRecord({"msg": "broken%s is no table", "args": (STEERING,)})
-    assert main._Formatter("%(message)s").format(warning).startswith("broken\\x1b[31m\\x9b1m\\x07")
+    assert main._Messages().format(warning).startswith("headroles: broken\\x1b[31m\\x9b1m\\x07")
     assert printed("roles", study).code == 2
     assert printed("relate", study, study).code == 2

@@ -2,88 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import planted, zoo
 from helpers.commands import ENVIRONMENT, ended, files, forked, run
 from helpers.letters import corpus, tokens_of
-from helpers.messages import line, whole
+from helpers.messages import line
 from helpers.processes import Fork, full_disk
 from helpers.prunings import learnt
 from helpers.trainings import films
 from helpers.trainings import tokenizer as of_films
 
 import headroles as hr
-from headroles.ablation.sweep import Sweep
 from headroles.cli import main
-from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading
-from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.io import load_table
-
-ONE = Sentence("the a .")
-MISTAKES = {  # command -> what is said; the files are those of the fixture `place`
-    "score model prose.conllu --study new": "prose.conllu, line 1: found 1 column: 'Hello there.'; .*headroles parse",
-    "score model empty.txt --study new": "empty.txt is empty; expected at least one sentence",
-    "score model none.txt": "no file at none.txt",
-    "score model none.txt none.txt": "no file at none.txt",
-    "parse none.txt": "no file at none.txt",
-    "parse text.txt --models folder": "no Stanza models in folder: .*; --download missing fetches them",
-    "parse tree.conllu": "sentence 1 of corpus 'tree' already has a tree on its source side; ",
-    "score model long.txt --study new": "corpus 'long' has no sentence of at most 32 tokens, .*; split them",
-    "remove-heads model enc-self:2:0 --output new": r"no head \('enc-self', 2, 0\) in BertModel, .* 2 layers",
-    "remove-heads model cross:0:0 --output new": r"no head \('cross', 0, 0\) in BertModel, which has enc-self",
-    "remove-heads none 0:1 --output new": "head '0:1' is not of the form kind:layer:head, such as enc-self:0:2",
-    "score model text.txt --scores syntax --study new": "score 'syntax' needs dependency trees, .* headroles parse",
-    "score model text.txt --scores magic --study new": "score must be one of alignment, .*, got 'magic'",
-    "score model text.txt --scores confidence,confidence --study new": "--scores must be different, got 'confidence'",
-    "score model text.txt --scores alignment --study new": "score 'alignment' is for cross heads; ",
-    "roles study --threshold magic=0.5": "no table|.*'magic'",
-    "roles text.txt": "study must be a folder of tables, got the file text.txt",
-    "score model text.txt --study text.txt": "--study must be a folder of tables, got the file text.txt",
-    "roles none": "no table 'heads' in none; there are: none; make it with headroles score",
-    "plot none": "no tables in none; make them with headroles score",
-    "evaluate text.txt text.txt": "model must be a folder or a hub id, got the file 'text.txt'; ",
-    "--no-figures": "missing command; try headroles --help$",
-    "evaluat": "no such command 'evaluat'; did you mean 'evaluate', 'relate', 'ablate'; try headroles --help$",
-    "score": "missing argument 'model'; try headroles score --help$",
-    "score a b --magic": "no such option: --magic; try headroles score --help$",
-    "score a b --limit 0": "invalid value for '--limit': input should be greater than or equal to 1; ",
-    "score a b --weights x": "invalid value for '--weights': 'x' is not one of 'attention', 'norm'; ",
-    "plot a b": r"got unexpected extra argument\(s\) \(b\); try headroles plot --help$",
-}
-
-
-@pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(command, place):
-    for name, content in {"prose.conllu": "Hello there.\n", "empty.txt": "", "long.txt": "the " * 99}.items():
-        (place / name).write_text(content)
-    (place / "tree.conllu").write_text("1\tHi\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
-    before = files(place)
-    end = run(*command.split())
-    assert (end.code, end.out) == (2, "")
-    assert re.fullmatch(rf"headroles: (?:{MISTAKES[command]}).*\n", end.err), end.err
-    assert files(place) == before
-
-
-@pytest.mark.parametrize("text", ["positional", "positional=", "positional=high", "positional=nan", ""])
-def test_a_threshold_that_is_none(text):
-    message = f"threshold must be role=number, such as positional=0.8, got {text!r}"
-    assert run("roles", "none", "--threshold", text) == line(message)
 
 
 @pytest.fixture
@@ -132,45 +74,6 @@ def test_a_pipe_without_a_reader_is_no_error(study):
     assert done.stderr == ""
 
 
-# --- options of the library -----------------------------------------------------------------------------------------
-
-TINY = Corpus("tiny", (ONE, ONE, ONE))
-
-
-def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFrame:
-    """A signed table of heads of one layer that stayed or went, with other columns."""
-    index = frame.index({("enc-self", 0): len(values)})
-    return frame.table({"survival[x]": np.array(values, dtype=float), **columns}, index, "s")
-
-
-def _swept(metric: str = "loss", **options: Any) -> object:
-    chosen = hr.ablation.metrics.as_metric(metric)
-    return Sweep(HeadModel(planted.model(), planted.tokenizer()), TINY, chosen, **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
-         "metrics must differ, got agreement, agreement"),
-        (lambda: _swept(max_tokens=0), "max_tokens must be an integer >= 1, got 0"),
-        (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
-         "roles and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
-        (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
-         "scores and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
-        (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
-         "of must be one of top, label, got 'best'"),
-        (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
-         "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
-        (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
-         "malformed tree of 'a b': got 2 words, 2 heads, 1 relations; expected one head and one relation per word"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be(call, message):
-    with pytest.raises(ValueError, match=whole(message)):
-        call()
-
-
 def test_ctrl_c_is_one_line(place, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -180,19 +83,6 @@ def test_ctrl_c_is_one_line(place, monkeypatch):
     end = run("score", "model", "text.txt", "--study", "new")
     assert end == (130, "", "headroles: interrupted; finished tables are kept\n")
     assert files(place) == before
-
-
-@pytest.mark.usefixtures("place")
-def test_names_that_are_no_text_are_printed(monkeypatch):
-    name = "caf\udce9.html"
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "argv", ["headroles", "report", "study", "--output", name])
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    out.flush()
-    assert not end.value.code
-    assert out.buffer.getvalue().startswith(b"written: caf\\udce9.html")  # type: ignore[attr-defined]
 
 
 def test_every_command_is_under_one_heading_of_the_help():
@@ -333,6 +223,6 @@ def test_two_commands_at_once_in_one_study(models):
 
 
 def test_a_warning_of_many_steps_is_shown_once():
-    shown = main._Once()
+    shown = main._Messages()
     records = [logging.makeLogRecord({"msg": "%d texts", "args": (number,)}) for number in (1, 2, 1, 1)]
     assert [shown.filter(record) for record in records] == [True, True, False, False]

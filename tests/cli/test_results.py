@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -96,20 +95,6 @@ def test_roles_of_many_heads_are_few_lines_with_the_strongest_first_and_sinks_la
         assert f"{', '.join(strongest)}, and {table[role].sum() - after} more" in text
     assert f"and {sinks - 1} more" in rows[-1][-1]
     assert "sink" in rows[-1]
-
-
-def test_roles_never_take_more_than_thirty_lines(capsys):
-    ways = itertools.product(
-        ["nsubj", "obj", "amod", "advmod", "det", "case", "nmod", "obl", "ccomp"], ("dep>head", "head>dep")
-    )
-    columns = {f"syntax[{' '.join(way)}]": 0 for way in ways}
-    columns |= dict.fromkeys(["position[-1]", "position[+1]", "rarity", "induction", "duplicate", "retrieval"], 0)
-    columns |= dict.fromkeys(["alignment[monotone]", "succession", "sink[first]", "sink-norm[first]"], 0)
-    lines = printed(scored(dict.fromkeys(["enc-self", "dec-self", "cross"], (12, 16)), columns), capsys)
-    assert len(lines) <= 30
-    text = "\n".join(lines)
-    assert {"syntactic", "positional", "rare", "retrieval", "successor", "sink"} <= {*text.split()}
-    assert "cross:" in text
 
 
 def test_a_role_that_few_resamples_keep_is_marked(capsys):

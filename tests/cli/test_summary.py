@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from contextvars import copy_context
 
 import pandas as pd
 import pytest
-import typer
-from helpers import planted
 from helpers.commands import run
-from helpers.messages import line
 
 import headroles as hr
-from headroles.cli.commands import Command
-from headroles.cli.console import draws, record, say
+from headroles.cli import commands
+from headroles.cli.console import record
+from headroles.cli.options import Command
 from headroles.cli.summary import summarised
 from headroles.tables import frame
 
@@ -46,12 +43,6 @@ def test_json_of_effects_has_every_head(model, text, tmp_path):
     )
 
 
-def test_an_error_with_json_leaves_the_output_empty(tmp_path):
-    end = run("roles", tmp_path / "none", "--json")
-    where = tmp_path / "none"
-    assert end == line(f"no table 'heads' in {where}; there are: none; make it with headroles score")
-
-
 @pytest.mark.slow
 def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model, text, tmp_path):
     study = tmp_path / "new"
@@ -76,43 +67,21 @@ def test_a_terminal_is_shown_the_next_command(study, monkeypatch):
     assert f"next: headroles report {study.folder}" in run("roles", study.folder).out
 
 
-def test_what_is_left_out_for_one_reason_is_one_line(capsys):
-    class Listed(Command):
-        def run(self, _):
-            record().left_out.update(a="no trees", b="a stream", c="no trees")
-
-    summarised(Listed("demo"))(as_json=False, study="x")
+def test_what_is_left_out_for_one_reason_is_one_line(capsys, monkeypatch):
+    left_out = {"a": "no trees", "b": "a stream", "c": "no trees"}
+    monkeypatch.setattr(commands, "run", lambda *_: record().left_out.update(left_out))
+    summarised(Command("demo"))(as_json=False, study="x")
     assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
 
 
-def test_what_was_warned_of_is_in_json_once(capsys):
-    class Warned(Command):
-        def run(self, _):
-            for _ in range(3):
-                logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
+def test_what_was_warned_of_is_in_json_once(capsys, monkeypatch):
+    def warn(*_: object) -> None:
+        for _ in range(3):
+            logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
 
-    summarised(Warned("demo"))(as_json=True, study="x")
+    monkeypatch.setattr(commands, "run", warn)
+    summarised(Command("demo"))(as_json=True, study="x")
     assert json.loads(capsys.readouterr().out)["warnings"] == ["rarity is NaN: few texts"]
-
-
-def test_figures_are_asked_for_after_the_command_too(capsys):
-    class Drawn(Command):
-        def run(self, _):
-            say(str(draws.get()))
-
-    for words, expected in (("", "False"), ("--figures", "True")):
-        app = typer.Typer()
-        app.command()(summarised(Drawn("score")))
-        copy_context().run(app, ["model", "corpus", *words.split()], standalone_mode=False)
-        assert capsys.readouterr().out == f"{expected}\n"
-
-
-def test_nothing_is_left_out_of_what_is_there():
-    table = hr.score(
-        planted.model(), planted.tokenizer(), planted.corpus()[:30], ["confidence", "syntax"], n_resamples=0
-    )
-    assert not hr.scores.left_out(table, ["confidence", "syntax"])
-    assert set(hr.scores.left_out(table, ["confidence", "alignment"])) == {"alignment"}
 
 
 PLACEHOLDER = {"MODEL", "CORPUS"}  # what no command can know

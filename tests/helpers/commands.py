@@ -23,13 +23,13 @@ from headroles.cli import main
 
 def run(*arguments: object, figures: bool = False) -> Run:
     """A command in this process, by default without figures."""
-    options = ("--figures",) if figures else ()
+    words = [*map(str, arguments), *["--figures"] * figures]
     out, err = io.StringIO(), io.StringIO()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         with (
-            mock.patch.object(sys, "argv", ["headroles", *options, *map(str, arguments)]),
+            mock.patch.object(sys, "argv", ["headroles", *words]),
             mock.patch.dict(os.environ),
             redirect_stdout(out),
             redirect_stderr(err),

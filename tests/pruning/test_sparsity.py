@@ -103,7 +103,7 @@ def test_sweep_and_remove_are_commands(folder):
     done = run("remove-heads", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
     assert done.code == 0, done.err
     assert "4 of 8 heads are removed" in done.out
-    assert re.search(r"smaller, 1\d,\d{3} parameters; in Python headroles.load loads it$", done.out.strip())
+    assert re.search(r"smaller, 1\d,\d{3} parameters; in Python: hr\.load\(.*\)$", done.out.strip())
     smaller, _ = hr.load(folder / "smaller")
     assert list(families.head_index(smaller)) == survivors.index[survivors == 1].tolist()
     done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
