@@ -34,7 +34,7 @@ def advice(message: str, name: str) -> str:
     command = BY_NAME.get(name.replace("-", "_"))
     flags = {} if command is None else _flags(command)
     if "strategy" in flags:  # the objective of a ranking cannot be chosen
-        message = message.replace("the objective 'similarity' (objective= in Python)", "--strategy confidence")
+        message = message.replace("the objective 'similarity' (objective=)", "--strategy confidence")
     message = SUBJECT.sub(lambda match: flags.get(match[0], match[0]), message)
     return CODE.sub(lambda match: _spoken(match, flags), message)
 

@@ -63,7 +63,7 @@ def main() -> None:
 def _set_up() -> None:
     """Set up streams and what is logged to them."""
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
-    logging.basicConfig(level=level, handlers=[_Messages()])
+    logging.basicConfig(level=level, format="%(message)s", handlers=[_Messages()])
     logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
     tables = logging.getLogger("transformers.modeling_utils")  # of missing weights, of which loading has a sentence
     tables.addFilter(lambda record: "LOAD REPORT" not in record.getMessage())

@@ -15,7 +15,6 @@ import pandas as pd
 import headroles as hr
 from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
-from headroles.plots.labels import harmful, relation_label
 from headroles.tables.columns import ENDS, PRINTED, Column, Printed, without_ends
 from headroles.tables.declared import harm, quality, signature_of
 from headroles.tables.frame import LEVELS, fields, provenance
@@ -66,6 +65,8 @@ def print_table(
 
 def _facts(table: pd.DataFrame, star: str) -> dict[str, str]:
     """Return the metric of the effects in a table, and which side of 0 is harm."""
+    from headroles.plots.labels import harmful
+
     if (metric := Column.parse(star).metric) is None:
         return {}
     return {"metric": metric, "harm": harmful(more=harm(star, signature_of(table, star)) > 0)}
@@ -185,7 +186,9 @@ def _strongest(holders: pd.DataFrame, kinds: list[str]) -> dict[str, list[str]]:
 
 
 def _spoken(role: str) -> str:
-    """Return a role as it is called everywhere: the relation of a syntactic one in words."""
+    """Return the display name of a role, with the relation of a syntactic one in words."""
+    from headroles.plots.labels import relation_label
+
     column = Column.parse(role)
     if column.name == "syntactic" and len(column.words) == 2:
         return f"{column.name}: {relation_label(*column.words)}"
@@ -229,6 +232,8 @@ def show_areas(call: Call) -> None:
 
 def show_budget(call: Call) -> None:
     """Print the groups that keep their whole cache, what streaming of the others costs, and the exported files."""
+    from headroles.plots.labels import harmful
+
     table, study = call.result, call.arguments["study"]
     kept = int(table["retrieval"].sum())
     print_table(table, PRINTED["budget-"], {"kept": kept, "harm": harmful(more=True)})

@@ -54,7 +54,7 @@ def text(tmp_path: Path) -> Path:
         ("score", "try hr.needles(tokenizer) and", "try hr.needles(tokenizer) in Python and"),
         ("score", "hr.load(name, source_lang=...) (--source-lang)", "--source-lang"),
         ("score", "no file at runs/seed=0/text and seed=0/a", "no file at runs/seed=0/text and seed=0/a"),
-        ("prune", "try the objective 'similarity' (objective= in Python), or", "try --strategy confidence, or"),
+        ("prune", "try the objective 'similarity' (objective=), or", "try --strategy confidence, or"),
         ("", "no command: try headroles --help", "no command: try headroles --help"),
     ],
 )

@@ -47,7 +47,7 @@ def _report(*names, **options):
          "models of different shapes .* got 72 and 40"),
         (lambda _: hr.explore(PUD).attention("a"), ValueError, "attention needs a model; try hr.explore"),
         (lambda _: hr.explore(PUD, zoo.tiny("marian"), planted.tokenizer()), ValueError,
-         "the model must have the 72 heads of the study, got 12 heads"),
+         "the model must have the 72 heads of the study, got 24 heads"),
     ],
 )  # fmt: skip
 def test_what_reports_refuse(call, error, message, folders):
