@@ -50,7 +50,7 @@ def summarised(command: Command) -> Callable[..., None]:
         with recording(quiet=as_json) as record:
             with redirect_stdout(sys.stderr if as_json else sys.stdout), _collected() as warnings:
                 commands.run(command, given)
-            record.warnings = list(dict.fromkeys(advice(one.getMessage(), command.name) for one in warnings.buffer))
+            record.warnings = list(dict.fromkeys(advice(entry.getMessage(), command.name) for entry in warnings.buffer))
             record.left_out = {name: advice(reason, command.name) for name, reason in record.left_out.items()}
             following = list(_following(command.name, {**given, **record.words}))
             if as_json:
