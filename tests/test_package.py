@@ -39,8 +39,8 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "budgets": (850, 6),  # budget 850 in 5
     "testing": (1_000, 6),
     "papers": (2_489, 11),  # budget 2,400 in 11
-    "reports": (1_029, 6),  # budget 950 in 6
-    "cli": (1_911, 8),  # budget 1,600 in 8
+    "reports": (950, 6),
+    "cli": (1_681, 8),  # budget 1,600 in 8
     "root": (350, 5),
     "all": (33_022, 162),  # budget 31,000 in 158
 }  # fmt: skip

@@ -62,7 +62,7 @@ def ablation_curve(
         corpus: The corpus on which the metric is measured.
         orders: Name -> heads, the first is masked first, (kind, layer, head) each, or in writing as in `head_mask`: all
             heads of the model or some.
-        metric: A metric or objective, or its name (`list_metrics`).
+        metric: A metric or objective, or its name. `list_metrics` has all names.
         steps: Number of steps of equal size in which the heads of an order are masked.
         replacement: What replaces the output of a masked head, as in `ablate`. With a pattern, heads attend only by it.
         max_tokens: Tokens in one forward pass.

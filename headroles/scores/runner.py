@@ -68,10 +68,10 @@ def score(
         model: a transformers model with attention heads.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
-        scores: names or instances of scores; by default all of `DEFAULT` that the model and the corpus allow.
+        scores: names of scores, or scores; by default all that the model and the corpus allow. These are of `DEFAULT`.
         weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of the vectors that heads move
-            (Kobayashi et al. 2020, "Attention is not only a weight"; `Observation.by_norm`). Their columns have `-norm`
-            after the name of the score, such as `position-norm[-1]`. An instance may have its own `weights`.
+            (Kobayashi et al. 2020, "Attention is not only a weight"). See `Observation.by_norm`. Their columns have
+            `-norm` after the name of the score, such as `position-norm[-1]`. An instance may have its own `weights`.
         without_sink: whether to measure every attention score also without the sink: the first token and special tokens
             are not keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
             the name of the score. A query with less than .01 of its weight left does not count for that head; the share
