@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +22,8 @@ from headroles.models.sites import Site
 from headroles.patterns import Streaming
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]  # a function of transformers' attention interface
-PART = "headroles_part"  # attribute of the keys that a cache returns: its part, which attends
+PART = "headroles_part"  # attribute of the keys that a budgeted cache returns: its layer, which attends
 NAMES = {"eager": "headroles-budget-eager", "sdpa": "headroles-budget-sdpa"}  # implementation -> that with budgets
-
-
-class Part(Protocol):
-    """The part of a cache for one layer."""
-
-    def attend(
-        self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
-    ) -> tuple[Tensor, None]:
-        """Return the heads' outputs, [batch, query, heads, size], of what the cache holds."""
 
 
 UnderMask = Callable[[Tensor], Tensor]  # the outputs of heads under another attention mask
@@ -55,7 +46,7 @@ def first_tokens(mask: Tensor | None, batch: int, device: torch.device) -> Tenso
 
 
 def stream(places: Tensor, keys: Tensor, first: Tensor, pattern: Streaming) -> Tensor:
-    """Return which keys a streaming query sees: bool [batch, 1, query, key].
+    """Return which keys a streaming query sees, [batch, 1, query, key].
 
     Args:
         places: Places of the queries, [query].
@@ -70,7 +61,7 @@ def stream(places: Tensor, keys: Tensor, first: Tensor, pattern: Streaming) -> T
 
 
 def masked(mask: Tensor | None, kept: Tensor, attention: Attention, dtype: torch.dtype) -> Tensor:
-    """Return a mask, and only the kept keys of it, in the form that an attention function takes."""
+    """Return a mask without the keys that are not kept, in the form that an attention function takes."""
     is_fused = attention is ALL_ATTENTION_FUNCTIONS["sdpa"]
     if mask is None:
         return kept if is_fused else torch.zeros((), dtype=dtype).where(kept, torch.finfo(dtype).min)
@@ -91,11 +82,10 @@ def _attend(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend as the model does; to the keys of a budgeted cache as its part does."""
+    """Attend as the model does; to the keys of a budgeted cache as its layer does."""
     attention: Attention = eager(module) if name == "eager" else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    part: Part | None = getattr(key, PART, None)
-    if part is not None:
-        return part.attend(attention, module, query, attention_mask, **options)
+    if (part := getattr(key, PART, None)) is not None:  # the layer of a budgeted cache
+        return part.attend(attention, module, query, attention_mask, **options)  # type: ignore[no-any-return]
     if module in _listeners:
 
         def under_mask(mask: Tensor) -> Tensor:
@@ -113,11 +103,9 @@ for _name, _ours in NAMES.items():
 def streams(changes: Changes, sites: list[Site], pattern: Streaming) -> Callable[[Site, Tensor], Tensor]:
     """Return a replacement for `mask_heads`: the outputs of heads that stream.
 
-    Args:
-        changes: Changes of a decoder, which reads whole texts within the block, without a cache.
-        sites: The sites that may stream; other heads are replaced by themselves.
-        pattern: The numbers of first and latest tokens.
-    """
+    The decoder reads whole texts within the block of `changes`, without a cache. Heads of other sites are replaced by
+    themselves.
+    """  # noqa: DOC201
     calls: dict[nn.Module, Callable[[], Tensor]] = {}
     last: list[Any] = []  # the model's mask, sizes and type, and the mask for them: layers share it and its memory
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -68,11 +67,8 @@ class BudgetedCache(Cache):
 
     def nbytes(self) -> int:
         """Return the bytes of the keys and values that are held now."""
-        tensors = [getattr(layer, name, None) for layer in self.layers for name in TENSORS]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
-
-
-TENSORS = ("keys", "values", "streamed_keys", "streamed_values")
+        layers = [*self.layers, *(layer.streamed for layer in self.layers if isinstance(layer, _Layer))]
+        return sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None)
 
 
 class _Layer(DynamicLayer):
@@ -86,24 +82,18 @@ class _Layer(DynamicLayer):
         self.streaming, self.pattern = streaming, pattern
         self.unstreamed = [group for group in range(groups) if group not in streaming]
         self.length = 0  # tokens that were read
-        self.streamed_keys: Tensor | None = None  # [batch, streaming groups, kept, size]
-        self.streamed_values: Tensor | None = None
-        self.places: Tensor | None = None  # of the kept tokens in the text: [batch, kept]
+        self.streamed: Any = DynamicLayer()  # [batch, streaming groups, kept, size]
+        self.places: Any = None  # of the kept tokens in the text: [batch, kept]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens; return those of the groups that keep all, with this layer's part."""
+        """Add the keys and values of new tokens; return those of the groups that keep all, with this layer as PART."""
         new = torch.arange(self.length, self.length + key_states.shape[2], device=key_states.device)
         new = new.expand(len(key_states), -1)
         self.length += key_states.shape[2]
-        keys, values = key_states[:, self.streaming], value_states[:, self.streaming]
-        if self.streamed_keys is None or self.streamed_values is None or self.places is None:
-            self.streamed_keys, self.streamed_values, self.places = keys, values, new
-        else:
-            self.streamed_keys = torch.cat([self.streamed_keys, keys], 2)
-            self.streamed_values = torch.cat([self.streamed_values, values], 2)
-            self.places = torch.cat([self.places, new], 1)
+        self.streamed.update(key_states[:, self.streaming], value_states[:, self.streaming])
+        self.places = new if self.places is None else torch.cat([self.places, new], 1)
         keys, values = super().update(key_states[:, self.unstreamed], value_states[:, self.unstreamed], *args, **kwargs)
-        keys = keys.view_as(keys)  # another view carries the part
+        keys = keys.view_as(keys)  # another view carries the layer
         setattr(keys, PART, self)
         return keys, values
 
@@ -111,12 +101,10 @@ class _Layer(DynamicLayer):
         self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
         """Attend in two calls, for groups that keep all and groups that stream; then drop what no later query sees."""
-        assert self.streamed_keys is not None and self.streamed_values is not None and self.places is not None  # noqa: PT018
         first = first_tokens(mask, len(query), query.device)
-        groups = query.unflatten(
-            1, (len(self.unstreamed) + len(self.streaming), -1)
-        )  # [batch, group, head, query, size]
-        shape = (len(query), query.shape[2], *groups.shape[1:3], self.streamed_values.shape[3])
+        count = len(self.unstreamed) + len(self.streaming)
+        groups = query.unflatten(1, (count, -1))  # [batch, group, head, query, size]
+        shape = (len(query), query.shape[2], *groups.shape[1:3], self.streamed.values.shape[3])
         out = query.new_empty(shape)  # [batch, query, group, head, size]
 
         def put(chosen: list[int], keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
@@ -125,13 +113,12 @@ class _Layer(DynamicLayer):
 
         if self.unstreamed and self.keys is not None and self.values is not None:
             put(self.unstreamed, self.keys, self.values, mask)
-        put(self.streaming, self.streamed_keys, self.streamed_values, self._mask(mask, first, attention, query))
+        put(self.streaming, self.streamed.keys, self.streamed.values, self._mask(mask, first, attention, query))
         self._drop(first)
         return out.flatten(2, 3), None
 
     def _mask(self, mask: Tensor | None, first: Tensor, attention: Attention, query: Tensor) -> Tensor:
         """Return the mask of the streaming groups, of the kept keys: [batch, 1, query, kept]."""
-        assert self.places is not None
         places = torch.arange(self.length - query.shape[2], self.length, device=query.device)
         seen = stream(places, self.places, first, self.pattern)
         if mask is not None:
@@ -141,16 +128,16 @@ class _Layer(DynamicLayer):
 
     def _drop(self, first: Tensor) -> None:
         """Drop what no later query sees: all but the first and the latest tokens of each text."""
-        assert self.places is not None
         size = self.pattern.sink + self.pattern.recent - 1  # of the latest ones, that of the next query is to come
         if self.places.shape[1] <= size:
             return
         since = self.places - first[:, None]
         needed = ((since >= 0) & (since < self.pattern.sink)) | (self.length - self.places < self.pattern.recent)
         order = needed.int().argsort(dim=1, descending=True, stable=True)[:, :size].sort(1).values  # [batch, kept]
-        self._each(
-            lambda tensor: tensor.gather(2, order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3]))
-        )
+        for name in ("keys", "values"):
+            tensor = getattr(self.streamed, name)
+            index = order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
+            setattr(self.streamed, name, tensor.gather(2, index))
         self.places = self.places.gather(1, order)
 
     def get_seq_length(self) -> int:
@@ -164,14 +151,15 @@ class _Layer(DynamicLayer):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each text."""
         super().batch_repeat_interleave(repeats)
-        self._each(lambda tensor: tensor.repeat_interleave(repeats, 0))
-        self.places = None if self.places is None else self.places.repeat_interleave(repeats, 0)
+        self.streamed.batch_repeat_interleave(repeats)
+        self.places = self.places.repeat_interleave(repeats, 0)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some of the texts, in this order."""
+        indices = indices.to(self.places.device)
         super().batch_select_indices(indices)
-        self._each(lambda tensor: tensor[indices.to(tensor.device)])
-        self.places = None if self.places is None else self.places[indices.to(self.places.device)]
+        self.streamed.batch_select_indices(indices)
+        self.places = self.places[indices]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Raise ValueError: what a group that streams has dropped does not come back."""
@@ -181,12 +169,8 @@ class _Layer(DynamicLayer):
     def reset(self) -> None:
         """Forget all tokens."""
         super().reset()
-        self.length, self.streamed_keys, self.streamed_values, self.places = 0, None, None, None
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change the keys and values of the groups that stream."""
-        if self.streamed_keys is not None and self.streamed_values is not None:
-            self.streamed_keys, self.streamed_values = change(self.streamed_keys), change(self.streamed_values)
+        self.streamed.reset()
+        self.length, self.places = 0, None
 
 
 def budget_of(table: pd.DataFrame) -> tuple[Streaming, set[tuple[str, int, int]]]:

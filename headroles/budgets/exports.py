@@ -20,9 +20,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 HEADS, CONFIG, PLAIN, HOOK = "full_attention_heads.tsv", "config.json", "budget.json", "vllm-hook.json"
 
 
-def export_budget(
-    table: pd.DataFrame, folder: str | Path, form: Form = "duo", *, layers: int | None = None
-) -> list[Path]:
+def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -> list[Path]:
     """Write the budget of a model for DuoAttention, kvpress or vLLM-Hook, or as plain JSON.
 
     - "duo": `full_attention_heads.tsv`, a row for each layer with tabs between the key-value heads, 1 for a head that
@@ -30,25 +28,24 @@ def export_budget(
       mit-han-lab/duo-attention (`duo_attn/utils.py`) reads them. Layers with a window have rows of ones.
     - "kvpress": the same files, which `DuoAttentionPress.load_attention_pattern` of NVIDIA/kvpress reads, and in
       `config.json` its `head_compression_ratio`: it lets this share of the heads with the lowest numbers stream. It
-      loads files of six known checkpoints only, so that yours have to replace that method; and it needs transformers
-      below 5.3, so that its format is taken from its source.
+      loads files of six known checkpoints only, so you have to replace that method. Its format is taken from its
+      source, since it needs transformers below 5.3.
     - "vllm-hook": `vllm-hook.json`, which `HookLLM.load_config` of IBM/vLLM-Hook (`hook_llm.py`) reads;
-      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache. They are what its
-      workers record; nothing streams there. Its format, too, is taken from its source: it needs vLLM.
+      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache. Its workers record
+      these heads; nothing streams there. Its format is taken from its source, since it needs vLLM.
     - "json": `budget.json` with `sink`, `recent`, and `retrieval` and `streaming`, each a list of [layer, group].
 
     Args:
         table: A table of `hr.cache_budget`.
         folder: Where the files are written.
         form: For which program: "duo", "kvpress", "vllm-hook" or "json".
-        layers: Number of layers of the model; by default that of the model of the table.
 
     Returns:
         The files.
 
     Raises:
-        ValueError: If the table is of another kind, the form is unknown, or layers have different numbers of groups,
-            which no matrix holds.
+        ValueError: If the table is of another kind, or layers have different numbers of groups and the form is "duo"
+            or "kvpress".
     """  # noqa: DOC502
     one_of("form", form, FORMS)
     pattern, _ = budget_of(table)
@@ -59,9 +56,10 @@ def export_budget(
     if form == "json":
         content: dict[str, Any] = {"model": text.get("model"), "weights": text.get("weights")}
         content |= {"sink": pattern.sink, "recent": pattern.recent}
-        content |= {role: _listed(table, role) for role in ("retrieval", "streaming")}
+        for role in ("retrieval", "streaming"):
+            content[role] = [[int(layer), int(group)] for _, layer, group in table.index[table[role] == 1]]
         return [_written(place / PLAIN, json.dumps(content))]
-    matrix = _matrix(table, layers or int(text["layers"]))
+    matrix = _matrix(table, int(text["layers"]))
     config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
     if form == "kvpress":
         config["head_compression_ratio"] = float((matrix == 0).mean())
@@ -73,16 +71,12 @@ def _matrix(table: pd.DataFrame, layers: int) -> Array:
     """Return 1 for each group that keeps its cache and for those of layers with windows: [layer, group]."""
     numbers = table.index.get_level_values("layer")
     sizes = {int(size) for size in table.groupby(level="layer").size()}
-    if len(sizes) != 1 or layers <= numbers.max():
-        got = f"layers up to {numbers.max()} with {', '.join(map(str, sorted(sizes)))} groups"
-        raise ValueError(f"a matrix needs {layers} layers with as many groups each, got {got}; try form='json'")
+    if len(sizes) != 1:
+        got = ", ".join(map(str, sorted(sizes)))
+        raise ValueError(f"groups of each layer must be equally many for a matrix, got {got}; try form='json'")
     matrix = np.ones((layers, *sizes))
     matrix[numbers, table.index.get_level_values("group")] = table["retrieval"]
     return matrix
-
-
-def _listed(table: pd.DataFrame, role: str) -> list[list[int]]:
-    return [[int(layer), int(group)] for _, layer, group in table.index[table[role] == 1]]
 
 
 def _query_heads(table: pd.DataFrame) -> list[list[int]]:

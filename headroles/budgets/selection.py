@@ -15,7 +15,7 @@ from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.sites import Head, Site, shared_keys
+from headroles.models.sites import shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.tables import frame
@@ -143,7 +143,12 @@ def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
     """Return a value for each group, of a column of groups or, the largest, of heads; ValueError if there is none."""
     values = column
     if list(column.index.names) == LEVELS:
-        groups = {head: (*site.key, group) for site in calibration.sites for group, head in site_heads(site)}
+        groups = {
+            (*site.key, number): (*site.key, group)
+            for site in calibration.sites
+            for group, numbers in enumerate(site.groups)
+            for number in numbers
+        }
         chosen = column[[head in groups for head in column.index]]
         index = pd.MultiIndex.from_tuples([groups[head] for head in chosen.index], names=GROUP_LEVELS)
         values = chosen.set_axis(index).groupby(level=GROUP_LEVELS).max()
@@ -152,11 +157,6 @@ def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
         missing = ":".join(map(str, lacking[0]))
         raise ValueError(f"column {column.name!r} must have a value for each group, got none for {missing}")
     return values.loc[calibration.index].to_numpy(float)
-
-
-def site_heads(site: Site) -> list[tuple[int, Head]]:
-    """Return each head of a site after the number of its group."""
-    return [(group, (*site.key, number)) for group, numbers in enumerate(site.groups) for number in numbers]
 
 
 def _retrieval(calibration: Calibration) -> Array:

@@ -208,7 +208,7 @@ def _checked(call: Call) -> None:
     else:
         tiny = hr.tiny_model(loading.configured(config))
         loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
-    call.arguments |= {"model": loading.place(loaded, call.given["device"]), "copy": False}
+    call.arguments["model"] = loading.place(loaded, call.given["device"]).float()  # its copy shares the memory
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ UNKNOWN = object()  # a default that only Python can compute: the option is left
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")  # between two sentences
 SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
-PYTHON = ("command", "note", "side", "gpu", "cache", "copy")  # parameters for Python alone
+PYTHON = ("command", "note", "side", "gpu", "cache")  # parameters for Python alone
 SAMPLING = "shuffled_groups"  # the default of `hr.train`
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`

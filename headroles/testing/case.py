@@ -42,24 +42,16 @@ class NotAsked(Exception):
 
 
 class Case:
-    """A model in float32 and eval mode, with inputs; checks never change it, they change copies.
+    """A copy of a model in float32 and eval mode, with inputs of two examples; checks change other copies of it."""
 
-    Args:
-        model: A transformers model.
-        inputs: Arguments of a forward with two examples; by default random ones.
-        copy: Whether the model stays as it is; otherwise it is the one that is converted.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, copy: bool = True
-    ) -> None:
-        self.model: Any = (sharing(model) if copy else model).float().eval()
+    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
+        self.model: Any = sharing(model).float().eval()
         missing.forget(self.model)  # checks hold for random weights, too
         self.sites = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
         self.plain = self.output(self.model)  # the output without masks
 
-    @cached_property
+    @property
     def heads(self) -> int:
         """The number of gates: of all heads in the weights."""
         return len(self.sites.gate_index)
@@ -132,7 +124,7 @@ class Case:
         """A few sentences; without a tokenizer of the model, of random words: word 17 is token 17."""
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
-        texts = self._random_words() if self._checkpoint_tokenizer is None else TEXTS
+        texts = self._random_words() if checkpoint_tokenizer(self.model) is None else TEXTS
         targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
         triples = zip(texts, targets, self._labels, strict=False)
         sentences = (Sentence(text, target=Sentence(b) if b else None, label=label) for text, b, label in triples)
@@ -175,19 +167,13 @@ class Case:
         return torch.tensor([self.tokenizer(**{side: sentence.text})["input_ids"]])
 
     @cached_property
-    def _checkpoint_tokenizer(self) -> PreTrainedTokenizerBase | None:
-        return checkpoint_tokenizer(self.model)
-
-    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's own tokenizer; without one, words 0, 1, ... are the numbers of its tokens."""
-        return self._checkpoint_tokenizer or self._numbers()
-
-    def _numbers(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the checkpoint; without one, words 0, 1, ... are the numbers of the model's tokens."""
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        config = self.model.config
-        pad = getattr(config, "pad_token_id", None) or 0
+        if (tokenizer_of_checkpoint := checkpoint_tokenizer(self.model)) is not None:
+            return tokenizer_of_checkpoint
+        pad = getattr(self.model.config, "pad_token_id", None) or 0
         ids = {"<pad>" if number == pad else str(number): number for number in range(vocabulary(self.model))}
         tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -197,10 +183,6 @@ class Case:
     def is_encoder_decoder(self) -> bool:
         """Whether the model reads a target."""
         return "decoder_input_ids" in self.inputs
-
-    def sharing(self) -> PreTrainedModel:
-        """Return a copy that shares the memory of the weights: replace them, never change them in place."""
-        return sharing(self.model)
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
         """Return the output of one forward; the routing noise of experts has seed 0."""
@@ -216,10 +198,6 @@ class Case:
         """Return the output of the model under gates, [heads] or [batch, heads]."""
         with mask_heads(self.model, gates):
             return self.output(self.model)
-
-    def row(self, number: int) -> dict[str, Tensor]:
-        """Return the inputs of one example."""
-        return {name: value[number : number + 1] for name, value in self.inputs.items()}
 
 
 def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from headroles.models.attention_hooks import attending, without_cache
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
+from headroles.models.parts import sharing
 from headroles.models.pruned import resized
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import prune
@@ -38,10 +39,10 @@ def identity(case: Case) -> float:
 
 def zero(case: Case) -> float:
     """Check that a gate of zero equals zeros in the columns of the output projection."""
-    off, effect, copy = 0.0, 0.0, case.sharing()
-    places = {site.key: site for site in case.sites}
+    off, effect, copy = 0.0, 0.0, sharing(case.model)
+    sites_by_key = {site.key: site for site in case.sites}
     for head in case.sample:
-        site = places[head[:2]]
+        site = sites_by_key[head[:2]]
         heads = [(*other.key, head[2]) for other in case.sites if other.module is site.module]
         masked = case.masked(head_mask(case.model, heads))
         weight = copy.get_parameter(f"{site.out_name}.weight")
@@ -89,30 +90,19 @@ def generation(case: Case) -> float:
         raise NotAsked(f"{type(case.model).__name__} does not generate")
     if not case.is_encoder_decoder and any(site.kind == "enc-self" for site in case.sites):
         raise NotAsked(f"{type(case.model).__name__} attends to later tokens, so it does not generate token by token")
-    masked = partial(mask_heads, case.model, _random_masks(case)[1])
     try:
-        off = _between_generation_and_forwards(case, masked)
-    except (TypeError, LookupError, RuntimeError, AttributeError):
-        _check_generation(case)
-        raise
-    if not off <= ROUNDING:
-        _check_generation(case, off)
-    return off
-
-
-def _check_generation(case: Case, off: float = 0.0) -> None:
-    """Raise NotAsked if the intact model is far off, too, a tenth of `off` or more, or does not generate from text."""
-    try:
-        apart = _between_generation_and_forwards(case, nullcontext)
+        intact = _between_generation_and_forwards(case, nullcontext)
     except (TypeError, LookupError, RuntimeError, AttributeError) as error:
         raise NotAsked(f"{type(case.model).__name__} does not generate from a text alone") from error
-    if not apart <= max(ROUNDING, off / 10):
+    off = _between_generation_and_forwards(case, partial(mask_heads, case.model, _random_masks(case)[1]))
+    if not off <= ROUNDING and not intact <= max(ROUNDING, off / 10):
         raise NotAsked(f"{type(case.model).__name__}, even with all heads, does not generate as a forward predicts")
+    return off
 
 
 def _between_generation_and_forwards(case: Case, masked: Callable[[], AbstractContextManager[object]]) -> float:
     """Return the largest difference between the logits of generation and of a full forward for each token."""
-    source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
+    source = {name: value[:1] for name, value in case.inputs.items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
     with masked(), torch.no_grad():
         output = case.model.generate(
@@ -162,7 +152,7 @@ def masks(case: Case) -> float:
 
 def confidence(case: Case) -> float:
     """Check that `hr.score` gives the confidence of the attention the model returns."""
-    corpus = case.corpus  # before the tokenizer: a model that reads no text is not asked
+    corpus = case.corpus  # before the tokenizer, since it raises NotAsked for a model that reads no text
     table = score(case.model, case.tokenizer, corpus, ["confidence"], n_resamples=0)
     return float((torch.tensor(table["confidence"].to_numpy()) - reference.confidence(case)[case.left]).abs().max())
 
@@ -186,7 +176,7 @@ ROUNDING = 1e-4  # of the largest number: loaded weights are elsewhere in memory
 def cut(case: Case) -> float:
     """Check that removing heads equals masking them, also after saving and loading."""
     expected = case.masked(head_mask(case.model, case.sample))
-    pruned, loaded = _saved(case, lambda: remove_heads(case.sharing(), case.sample))
+    pruned, loaded = _saved(case, lambda: remove_heads(sharing(case.model), case.sample))
     off = difference(loaded, expected)
     if not off <= ROUNDING and not difference(_saved(case, lambda: case.model)[1], case.plain) <= ROUNDING:
         raise NotAsked(
@@ -195,15 +185,12 @@ def cut(case: Case) -> float:
     return max(difference(pruned, expected), off)
 
 
-SHARD = 2**26  # bytes of a file, of which safetensors makes a copy in memory
-
-
 def _saved(case: Case, build: Callable[[], PreTrainedModel]) -> tuple[Tensor, Tensor]:
     """Return the outputs of a model before it is saved and after it is loaded; it is in memory once."""
     with tempfile.TemporaryDirectory() as folder:
         model = build()
         kind, before = resized(type(model)), case.output(model)
-        model.save_pretrained(folder, max_shard_size=SHARD)
+        model.save_pretrained(folder, max_shard_size="64MB")  # safetensors makes a copy of a file in memory
         del model
         return before, case.output(kind.from_pretrained(folder).eval())
 
@@ -212,7 +199,7 @@ def chosen(case: Case) -> float:
     """Check that `hr.prune` keeps the half of the heads with the largest gradients of their gates."""
     importance = reference.importance(case)[case.left]
     keep = len(importance) // 2
-    table = prune(case.sharing(), case.tokenizer, case.corpus, "importance", keep=keep, remove=False)
+    table = prune(sharing(case.model), case.tokenizer, case.corpus, "importance", keep=keep, remove=False)
     kept = set((table.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
     return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import NamedTuple
 
 import pandas as pd
@@ -52,25 +53,22 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def check_model(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, copy: bool = True
-) -> pd.DataFrame:
+def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
     """Check which features of this library a model supports.
 
-    What is checked is a copy in float32, which shares the memory of its weights if they are float32. Where rounding
-    hides whether two checks hold, they are done in float64, in twice the memory. Texts are a few sentences where the
-    folder of the model has a tokenizer, random tokens elsewhere. Warnings and progress bars of copies are not shown.
+    The checks run on a copy in float32, which shares the memory of weights that are float32; two of them run in float64
+    where rounding is too large. Texts are a few sentences if the folder of the model has a tokenizer, else random
+    tokens. Warnings and progress bars of copies are not shown.
 
     Args:
         model: A transformers model.
         inputs: Arguments of a forward with two examples; by default random ones.
-        copy: Whether the model stays as it is; otherwise it is converted to float32, which needs less memory.
 
     Returns:
-        A table with a row per check. `area` is its area: scores, ablation, relevance, pruning or removal. `holds` is
-        "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
-        something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
-        `why` the reason unless `holds` is "yes".
+        A table with a row per check. `area` is scores, ablation, relevance, pruning or removal. `holds` is "yes"; "no"
+        (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the model does not do what
+        is checked). `off` is the difference from an independent result, `allowed` its limit, `why` the reason unless
+        `holds` is "yes".
 
     Example:
         >>> table = hr.check_model(model)
@@ -78,7 +76,7 @@ def check_model(
     """
     try:
         with _quiet():
-            case = Case(model, inputs, copy=copy)
+            case = Case(model, inputs)
             rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
@@ -126,8 +124,6 @@ def _failed(error: Exception) -> Result:
 
 
 def _raised_here(error: Exception) -> bool:
-    """Whether this package raised the error, not a library below it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("headroles")
+    """Return whether this package raised the error, not a library that it calls."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__")).startswith("headroles")

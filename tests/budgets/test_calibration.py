@@ -7,9 +7,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from helpers.budgets import PATTERN, gates_of, given, loss
+from helpers.budgets import PATTERN, given, loss
 
-import headroles as hr
 from headroles.budgets.calibration import Calibration, question
 from headroles.data.corpus import Chat, Sentence
 from headroles.models.head_model import HeadModel
@@ -147,8 +146,3 @@ def test_the_answer_of_a_chat_is_the_turn_of_the_assistant():
     tokenizer.chat_template = "{% for one in messages %}{{ one.content }}{{ ' ' }}{% endfor %}"  # nothing between
     read = question(Chat("5 6 7", second="8 9"), 1, handle)
     assert (read.ids.tolist(), read.answer) == ([[5, 6, 7, 8, 9]], 3)
-
-
-def test_gates_of_groups_are_gates_of_their_heads():
-    table = hr.cache_budget(*given(), keep=1, by="random", sink=2, recent=3)
-    assert float(gates_of(table).sum()) == 2

@@ -39,9 +39,6 @@ def test_kvpress_lets_the_same_heads_stream(tmp_path):
 
 def test_layers_with_windows_keep_what_they_have(tmp_path):
     table = budget("gemma3_text", keep=1)
-    hr.export_budget(table, tmp_path, layers=3)
-    heads, *_ = read(tmp_path)
-    assert heads.tolist() == [[1, 1], table["retrieval"].tolist(), [1, 1]]
     hr.export_budget(table, tmp_path)
     assert read(tmp_path)[0].tolist() == [[1, 1], table["retrieval"].tolist()]  # of the model's two layers
 
@@ -54,31 +51,16 @@ def test_a_window_on_the_last_layer_has_its_row_too(tmp_path):
     assert read(tmp_path)[0].tolist() == [table["retrieval"].tolist(), [1, 1]]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2"])
-def test_vllm_hook_reads_the_query_heads(name, tmp_path):
-    """As `HookLLM.load_config` and `ProbeHookQKWorker._parse_layer_heads` do with its `config_file`."""
-    options = {"llama": (2, 2), "gemma3_text": (2, 2), "gpt2": (4, 1)}  # groups of a layer, heads of a group
-    groups, size = options[name]
-    if name == "gpt2":
-        table = hr.cache_budget(hr.tiny_model(name), *given()[1:], keep=2, by="random", sink=2, recent=3)
-    else:
-        table = budget(name, keep=1, seed=0)
+@pytest.mark.parametrize(("name", "size"), [("llama", 2), ("gemma3_text", 2), ("gpt2", 1)])  # heads of a group
+def test_vllm_hook_reads_the_query_heads(name, size, tmp_path):
+    """As `HookLLM.load_config` does with its `config_file`."""
+    model = hr.tiny_model("gpt2") if name == "gpt2" else given(name)[0]
+    table = hr.cache_budget(model, *given(name if size > 1 else "llama")[1:], keep=2, by="random", sink=2, recent=3)
     (path,) = hr.export_budget(table, tmp_path, "vllm-hook")
-    config, layer_to_heads = json.loads(path.read_text()), {}
-    for layer, head in config["params"]["important_heads"]:
-        layer_to_heads.setdefault(layer, []).append(head)
-    text = ";".join(f"{layer}:{','.join(map(str, heads))}" for layer, heads in sorted(layer_to_heads.items()))
-    parsed = {}
-    for part in text.split(";"):
-        layer, heads = part.split(":")
-        parsed[int(layer)] = [int(head) for head in heads.split(",")]
-    model = given(name)[0] if name != "gpt2" else hr.tiny_model("gpt2")
-    assert groups * size == hr.attention_sites(model)[0].heads
-    kept = {(layer, group) for _, layer, group in table.index[table["retrieval"] == 1]}
-    expected = {}
-    for layer, group in sorted(kept):
-        expected.setdefault(layer, []).extend(range(group * size, (group + 1) * size))
-    assert parsed == expected
+    config = json.loads(path.read_text())
+    kept = [(layer, group) for _, layer, group in table.index[table["retrieval"] == 1]]
+    expected = [[layer, group * size + head] for layer, group in kept for head in range(size)]
+    assert config["params"]["important_heads"] == expected
     assert config["model_info"]["model_id"] == type(model).__name__
 
 

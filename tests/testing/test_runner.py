@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 import headroles as hr
 from headroles.testing import CHECKS
-from headroles.testing.case import TEXTS, Case
+from headroles.testing.case import TEXTS
 from headroles.testing.tiny_models import tiny_model
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -181,11 +181,3 @@ def test_checks_of_a_folder_use_its_tokenizer(loaded):
     assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
     assert [parameter.requires_grad for parameter in loaded.parameters()] == flags
     assert all(parameter.grad is None for parameter in loaded.parameters())
-
-
-@pytest.mark.parametrize("copy", [True, False])
-def test_check_model_converts_a_copy_or_the_model(copy):
-    model = hr.tiny_model("gpt2").half()
-    assert (Case(model, copy=copy).model is model) is not copy
-    assert hr.check_model(model, copy=copy)["holds"].to_dict() == dict.fromkeys(CHECKS, "yes")
-    assert model.dtype == (torch.float16 if copy else torch.float32)
