@@ -172,7 +172,7 @@ def _functions(run: Workflow) -> list[Path]:
 def _untrained(run: Workflow) -> list[Path]:
     study, corpus = run.study("relevance"), run.material.dev
     weights = identity.weights_digest(loading.untrained(run.model))
-    key = f"{weights} {identity.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
+    key = f"{weights} {identity.tokenizer_digest(run.tokenizer)} {corpus.hash} {COUNT}"
     study.keep("untrained", key, lambda: _untrained_scores(run))
     return [study.path("untrained")]
 
@@ -242,9 +242,9 @@ def _curves(run: Workflow, kind: Literal["each"] | None = None) -> list[Path]:
     scores = frame.join(load_table(_relevance(run)[0]), load_table(_single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
     columns = ["importance"] if kind else ["importance", effect]
-    study, options = run.study("curves"), {"metric": run.metric, "n_resamples": run.n_resamples}
+    study, parts = run.study("curves"), (*run.parts, run.material.test)
     ranked = orders(scores, columns, kind=kind, seeds=0 if kind else 3)
-    ablation_curve(*run.parts, run.material.test, ranked, kind=kind, study=study, **options)
+    ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)
     return [study.path(f"curves-{run.metric}{f'-{kind}' if kind else ''}")]
 
 
