@@ -236,17 +236,13 @@ def orders(
 
     Returns:
         Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
-
-    Raises:
-        ValueError: If the table lacks a column or the kind.
     """
     if kind == "each":
         parts = {present: orders(table, columns, kind=present, seeds=seeds) for present in table.index.unique("kind")}
         return {f"{present} by {name}": order for present, part in parts.items() for name, order in part.items()}
+    if kind is not None:
+        one_of("kind", kind, table.index.unique("kind"))
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
-    if not len(rows):
-        kinds = ", ".join(table.index.unique("kind"))
-        raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
     ordered = {}
     for name in columns:
         column, descending = ranked_by(name)

@@ -91,14 +91,10 @@ def ablate(
           that the prediction explains (with `precision` above 1; intervals and p are then by Student's t, with errors
           by the jackknife).
 
-    Raises:
-        ValueError: If there is no set, an argument is out of range, `precision` is above 1 and the metric has no
-            gradient, or the metric of an example is not finite.
-
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
-    """  # noqa: DOC502
+    """
     number("n_resamples", n_resamples, whole=True)
     handle = HeadModel.of(model, tokenizer, allow_sharded=True)
     chosen = known_replacement(handle, replacement)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import pandas as pd
 from headroles.ablation.metrics import Mean, Metric
 from headroles.analysis.intervals import Array, bootstrap_counts
 from headroles.models.masking import Head
-from headroles.tables.frame import KINDS
+from headroles.tables.frame import Kind
 
 log = logging.getLogger(__name__)
 SHOWN = 5  # examples in a message
@@ -146,5 +147,4 @@ def written(masked: HeadSet) -> str:
 
 def _read(text: str) -> HeadSet:
     parts = [head.split(":") for head in text.split()] if text != "none" else []
-    kinds = {str(kind): kind for kind in KINDS}
-    return frozenset((kinds[kind], int(layer), int(head)) for kind, layer, head in parts)
+    return frozenset((cast(Kind, kind), int(layer), int(head)) for kind, layer, head in parts)

@@ -176,7 +176,8 @@ class Replay:
         last = max((self.calls[linear][0][0] for linear in maps if linear in self.outs), default=NEVER)
         for linear in maps:  # maps after the last heads of the layer are reused only with the whole layer
             is_after = self.calls[linear][0][0] >= last and linear not in self.readers
-            if is_after or (dims != [0] and _has_more_dims(self.kept.get(linear))):
+            kept = self.kept.get(linear)  # with more dimensions than [batch, token, width] the first is not the batch
+            if is_after or (dims != [0] and isinstance(kept, Tensor) and kept.ndim > 3):
                 self.kept.pop(linear, None)
 
     def _keep_map(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
@@ -253,11 +254,6 @@ def _batch_dims(output: object, size: int) -> list[int]:
     if not isinstance(stream, Tensor):
         return []
     return [dim for dim in range(max(1, stream.ndim - 2)) if stream.shape[dim] == size]
-
-
-def _has_more_dims(output: object) -> bool:
-    """Return whether the output of a map has more dimensions than [batch, token, width]."""
-    return isinstance(output, Tensor) and output.ndim > 3
 
 
 class Resample(Replacement):

@@ -107,10 +107,7 @@ def test_roles(
           shows no cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With
           "agreement" any removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict
           is "too few places"; otherwise it is undecided.
-
-    Raises:
-        ValueError: If no role has a pattern, one of `heads` has no such role, or a pattern does not fit its head.
-    """  # noqa: DOC502
+    """
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     if isinstance(roles, pd.DataFrame):
         pairs = _of_table(roles, patterns or {})

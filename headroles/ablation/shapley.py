@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from headroles.ablation.example_stats import HeadSet, written
+from headroles.ablation.example_stats import HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import ReplacementLike, Sweep, replacement_name
 from headroles.analysis.intervals import Array, over_seeds
@@ -71,11 +71,7 @@ def shapley_values(
     Returns:
         A table with a row per head: the value, `shapley[metric]`, and its 95 % interval over orders and examples.
         Another replacement than "zero" follows the metric in the name.
-
-    Raises:
-        ValueError: If an argument is out of range, a head is unknown or repeated, there are fewer than two heads, or
-            the metric of a coalition is not finite.
-    """  # noqa: DOC502
+    """
     number("n_permutations", n_permutations, least=1, whole=True)
     number("truncation", truncation, least=0, below=1)
     handle = HeadModel.of(model, tokenizer)
@@ -120,12 +116,9 @@ class Game:
     """Cooperative game of some heads of a model, by default all; other heads are never masked."""
 
     def __init__(self, sweep: Sweep, heads: Iterable[Head | str] | str | None, n_resamples: int, seed: int) -> None:
-        index = sweep.model.heads
-        chosen = index if heads is None else sweep.model.sites.named(heads)
-        if len(set(chosen)) < max(2, len(chosen)):
-            raise ValueError(f"heads must be two or more different ones, got {written(frozenset(chosen))}")
+        chosen = sweep.model.heads if heads is None else {*sweep.model.sites.named(heads)}
         self.sweep, self.n_resamples, self.seed = sweep, n_resamples, seed
-        self.heads = [head for head in index if head in set(chosen)]
+        self.heads = [head for head in sweep.model.heads if head in chosen]
         self.known: dict[HeadSet, Array] = {}  # masked heads -> [1 + resamples]
 
     def values(self, coalitions: Sequence[Iterable[int]]) -> Array:
@@ -139,9 +132,6 @@ class Game:
             stats = self.sweep.run(new[start : start + MOST])
             values = stats.resampled(stats.masked.values(), self.n_resamples, self.seed)
             self.known |= zip(stats.masked, values, strict=True)
-            for variant in stats.masked:
-                if not np.isfinite(self.known[variant][0]):
-                    raise ValueError(f"{stats.metric.name} has no finite value without heads {written(variant)}")
         return np.stack([self.known[variant] for variant in masked])
 
     def key(self, **fields: object) -> str:

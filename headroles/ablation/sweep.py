@@ -74,10 +74,6 @@ class Sweep:
             more; halved, with a warning, when memory runs out.
         folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
         seed: Seed of the partners of "resample".
-
-    Raises:
-        ValueError: If `max_tokens` is below 1, the replacement is unknown, or there is a folder and the model has hooks
-            or open contexts that the cache key does not cover, such as `mask_heads`.
     """
 
     def __init__(
@@ -178,12 +174,12 @@ class Sweep:
     @cached_property
     def signature(self) -> str:
         """Provenance of the statistics."""
-        of_metric: dict[str, Any] = {"metric": self.metric} | self.metric.declaration()
         text = self.model.provenance(
             self.corpus,
             examples=len(self.examples),
             too_long=self.encoded.too_long,
-            **of_metric,
+            metric=self.metric,
+            **self.metric.declaration(),
             replacement=replacement_name(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
@@ -223,9 +219,8 @@ class Sweep:
             return torch.ones(0, len(self.model.gated), device=self.model.device)
         gates = torch.stack(rows)
         if self.replacement == "rescale":
-            for site, layer in zip(
-                self.model.sites, gates.split([site.heads for site in self.model.sites], dim=1), strict=True
-            ):
+            sites = self.model.sites
+            for site, layer in zip(sites, gates.split([site.heads for site in sites], dim=1), strict=True):
                 present = layer.new_tensor(
                     [number in site.remaining for number in site.numbers]
                 )  # 0 if zeroed in weights

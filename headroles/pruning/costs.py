@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def efficiency(
 
     Raises:
         ValueError: If a share or `repeats` is out of range, or the ranking is too short.
-    """  # noqa: DOC502
+    """
     number("repeats", repeats, least=2, whole=True)
     for share in shares:
         number("a share", share, below=1)
@@ -89,17 +90,18 @@ def efficiency(
     with handle.evaluating():
         for batch in batches:
             inputs = _inputs(handle.model, batch, length)
-            intact = _Forward(handle, inputs)
-            base = _flops(intact)
+            intact, base = partial(_seconds, handle, inputs), _flops(handle, inputs)
             for share, count, way in track(variants, f"batch {batch}", total=len(variants)):
                 if way == "gates":
-                    forward = _Forward(handle, inputs, head_mask(handle.model, ranked[:count]))
+                    variant, gates = handle, head_mask(handle.model, ranked[:count])
                 else:
-                    smaller = remove_heads(sharing(handle.model), ranked[:count], groups=groups)
-                    forward = _Forward(HeadModel(smaller), inputs)
-                row = {"share": share, "masked": count, "way": way, "batch": batch} | _size(forward.handle.model)
-                row["flops"] = flops = _flops(forward)
-                rows.append(row | _timed(forward, intact, batch, repeats) | {"allowed": base / flops})
+                    variant = HeadModel(remove_heads(sharing(handle.model), ranked[:count], groups=groups))
+                    gates = None
+                flops = _flops(variant, inputs)
+                row: dict[str, object] = {"share": share, "masked": count, "way": way, "batch": batch}
+                row |= {**_size(variant.model), "flops": flops}
+                row |= _timed(partial(_seconds, variant, inputs, gates), intact, batch, repeats)
+                rows.append(row | {"allowed": base / flops})
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
     table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
@@ -108,33 +110,25 @@ def efficiency(
     return table
 
 
-class _Forward:
-    """Forward pass of a model on given inputs, with or without gates."""
-
-    def __init__(self, handle: HeadModel, inputs: dict[str, Tensor], gates: Tensor | None = None) -> None:
-        self.handle, self.inputs, self.gates = handle, inputs, gates
-
-    def __call__(self) -> None:
-        with self.handle.without_gradients():
-            self.handle.forward(self.inputs)
-
-    def seconds(self) -> float:
-        with nullcontext() if self.gates is None else self.handle.mask(self.gates):
-            self._wait()
-            start = time.perf_counter()
-            self()
-            self._wait()
-            return time.perf_counter() - start
-
-    def _wait(self) -> None:
-        if self.handle.device.type == "cuda":
-            torch.cuda.synchronize()
+def _seconds(handle: HeadModel, inputs: dict[str, Tensor], gates: Tensor | None = None) -> float:
+    """Time one forward pass, with or without gates."""
+    with nullcontext() if gates is None else handle.mask(gates), handle.without_gradients():
+        _wait(handle)
+        start = time.perf_counter()
+        handle.forward(inputs)
+        _wait(handle)
+        return time.perf_counter() - start
 
 
-def _timed(forward: _Forward, intact: _Forward, batch: int, repeats: int) -> dict[str, float]:
-    forward.seconds(), intact.seconds()  # to warm up
+def _wait(handle: HeadModel) -> None:
+    if handle.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _timed(forward: Callable[[], float], intact: Callable[[], float], batch: int, repeats: int) -> dict[str, float]:
+    forward(), intact()  # to warm up
     orders = [(forward, intact), (intact, forward)]  # in turn, because the second forward finds warmer caches
-    times = [{run: run.seconds() for run in orders[repeat % 2]} for repeat in range(repeats)]
+    times = [{run: run() for run in orders[repeat % 2]} for repeat in range(repeats)]
     pairs = np.array([(seconds[forward], seconds[intact]) for seconds in times])  # [repeat, 2]
     speed, ratios = batch / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])
     half = stats.t.isf(0.025, repeats - 1) * ratios.std(ddof=1) / np.sqrt(repeats)
@@ -151,10 +145,14 @@ def _size(model: PreTrainedModel) -> dict[str, int]:
     }
 
 
-def _flops(forward: _Forward) -> int:
-    """Count operations with eager attention; those of fused attention are not counted."""
-    with attending(forward.handle.model, lambda _: None), FlopCounterMode(display=False) as counter:
-        forward()
+def _flops(handle: HeadModel, inputs: dict[str, Tensor]) -> int:
+    """Count operations with eager attention; operations of fused attention would not be counted."""
+    with (
+        attending(handle.model, lambda _: None),
+        FlopCounterMode(display=False) as counter,
+        handle.without_gradients(),
+    ):
+        handle.forward(inputs)
     return int(counter.get_total_flops())
 
 

@@ -112,12 +112,9 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     Returns:
         The model.
 
-    Raises:
-        ValueError: If a head is unknown, weights are offloaded or quantised, or layers share weights but not heads.
-
     Example:
         >>> hr.save(hr.zero_heads(model, "L0H2,L1H0"), tokenizer, "zeroed")
-    """  # noqa: DOC502
+    """
     handle = HeadModel(model)
     sites, chosen = handle.sites, _pruned_heads(handle, heads)
     _check_shared(sites, chosen)

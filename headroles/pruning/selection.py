@@ -101,23 +101,17 @@ def prune(
         - .open: P(gate != 0), with learned gates.
         - .order: when the head is pruned, from 1, with a ranking.
 
-    Raises:
-        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
-            before the training after it, or `remove_heads` cannot remove heads from the model.
-
     Example:
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
         >>> hr.save(model, tokenizer, "smaller")
-    """  # noqa: DOC502
+    """
     chosen, options = strategy_of(strategy), TrainOptions(seed=seed)
     options.update(tune or {})  # a seed in `tune` is that of the training only
     learns = not isinstance(chosen, Ranking)
     one_of("unit", unit, ("head", "group"))
     one_of("train", train, ("before", "after", "both", None))
-    if train in ("after", "both") and not remove:
-        raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
     handle, corpus = HeadModel(model, tokenizer, allow_sharded=True), as_corpus(corpus)
-    _check_model(handle, remove=remove, changes=remove or train is not None or learns)
+    _check_changes(handle, train, remove, learns=learns)
     context = RankingContext(handle.model, tokenizer, corpus, handle.sites.of_kinds(kinds), seed, unit)
     count = _count(chosen, keep, len(context.units))
     label, name, history = _names(chosen, unit, count, kinds or ())
@@ -156,9 +150,11 @@ def prune(
     return table
 
 
-def _check_model(handle: HeadModel, *, remove: bool, changes: bool) -> None:
-    """Raise ValueError, now rather than after training, if the model cannot be changed or heads cannot be removed."""
-    if changes:
+def _check_changes(handle: HeadModel, train: Training | None, remove: bool, *, learns: bool) -> None:
+    """Raise ValueError, now rather than after training, if the model cannot be changed as asked."""
+    if train in ("after", "both") and not remove:
+        raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
+    if remove or train is not None or learns:
         handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
         check_plain(handle)

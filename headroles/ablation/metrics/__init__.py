@@ -6,28 +6,20 @@ from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.scores import objectives
 from headroles.tables.arguments import one_of
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        *(Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF()),
-        *(PairAccuracy(), PairDifference()),
-    )
-}
+_BUILT_IN = Loss, Perplexity, Agreement, Accuracy, F1, Matthews, BLEU, ChrF, PairAccuracy, PairDifference
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (kind() for kind in _BUILT_IN)}
 
 
 def list_metrics() -> dict[str, Metric]:
-    """Return the named metrics, to which the names of objectives come."""
+    """Return the metrics by name; names of objectives are names of metrics, too."""
     return dict(METRICS)
 
 
 def as_metric(given: str | Metric | objectives.Objective) -> Metric:
-    """Return the metric of a name (of a metric, or of an objective: its mean) or of an objective; a metric as it is.
+    """Return the metric of this name, the mean of an objective or of its name, or the given metric.
 
     `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
-
-    Raises:
-        ValueError: If it is no name of a metric, objective or tokenisation.
-    """  # noqa: DOC502
+    """
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):

@@ -99,8 +99,8 @@ class Matthews(Confusion):
 class PairDifference(Mean):
     """Mean log-likelihood of grammatical sentences minus that of the ungrammatical ones, in nats per pair.
 
-    The pairs of a corpus are those of `hr.minimal_pairs`, or read from a file. A decoder is read from its second token
-    on, unless its tokenizer puts BOS before the text. An encoder-decoder reads the source, and the pair is its target.
+    Pairs come from `hr.minimal_pairs` or a file. A decoder does not predict the first token, unless its tokenizer puts
+    BOS before the text. An encoder-decoder reads the source, and the pair is its target.
     """
 
     name = "pair_difference"
@@ -150,20 +150,16 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
             f"turn; try a file with sentence_good and sentence_bad and an even limit"
         )
     if not outputs.has_vocabulary(model) or not (model.model.config.is_encoder_decoder or outputs.causal(model)):
-        raise ValueError(
-            f"metric {name!r} needs the likelihood of sentences: got {model.name}, which does not predict "
-            f"one token after the other; expected a decoder or an encoder-decoder"
-        )
+        raise ValueError(f"metric {name!r} needs the likelihood of sentences: got {model.name}; try a decoder")
     if model.model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
         raise ValueError(
             f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
-            f"{corpus.name!r}; expected a source beside sentence_good and sentence_bad; try "
-            f"hr.minimal_pairs(translated=True)"
+            f"{corpus.name!r}; try hr.minimal_pairs(translated=True)"
         )
 
 
 def _warn_of_first_tokens(model: HeadModel, batches: Sequence[Batch]) -> None:
-    """Log how many pairs differ in a first token that no step predicts."""
+    """Warn of pairs that differ in a first token, which no step predicts."""
     if model.model.config.is_encoder_decoder:
         return
     first = {
