@@ -12,8 +12,6 @@ from . import tables as tables
 from . import testing as testing
 from . import training as training
 from .ablation.curves import ablation_curve as ablation_curve
-from .ablation.curves import agreement as agreement
-from .ablation.curves import score_correlations as score_correlations
 from .ablation.effects import ablate as ablate
 from .ablation.effects import evaluate as evaluate
 from .ablation.metrics import list_metrics as list_metrics
@@ -26,7 +24,6 @@ from .analysis.relations import relate as relate
 from .analysis.relations import survival_odds as survival_odds
 from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
-from .analysis.seeds import match_heads as match_heads
 from .analysis.seeds import stability as stability
 from .budgets.cache import BudgetedCache as BudgetedCache
 from .budgets.exports import export_budget as export_budget
@@ -34,14 +31,14 @@ from .budgets.selection import cache_budget as cache_budget
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
 from .data.hf_datasets import to_dataset as to_dataset
-from .data.pairs import minimal_pairs as minimal_pairs
 from .data.probes import hidden_facts as hidden_facts
 from .data.probes import indirect_objects as indirect_objects
+from .data.probes import minimal_pairs as minimal_pairs
 from .data.probes import needles as needles
 from .data.probes import ordered_words as ordered_words
+from .data.probes import repeated_tokens as repeated_tokens
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
-from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
@@ -83,7 +80,6 @@ from .tables.frame import join as join
 from .tables.frame import provenance as provenance
 from .tables.io import load_table as load_table
 from .tables.io import save_table as save_table
-from .tables.kv_groups import groups as groups
 from .tables.study import Study as Study
 from .testing.runner import check_model as check_model
 from .testing.tiny_models import tiny_model as tiny_model

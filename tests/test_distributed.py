@@ -94,10 +94,9 @@ def alike(one, other):
         first, second = (Study(folder).load(name) for folder in (one, other))
         assert first.attrs["signatures"] == second.attrs["signatures"]
         drawn = [frame.resamples(table) for table in (first, second)]
-        if drawn[0] is not None:
-            assert {column: values.tobytes() for column, values in drawn[0].draws.items()} == {
-                column: values.tobytes() for column, values in drawn[1].draws.items()
-            }
+        assert {column: values.tobytes() for column, values in drawn[0].items()} == {
+            column: values.tobytes() for column, values in drawn[1].items()
+        }
         first.attrs = second.attrs = {}
         pd.testing.assert_frame_equal(first, second, check_exact=True)
     for path in (one / ".sweeps").iterdir():

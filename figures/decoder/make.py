@@ -5,7 +5,7 @@ grammar as tokens, trained on a mixture: sentences of the grammar, random tokens
 sentences with an indirect object, ordered words, and the grammatical halves of minimal pairs. So each behaviour that a
 score looks for is there to be learnt; the texts that are scored are other draws. Measured are the trained model, the
 same model before its training, and what ablating each head costs in each of the behaviours. The maps are
-`hr.plots.score_map` of `hr.score_correlations`.
+`hr.plots.score_map` of `hr.analysis.score_correlations`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from scipy import stats
 
 import headroles as hr
 from headroles.analysis import intervals
-from headroles.analysis.resampling import relation, spearman
+from headroles.analysis.intervals import relation, spearman
 from headroles.analysis.role_rules import Role, roles
 from headroles.tables import frame
 

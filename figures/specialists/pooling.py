@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, Array, corrections, needed, p_value
-from headroles.analysis.resampling import Whole, centred_ranks, strata
+from headroles.analysis.intervals import LEVEL, Array, Whole, centred_ranks, corrections, needed, p_value, strata
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 

@@ -15,8 +15,7 @@ from replication import prepared
 from scipy import stats
 
 import headroles as hr
-from headroles.analysis.intervals import p_value
-from headroles.analysis.resampling import permuted_values, strata
+from headroles.analysis.intervals import p_value, permuted_values, strata
 from headroles.analysis.role_rules import held
 from headroles.models import loading
 from headroles.plots.matrix import short

@@ -1,11 +1,10 @@
-"""Curves: a metric as more and more heads are masked, and how well scores predict the effects of ablation."""
+"""Curves: a metric as more heads are masked together, in the order of scores or at random."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,10 +16,8 @@ from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
-from headroles.analysis import resampling
-from headroles.analysis.association import measured
-from headroles.analysis.association import values as values_of
-from headroles.analysis.intervals import Array, bounds, rank_correlation
+from headroles.analysis.intervals import Array, bounds
+from headroles.analysis.summaries import agreement
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity
@@ -34,7 +31,7 @@ from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.columns import of_name, ranked_by, without_ends
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study, as_study, as_tables, kept
+from headroles.tables.study import Study, as_study, kept
 
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 
@@ -120,12 +117,11 @@ def _with_values(
     parts = stats.masked | {frozenset(): stats.intact}
     whole = stats.resampled([stats.intact, *(parts[heads] for heads in masked)], n_resamples, seed)
     values, changes = whole[1:], whole[1:] - whole[0]  # [point, 1 + resamples]
-    points = pd.MultiIndex.from_frame(table[["order", "masked"]])
     low, high = bounds(values[:, 1:])
     less, more = bounds(changes[:, 1:])
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    table.attrs["draws"] = frame.Resamples(points, {"value": values})
+    table.attrs["draws"] = frame.Resamples(table, {"value": values})
     return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
 
 
@@ -317,106 +313,6 @@ def compare(
     return Comparison(correlations, heights)
 
 
-def agreement(
-    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], other: str
-) -> pd.DataFrame:
-    """Compute Spearman's correlation of columns with another column.
-
-    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would be too low,
-    because resampling adds noise to both columns.
-
-    Args:
-        table: Table of heads; or studies and files of one model; a column comes from the first that has it.
-        columns: Columns to correlate.
-        other: The other column.
-
-    Returns:
-        One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
-        correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
-
-    Raises:
-        ValueError: If the table lacks a column.
-    """
-    table = as_tables(table)
-    if missing := [name for name in (*columns, other) if name not in table]:
-        known = [str(name) for name in table if measured(str(name), table)]
-        raise ValueError(
-            f"no column to correlate: got {frame.listed(missing)}; expected some of {frame.listed(known)}; try hr.join "
-            f"with the table that has it"
-        )
-    draws = frame.resamples(table)
-    if draws is not None and not {*columns, other} <= draws.draws.keys():  # some column has none
-        draws = None
-    places = pd.Series(range(len(table)), index=table.index)
-    layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
-
-    def drawn(column: str) -> Array:
-        column_ = table[column].to_numpy(float)[:, None]  # [heads, 1]
-        return column_ if draws is None else np.concatenate([column_, draws.of(column, frame.rows(table))], axis=1)
-
-    rows, against = [], drawn(other)
-    for column in columns:
-        scores = drawn(column)
-        over_all = resampling.spearman(scores.T, against.T)
-        within = np.mean([resampling.spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
-        rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
-    names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
-    result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
-    return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
-
-
-def score_correlations(
-    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """Correlate all scores of heads with each other, over the heads of a table.
-
-    Args:
-        table: Table of heads with scores, effects of ablation and survival (`hr.join`). Or studies and files of one
-            model: a column comes from the first that has it, and columns of several seeds are averaged.
-        columns: Columns to correlate; by default all measurements that vary.
-
-    Returns:
-        One row per pair of columns, the largest |`all`| first: `first`, `second`, `heads` that have both; `all`,
-        Spearman's correlation over these heads, and `within`, its mean over the layers of a kind in which both vary.
-        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers
-        each further layer counts as one head less); NaN for fewer than eight heads and for a perfect correlation.
-
-    Raises:
-        ValueError: For an unknown column, or fewer than two that vary.
-    """
-    table = as_tables(table)
-    frame.check_once(table)
-    known = {str(name): values_of(table, str(name)) for name in table if measured(str(name), table)}
-    varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
-    chosen = varied if columns is None else list(columns)
-    if len(chosen) < 2 or not set(chosen) <= set(varied):
-        raise ValueError(
-            f"no scores to correlate: got {frame.listed(chosen)}; expected two or more of {frame.listed(varied)}"
-        )
-    layers = resampling.strata(table.index)
-    rows = [
-        {"first": first, "second": second}
-        | _correlation(known[first].to_numpy(float), known[second].to_numpy(float), layers)
-        for first, second in combinations(chosen, 2)
-    ]
-    result = pd.DataFrame(rows).sort_values("all", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
-
-
-def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[str, float]:
-    """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
-    both = np.isfinite(first) & np.isfinite(second)
-    parts = [both & (layers == layer) for layer in np.unique(layers)]
-    varied = [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
-    row: dict[str, float] = {"heads": int(both.sum())}
-    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", varied)):
-        ranks = [float(resampling.spearman(first[None, group], second[None, group])[0]) for group in groups]
-        rank = float(np.mean(ranks)) if ranks else np.nan
-        ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
-        row |= dict(zip((name, f"{name}.low", f"{name}.high"), (rank, *ends), strict=True))
-    return row
-
-
 def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
     """Return the compared scores; without a loss, importance has the objective of relevance: similarity."""
     lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
@@ -426,12 +322,3 @@ def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
         steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
         chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
     return chosen
-
-
-def _bounds(values: Array) -> tuple[float, float]:
-    """Return bounds around the first value, from the spread of the others."""
-    draws = values[1:][~np.isnan(values[1:])]
-    if not len(draws):
-        return np.nan, np.nan
-    half = 1.96 * float(draws.std())
-    return max(-1.0, float(values[0]) - half), min(1.0, float(values[0]) + half)

@@ -1,5 +1,4 @@
 from . import intervals as intervals
-from . import resampling as resampling
 from . import seeds as seeds
 from . import summaries as summaries
 from .changes import compare_models as compare_models
@@ -11,8 +10,10 @@ from .role_rules import Role as Role
 from .role_rules import roles as roles
 from .seeds import match_heads as match_heads
 from .seeds import stability as stability
+from .summaries import agreement as agreement
 from .summaries import best_heads as best_heads
 from .summaries import correlations as correlations
 from .summaries import functions as functions
+from .summaries import score_correlations as score_correlations
 from .summaries import thirds as thirds
 from .threshold_tests import role_decisions as role_decisions

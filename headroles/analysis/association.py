@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from headroles.analysis import intervals, role_rules
-from headroles.analysis.intervals import Array, corrected
-from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, binary, relation, spearman, strata
+from headroles.analysis.intervals import (
+    PERMUTATIONS,
+    Array,
+    Bools,
+    Whole,
+    binary,
+    corrected,
+    relation,
+    spearman,
+    strata,
+)
 from headroles.tables import frame
+from headroles.tables.arguments import one_of
 from headroles.tables.columns import ENDS, Column
 from headroles.tables.declared import carried, declared, quality, signature_of
 from headroles.tables.frame import KINDS, Kind
@@ -51,9 +61,8 @@ def associations(
     chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     if kinds is not None:
-        known = roles.index.unique("kind")
-        if unknown := [kind for kind in kinds if kind not in known]:
-            raise ValueError(f"no heads of kind {unknown[0]!r} to relate: got a table of {', '.join(known)}")
+        for kind in kinds:
+            one_of("kind", kind, roles.index.unique("kind"))
         roles = roles[roles.index.get_level_values("kind").isin(kinds)]
     roles = roles.sort_index()  # permutations do not depend on the order of the rows
     outcomes = outcomes.loc[roles.index]
@@ -72,13 +81,13 @@ def associations(
 
 
 def outcomes_of(table: pd.DataFrame, columns: Sequence[str] | None) -> list[str]:
-    """Return the outcomes in a table; ValueError if there are none, or `columns` are not among its measurements."""
+    """Return the outcomes in a table, or `columns`, which must be among its measurements."""
     known = [str(name) for name in table if measured(str(name), table)]
     chosen = [name for name in known if is_outcome(name, table)] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
-        expected = "ablation, importance, relevance, attribution or survival" if columns is None else ", ".join(chosen)
-        hint = "; make them with hr.ablate" if columns is None else ""
-        raise ValueError(f"no outcome: got columns {', '.join(known) or 'none'}; expected {expected}{hint}")
+        expected = ", ".join(OUTCOMES if columns is None else chosen)
+        hint = "; make some with hr.ablate" if columns is None else ""
+        raise ValueError(f"outcomes must have columns of {expected}, got {frame.listed(known)}{hint}")
     return chosen
 
 
@@ -94,8 +103,7 @@ def finite(column: pd.Series) -> pd.Series[float]:
     if (beyond := np.isinf(known)).any():
         first = ":".join(map(str, known.index[beyond][0]))
         raise ValueError(
-            f"{column.name!r} is infinite for {int(beyond.sum())} of {len(known)} heads, such as {first}; "
-            "expected finite numbers, or NaN where unknown; leave these heads out, or choose other columns"
+            f"{column.name!r} must be finite, or NaN where unknown, got an infinite number for head {first}"
         )
     return known
 
@@ -130,15 +138,9 @@ def measured(name: str, table: pd.DataFrame) -> bool:
 
 def _roles(roles: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
     """Name, heads and margins above the threshold of each role; NaN margins where the role does not apply."""
-    if by not in ("family", "variant"):
-        raise ValueError(f"unknown by: got {by!r}; expected 'family' or 'variant'")
     groups = role_rules.families(roles)
-    if by == "variant":
+    if one_of("by", by, get_args(By)) == "variant":
         groups = {name: [name] for members in groups.values() for name in members}
-    if missing := [name for members in groups.values() for name in members if f"{name}.margin" not in roles]:
-        raise ValueError(
-            f"the table of roles has no column {missing[0]}.margin; compute the roles again with hr.roles(heads)"
-        )
     for group, members in groups.items():
         margins = roles[[f"{name}.margin" for name in members]]
         yield group, np.asarray(roles[members].to_numpy(bool).any(1)), margins.max(axis=1).to_numpy(float)

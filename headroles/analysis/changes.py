@@ -28,8 +28,8 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
     Args:
         first: Study of a model. Or its table of `hr.score`, or the file of that table.
         second: The same of a model with the same heads: another checkpoint, another seed, another training.
-        match: Whether heads are matched by their scores within layers (`hr.match_heads`), as those of models that were
-            trained from other seeds. By default a head is compared with the head at its place.
+        match: Whether heads are matched by their scores within layers (`hr.analysis.match_heads`), as for models that
+            were trained from other seeds. By default a head is compared with the head at its place.
         roles: Roles to look for.
 
     Returns:
@@ -38,9 +38,9 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
         - `gained` and `lost`, names of roles, of those that both models were scored for; `unsure`, those of them that
           change in fewer than 95 % of the resamples.
         - For each score, effect of ablation and survival that both have, `.change`, the second less the first. Its 95 %
-          interval `.change.low` and `.change.high` is made of those of both (Zou and Donner 2008). On the same text,
-          with the same seed, the correlation of their resamples counts; other texts count as independent. Ends are NaN
-          where neither is known, as of effects of ablation on the same text.
+          interval `.change.low` and `.change.high` is made of those of both (Zou and Donner 2008), with the correlation
+          of their resamples on the same text with the same seed, and without on other texts. It is NaN where neither is
+          known, as for effects of ablation on the same text.
         - With `match`, `match.layer`, `match.head` and `similarity` of the head of the second model.
 
         The signature of each column has those of both models.
@@ -49,20 +49,13 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
         ValueError: For models of other shapes, and for tables without a common score.
     """
     before, after = as_table(first), as_table(second)
-    frame.check_once(before, after)
-    if set(before.index) != set(after.index):
-        raise ValueError(
-            f"models of different shapes cannot be compared head by head: got {len(before)} and {len(after)} heads, "
-            f"{len(before.index.intersection(after.index))} in common; expected the same layers and heads"
-        )
+    frame.check_same_heads(before, after, "the models")
     after = after.loc[before.index]
     scores = [name for name in map(str, before) if measured(name, before) and name in after]
     scores = [name for name in scores if name != "position[offset]"]  # a difference of two choices says nothing
     if not scores:
-        raise ValueError(
-            f"no score to compare: got {frame.listed(list(map(str, before)))} and "
-            f"{frame.listed(list(map(str, after)))}; expected a column of both; score both models"
-        )
+        given = " and ".join(frame.listed(list(map(str, table))) for table in (before, after))
+        raise ValueError(f"both tables must have a common score, got {given}")
     columns: dict[str, object] = {}
     places = np.arange(len(before))
     if match:
@@ -155,9 +148,9 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
             `{72: ..., 36: ...}`.
 
     Returns:
-        One row per role, its variants joined; with several tables, a column `heads` has their keys. Of the heads that
-        had the role `before`: `kept` have it still, `lost` are left without it, `removed` were pruned. `new` had it not
-        before. `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
+        One row per role, its variants joined; with several tables, a column `heads` has their keys. `before` counts the
+        heads that had the role: `kept` still have it, `lost` are left without it, `removed` were pruned. `new` did not
+        have it before. `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
 
     Raises:
         ValueError: If `after` is empty, or has heads that `before` has not.
@@ -165,12 +158,10 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
     if isinstance(after, Mapping):
         parts = [role_changes(before, table).assign(heads=size) for size, table in after.items()]
         if not parts:
-            raise ValueError("no table of roles after pruning: got an empty mapping; expected at least one")
+            raise ValueError("after must have tables of roles, got an empty mapping")
         return _signed(pd.concat(parts, ignore_index=True), before)
     if len(extra := after.index.difference(before.index)):
-        raise ValueError(
-            f"{len(extra)} heads of the pruned model are not in the whole one, such as {':'.join(map(str, extra[0]))}"
-        )
+        raise ValueError(f"heads after pruning must be among those before, got {':'.join(map(str, extra[0]))}")
     had, has = (
         {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
         for roles in (before, after)

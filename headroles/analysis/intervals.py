@@ -1,4 +1,4 @@
-"""Intervals: of shares, areas under curves, shifts, correlations, means, and by bootstrap resamples (no torch)."""
+"""Intervals, permutation tests and corrections: shares, means, areas, correlations, resamples (no torch)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, special, stats
 
+from headroles.tables.columns import ENDS
+
 Array = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+Whole = npt.NDArray[np.int64]
 Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
@@ -19,6 +23,7 @@ Z = float(stats.norm.isf(LEVEL / 2))
 COARSE = 2**-13  # relative rounding of resamples, which have 13 significant bits
 PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
 SINGLE = 0.25  # share of resamples without a value that separates one sentence from two
+PERMUTATIONS = 9999  # by default, for every permutation p
 FEW = 8  # the least number of pairs for an interval of their correlation
 
 
@@ -32,7 +37,7 @@ def wilson(share: Array, of: Array | int, z: Array | float = Z) -> tuple[Array, 
 
 def exact_share(share: float, of: int) -> Ends:
     """Compute the exact 95 % interval of a share of examples (Clopper and Pearson 1934): [.69, 1] for 10 of 10."""
-    hits = share * of  # of a mean of values between 0 and 1, which varies at most as much, no whole number
+    hits = share * of  # not an integer for a mean of values between 0 and 1, which varies at most as much
     low = float(stats.beta.ppf(LEVEL / 2, hits, of - hits + 1)) if hits > 0 else 0.0
     return low, float(stats.beta.isf(LEVEL / 2, hits + 1, of - hits)) if hits < of else 1.0
 
@@ -42,8 +47,8 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
 
     It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
     (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their design
-    effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more (1,000 runs
-    each) they cover 93 to 99 %, most where hits are few.
+    effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more they cover 93
+    to 99 %, most where hits are few.
 
     Args:
         values: Each share and its bootstrap resamples of sentences: [heads, 1 + resamples].
@@ -76,7 +81,7 @@ def clusters(totals: Array) -> Array:
         return np.asarray(whole[..., 0] ** 2 / ((totals[..., 1:] - whole) ** 2).mean(-1))
 
 
-def single(draws: Array) -> npt.NDArray[np.bool_]:
+def single(draws: Array) -> Bools:
     """Return which values were measured on a single sentence and so have no estimate of spread: [heads].
 
     Such a value is NaN in each resample without that sentence, e^-1 = 37 % of them, and the same in all others. With
@@ -103,12 +108,12 @@ def over_seeds(values: Array) -> Ends:
 
 
 def difference(values: Sequence[Array], ends: Sequence[Array], correlation: Array) -> tuple[Array, Array]:
-    """Return the ends of the interval of a difference, by those of both numbers (Zou and Donner 2008).
+    """Return the ends of the interval of new - old, by those of both numbers (Zou and Donner 2008).
 
-    As their intervals, it need not be symmetric: so it holds for shares near 0 and 1.
+    It need not be symmetric, so it holds for shares near 0 and 1.
 
     Args:
-        values: The number that is subtracted, and that from which it is: two of [heads].
+        values: The old and the new number: two of [heads].
         ends: Lower and upper ends of both: two of [2, heads].
         correlation: Correlation of the two estimates: [heads]; 0 if they are independent, NaN gives NaN.
     """
@@ -143,9 +148,8 @@ def _fisher(observed: float, half: float) -> Ends:
 def unskewed(ratio: Array | float, skewness: Array | float) -> Array:
     """Return the ratio of a mean to its standard error, corrected for the skewness of that mean (Hall 1992).
 
-    Where values are skewed, the mean and its error are correlated and t rejects too often on one side. The cubic
-    transformation of Hall takes that away to the first order, and is monotone. The skewness of a mean of n values is
-    that of the values over the root of n.
+    Where values are skewed, the mean and its error are correlated and t rejects too often on one side. Hall's cubic
+    transformation removes this to the first order. The skewness of a mean of n values is theirs over the root of n.
     """
     return np.asarray(ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 6)
 
@@ -169,9 +173,9 @@ def p_value(permuted: Array, observed: float) -> float:
 def studentised(estimates: Array, errors: Array) -> tuple[Ends, float]:
     """Return the 95 % interval and p of an estimate, by permutation of its ratio to its standard error.
 
-    Estimates and errors are the observed ones, then those under each permutation, where 0 is expected. It holds also if
-    the two groups are spread differently (Janssen 1997; Chung and Romano 2013). 0 is outside exactly where p is below
-    0.05. Ends are NaN for too few permutations or without an error; p is of the plain estimates if there are no errors.
+    Estimates and errors are the observed ones, then those under each permutation, which expects 0. It holds also if the
+    two groups are spread differently (Janssen 1997; Chung and Romano 2013). 0 is outside exactly where p is below 0.05.
+    Ends are NaN for too few permutations or without an error; p is of the plain estimates if there are no errors.
     """
     observed, error, least = float(estimates[0]), float(errors[0]), 1e-6 * float(errors.max())
     if not least > 0:
@@ -188,8 +192,8 @@ def studentised(estimates: Array, errors: Array) -> tuple[Ends, float]:
 def critical(permuted: Array, error: float) -> float:
     """Return the limit in standard errors at which permutation rejects at 5 %; infinite for too few permutations.
 
-    Of all limits that reject the same permutations, it is the one nearest to that of the normal distribution. `error`
-    is the standard error if the role has no effect.
+    Many limits reject the same permutations: it is the one nearest to that of the normal distribution. `error` is the
+    standard error if the role has no effect.
     """
     sizes, enough = np.sort(np.abs(permuted)), needed(len(permuted))
     last = float(sizes[-enough]) if enough else math.inf
@@ -199,13 +203,12 @@ def critical(permuted: Array, error: float) -> float:
     return min(max(Z, (last + near) / error), upper)
 
 
-def auc(areas: Array, errors: Array, held: int, rest: int) -> Ends:
+def _auc_ends(areas: Array, errors: Array, held: int, rest: int) -> Ends:
     """Return the 95 % interval of the area under a ROC curve; NaN for too few permutations.
 
     Areas and errors are the observed ones, then those under each permutation of the role. It is symmetric on the scale
-    of logits (Pauly et al. 2016). If the groups, of `held` and `rest` heads, do not overlap, their spread does not
-    bound the area: then the method is the fifth of Newcombe (2006). 0.5 is outside exactly where permutation rejects
-    it.
+    of logits (Pauly et al. 2016). If the groups, of `held` and `rest` heads, do not overlap, it is by the fifth method
+    of Newcombe (2006). 0.5 is outside exactly where permutation rejects it.
     """
     observed, more = float(areas[0]), (held + rest) / 2 - 1
 
@@ -222,9 +225,8 @@ def auc(areas: Array, errors: Array, held: int, rest: int) -> Ends:
 def chances(observed: float, counts: Array, permuted: Array) -> Ends:
     """Return the 95 % score interval of a difference of chances over strata.
 
-    A stratum keeps its mean whatever the difference is. 0 is outside exactly where permutation rejects it. NaN for too
-    few permutations, or if the strata do not vary. `counts` are heads with the role, heads, and mean outcome of each
-    stratum: [strata, 3].
+    0 is outside exactly where permutation rejects it. NaN for too few permutations, or if the strata do not vary.
+    `counts` are heads with the role, heads, and mean outcome of each stratum: [strata, 3].
     """
     held, sizes, mean = counts.T
     weight = held / held.sum()
@@ -320,3 +322,213 @@ def corrected(table: pd.DataFrame) -> pd.DataFrame:
     for place, (name, values) in enumerate(corrections(table["p"].to_numpy(float)).items(), list(table).index("p") + 1):
         table.insert(place, name, values)
     return table
+
+
+def strata(index: pd.Index) -> Whole:
+    """Return the layer of each head within its kind, as a number: [heads]."""
+    layers: Whole = pd.MultiIndex.from_tuples([head[:2] for head in index]).factorize()[0]
+    return layers
+
+
+def relation(
+    held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
+) -> dict[str, float]:
+    """Compute the statistics of a role and an outcome, with intervals.
+
+    Args:
+        held: Whether each head has the role: [heads].
+        margin: How far each head is above the role's threshold: [heads].
+        y: The outcome: [heads].
+        layers: Layer of each head, as numbered by `strata`.
+        n_resamples: Permutations of the role over all heads, for the intervals over all heads.
+        n_permutations: Permutations of the role within layers, for p and the interval of `within`.
+        seed: Seed of the permutations.
+
+    Returns:
+        Name -> number; NaN if undefined.
+    """
+    one_stratum = np.zeros_like(layers)
+    permutations = permuted_roles(held, one_stratum, n_resamples, seed)
+    difference, difference_ends, _ = _difference(held, y, one_stratum, permutations)
+    area, area_ends = auc(held, y, permutations)
+    if binary(y) and n_resamples:  # then the area is (1 + difference) / 2
+        area_ends = (1 + difference_ends[0]) / 2, (1 + difference_ends[1]) / 2
+    rank = float(spearman(margin[None], y[None])[0])
+    within, within_ends, p = _difference(held, y, layers, permuted_roles(held, layers, n_permutations, seed))
+    statistics = {
+        "difference": (difference, difference_ends),
+        "median": _median(held, y, permutations),
+        "auc": (area, area_ends),
+        "rank_biserial": (2 * area - 1, (2 * area_ends[0] - 1, 2 * area_ends[1] - 1)),
+        "point_biserial": (
+            float(pearson(held[None].astype(float), y[None])[0]),
+            _correlations(held, y, difference_ends),
+        ),
+        "spearman": (rank, rank_correlation(rank, len(y)) if n_resamples else NONE),
+        "within": (within, within_ends),
+    }
+    if 1 in (held.sum(), (~held).sum()):
+        statistics |= {name: (value, NONE) for name, (value, _) in statistics.items() if name != "spearman"}
+    row = {
+        f"{name}{end}": number
+        for name, (value, ends) in statistics.items()
+        for end, number in zip(ENDS, (value, *ends), strict=True)
+    }
+    return row | {"p": p}
+
+
+def binary(y: Array) -> bool:
+    """Return whether an outcome is 0 or 1."""
+    return bool(np.isin(y, (0.0, 1.0)).all())
+
+
+def permuted_roles(held: Bools, layers: Whole, permutations: int, seed: int) -> Bools:
+    """Permute which heads have the role, as many in each layer: [permutations, heads]."""
+    generator = np.random.default_rng(seed)
+    permuted = np.repeat(held[None], permutations, axis=0)
+    for layer in np.unique(layers):
+        places = np.flatnonzero(layers == layer)
+        size, count = len(places), int(held[places].sum())
+        if 0 < count < size:
+            chosen = generator.random((permutations, size)).argsort(1)[:, :count]
+            permuted[:, places] = False
+            np.put_along_axis(permuted, places[chosen], True, axis=1)
+    return permuted
+
+
+def auc(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
+    """Compute the chance that a head with the role has the larger value (ties half), and its 95 % interval."""
+    count, rest = int(held.sum()), int((~held).sum())
+    areas, errors = roc_areas(np.vstack([held, permutations]), y)
+    known = 1 not in (count, rest) and (areas[0] in (0, 1) or _bounded(held, y, np.ones((len(y), 1), bool)))
+    return float(areas[0]), _auc_ends(areas, errors, count, rest) if known else NONE
+
+
+def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
+    """Return areas under ROC curves of roles [draws, heads], and their standard errors (Brunner and Munzel 2000).
+
+    The roles have equally many heads. The errors allow for another spread of outcomes with the role than without; NaN
+    for a single head on one side.
+    """
+    order = np.argsort(y)
+    ascending, members = y[order], roles[:, order]
+    first, last = (np.searchsorted(ascending, ascending, side) for side in ("left", "right"))
+    among = np.pad(members.cumsum(1), ((0, 0), (1, 0)))  # members among the first heads: [draws, 1 + heads]
+    members_below = (among[:, first] + among[:, last]) / 2  # ties half
+    others_below = (first + last) / 2 - members_below
+    count, rest = int(roles[0].sum()), int((~roles[0]).sum())
+    areas = np.where(members, others_below, 0.0).sum(1) / (count * rest)
+    middle = areas[:, None]
+    squares = np.where(members, others_below / rest - middle, members_below / count - 1 + middle) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [
+            (squares * side).sum(1) / (size * np.float64(size - 1))
+            for side, size in ((members, count), (~members, rest))
+        ]
+    return areas, np.sqrt(sum(parts))
+
+
+def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tuple[float, Ends, float]:
+    """A mean difference within layers, its interval and p; NaN if no layer has heads of both groups."""
+    mixed = [layer for layer in np.unique(layers) if 0 < held[layers == layer].mean() < 1]
+    if not mixed:
+        return np.nan, NONE, np.nan
+    members = layers[:, None] == np.array(mixed)
+    differences, errors = contrasts(np.vstack([held, permutations]), y, members)
+    observed = float(differences[0])
+    if binary(y):  # their spread follows from the mean
+        counts = np.stack([members[held].sum(0), members.sum(0), y @ members / members.sum(0)], axis=1)
+        ends = chances(observed, counts, differences[1:]) if len(permutations) else NONE
+        return observed, ends, p_value(differences[1:], observed)
+    ends, p = studentised(differences, errors)
+    return observed, ends if _bounded(held, y, members) else NONE, p
+
+
+def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
+    """Return mean differences within layers of roles [draws, heads], and their standard errors.
+
+    The roles have equally many heads in each layer of `members` [heads, layers]. Each head with the role is compared
+    with the heads without it in its layer. The errors allow for another spread of outcomes with the role than without:
+    for one layer they are Welch's (1938). NaN errors for a single head with the role.
+    """
+    sizes, counts = members.sum(0), members[roles[0]].sum(0)
+    rest, count = sizes - counts, counts.sum()
+    layer, compared = members.argmax(1), members.any(1)
+    y = np.asarray(y, np.float64)
+    y = y - y[members.argmax(0)][layer]  # exact where values are close
+    parts = np.where(members, y[:, None] - y @ members / sizes, 0.0)  # distances from the layer's mean
+    held = roles.astype(np.float64)
+    sums = held @ parts  # [draws, layers]
+    without = -sums / rest
+    differences = (sums - counts * without).sum(1) / count
+    if count == 1:  # a single head has no spread, but rounding would give a small one
+        return differences, np.full(len(roles), np.nan)
+    away = np.where(compared, parts.sum(1) - without[:, layer], 0.0)  # from the heads without it: [draws, heads]
+    spread_with = (held * (away - differences[:, None]) ** 2) @ compared
+    spread_without = ((1 - held) * away**2) @ members
+    pooled = spread_without.sum(1, keepdims=True) / max(1.0, (rest - 1).sum())
+    variances = np.where(rest > 1, spread_without / np.maximum(rest - 1, 1), pooled) / rest
+    shared = (variances * counts * (counts - 1)).sum(1)  # heads of a layer are compared with the same others
+    return differences, np.sqrt((spread_with + shared) / (count * (count - 1)))
+
+
+def _bounded(held: Bools, y: Array, members: Bools) -> bool:
+    """Whether outcomes vary in both groups of these layers, and enough permutations differ for p to be below 0.05."""
+    compared, counts, sizes = members.any(1), members[held].sum(0), members.sum(0)
+    same = 2 if (2 * counts == sizes).all() else 1  # exchanged groups differ as much
+    ways = math.prod(map(math.comb, sizes.tolist(), counts.tolist()))
+    varied = all(np.ptp(y[group & compared]) > 0 for group in (held, ~held))
+    return varied and ways * LEVEL > same
+
+
+def _median(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
+    """A difference of medians and its interval, which takes their errors as proportional to those of the means."""
+    roles = np.vstack([held, permutations])
+    ordered = [y[np.nonzero(sets)[1]].reshape(len(roles), -1) for sets in (roles, ~roles)]
+    medians = np.median(ordered[0], 1) - np.median(ordered[1], 1)
+    whole = np.ones((len(y), 1), bool)
+    errors = contrasts(roles, y, whole)[1]
+    known = _bounded(held, y, whole) and not binary(y)
+    return float(medians[0]), studentised(medians, errors)[0] if known else NONE
+
+
+def _correlations(held: Bools, y: Array, difference: Ends) -> Ends:
+    """Ends of the correlation with having the role, from those of the difference of means."""
+    variance = float(held.mean() * (1 - held.mean()))
+    residual = float(np.where(held, y - y[held].mean(), y - y[~held].mean()).var())
+    ends = np.array(difference)
+    if binary(y):
+        low, high = np.clip(ends * np.sqrt(variance) / y.std(), -1, 1)
+    else:
+        low, high = ends * np.sqrt(variance) / np.sqrt(residual + ends**2 * variance)
+    return float(low), float(high)
+
+
+def permuted_values(y: Array, layers: Whole, permutations: int, generator: np.random.Generator) -> Array:
+    """Permute values within layers: [permutations, heads]."""
+    permuted = np.empty((permutations, len(y)))
+    for layer in np.unique(layers):
+        places = np.flatnonzero(layers == layer)
+        permuted[:, places] = y[places][generator.random((permutations, len(places))).argsort(1)]
+    return permuted
+
+
+def centred_ranks(values: Array, layers: Whole) -> Array:
+    """Rank values within each layer, less the mean rank."""
+    ranks = pd.Series(values).groupby(layers).rank()
+    return np.asarray(ranks - ranks.groupby(layers).transform("mean"), float)
+
+
+def spearman(first: Array, second: Array) -> Array:
+    """Compute the rank correlation of the rows of two arrays: [draws, heads] -> [draws]."""
+    return pearson(stats.rankdata(first, axis=1), stats.rankdata(second, axis=1))
+
+
+def pearson(first: Array, second: Array) -> Array:
+    """Compute the correlation of the rows of two arrays: [draws, heads] -> [draws]; NaN if one is constant."""
+    a, b = first - first.mean(1, keepdims=True), second - second.mean(1, keepdims=True)
+    constant = (np.ptp(first, axis=1) == 0) | (
+        np.ptp(second, axis=1) == 0
+    )  # the mean of equal floats may differ from them
+    with np.errstate(invalid="ignore"):
+        return np.where(constant, np.nan, (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1)))

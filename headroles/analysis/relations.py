@@ -16,15 +16,19 @@ from scipy.special import expit
 from headroles.analysis import role_rules
 from headroles.analysis.association import By, associations, finite, measured, outcomes_of, values
 from headroles.analysis.changes import role_changes
-from headroles.analysis.intervals import NONE, Array, corrected, p_value, rank_correlation
-from headroles.analysis.resampling import (
+from headroles.analysis.intervals import (
+    NONE,
     PERMUTATIONS,
+    Array,
     Whole,
     auc,
     binary,
     centred_ranks,
+    corrected,
+    p_value,
     permuted_roles,
     permuted_values,
+    rank_correlation,
     spearman,
     strata,
 )
@@ -32,7 +36,7 @@ from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
-from headroles.tables.study import Place, Study, as_study, as_table, as_tables
+from headroles.tables.study import Place, Study, as_study, as_table, as_tables, study_of
 
 LIMIT = stats.chi2.ppf(0.95, 1) / 2  # fall of the log likelihood at the ends of a 95 % profile interval
 NO_LAYER = "no layer has surviving and pruned heads: role and layer are confounded"
@@ -136,9 +140,7 @@ def relate(
 def _places(roles: Place | None, outcomes: Study | str | Path | Sequence[str | Path]) -> list[Place]:
     """Return the places of outcomes; a study of roles comes first."""
     places = [outcomes] if isinstance(outcomes, Study | str | Path) else list(outcomes)
-    if roles is None or isinstance(roles, pd.DataFrame) or (not isinstance(roles, Study) and Path(roles).is_file()):
-        return [*places]
-    return [roles, *places]
+    return [*places] if roles is None or study_of(roles) is None else [roles, *places]
 
 
 def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None:
@@ -159,10 +161,7 @@ def _begins(column: Column, word: str) -> bool:
 def _remaining(places: Sequence[Place]) -> dict[str, dict[int, pd.DataFrame]]:
     """Load the roles of the remaining heads at each size, by strategy."""
     sizes: dict[str, dict[int, pd.DataFrame]] = {}
-    for place in places:
-        if isinstance(place, pd.DataFrame) or (not isinstance(place, Study) and Path(place).is_file()):
-            continue
-        study = place if isinstance(place, Study) else Study(place)
+    for study in filter(None, map(study_of, places)):
         for name in study.names():
             if (parts := re.fullmatch(r"roles-(.+)-(\d+)", name)) is not None:
                 sizes.setdefault(parts[1], {})[int(parts[2])] = study.load(name)
@@ -196,7 +195,7 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, columns: Seque
     known = outcomes_of(table, columns)
     chosen = [name for name in known if set(values(table, name).dropna()) == {0.0, 1.0}]
     if not chosen:
-        raise ValueError(f"no outcome of 0 and 1: got {', '.join(known)}; expected some such as survival[...]")
+        raise ValueError(f"outcomes must have columns of 0 and 1, such as survival[...], got {', '.join(known)}")
     rows = []
     for name in chosen:
         y = values(table, name).dropna()
@@ -328,10 +327,11 @@ def predict_outcome(
     chosen = of_name(known, "survival") if outcome_columns is None else known
     known = [str(name) for name in scores if measured(str(name), scores)]
     predictors = [name for name in known if predicts(name)] if columns is None else list(columns)
-    if not chosen or not predictors or not set(predictors) <= set(known):
-        expected = ", ".join(predictors) or "some of " + ", ".join(PREDICTORS) if chosen else "survival[...]"
-        got = ", ".join(map(str, scores if chosen else outcomes))
-        raise ValueError(f"no {'score' if chosen else 'outcome'}: got columns {got}; expected {expected}")
+    if not chosen:
+        raise ValueError(f"outcomes must have survival[...], got {', '.join(map(str, outcomes))}")
+    if not predictors or not set(predictors) <= set(known):
+        expected = ", ".join(predictors) or "some of " + ", ".join(PREDICTORS)
+        raise ValueError(f"scores must have {expected}, got {', '.join(map(str, scores))}")
     frame.check_same_heads(scores, outcomes, "scores and outcomes")
     scores = scores.sort_index()  # permutations do not depend on the order of the rows
     layers, rows = strata(scores.index), []

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis.intervals import COARSE, Array
+from headroles.analysis.threshold_tests import tested
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import VARIANTS, Column, of_variant, with_suffix
 from headroles.tables.declared import declaration, declared
-from headroles.tables.study import Study, as_study, as_table
+from headroles.tables.study import Study, as_table, study_of
 
 VERDICTS = (  # of role tests (`hr.test_roles`)
     "its role is what it does",
@@ -157,8 +158,8 @@ def roles(
     """  # noqa: DOC502
     chosen = _with_thresholds(list(roles), thresholds or {})
     assigned = _assigned(as_table(table, "heads"), chosen, test=test)
-    if not isinstance(table, pd.DataFrame) and (isinstance(table, Study) or not Path(table).is_file()):
-        as_study(table).save("roles", assigned)
+    if (study := study_of(table)) is not None:
+        study.save("roles", assigned)
     return assigned
 
 
@@ -182,16 +183,12 @@ def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.
             signatures |= dict.fromkeys(new, text)
             columns |= new
         if test and variants:
-            from headroles.analysis.threshold_tests import tested  # SciPy takes as long to import as all else here
-
             p = tested(table, variants, role.threshold, role.over)
             signatures |= {name: f"{signatures[str(Column.parse(name).base)]}|test:one-sided" for name in p}
             columns |= p
     if not columns:
-        raise ValueError(
-            f"no role can be assigned: got columns {', '.join(table.columns)}; "
-            f"expected some of {', '.join(role.column for role in chosen)}"
-        )
+        expected = ", ".join(role.column for role in chosen)
+        raise ValueError(f"table must have columns of roles, {expected}, got {', '.join(table.columns)}")
     return frame.table(columns, frame.rows(table), signatures)
 
 
@@ -210,9 +207,7 @@ def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[fl
         for _, column in role.variants(table.columns)
     ]
     if not columns:
-        raise ValueError(
-            f"none of the roles {', '.join(sorted(wanted))} can be assigned: got columns {', '.join(table.columns)}"
-        )
+        raise ValueError(f"table must have columns of {', '.join(sorted(wanted))}, got {', '.join(table.columns)}")
     return pd.concat(columns, axis=1).max(axis=1).rename("margin")
 
 
@@ -283,10 +278,10 @@ def holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool
 
 def _stability(table: pd.DataFrame, role: Role, column: str) -> Array:
     """Share of resamples in which heads have the role; NaN where it does not apply, or no resample has a value."""
-    held, resampled = resampled_holders(table, role, column), frame.resamples(table)
-    if held is None or resampled is None:
+    held = resampled_holders(table, role, column)
+    if held is None:
         return np.full(len(table), np.nan)
-    unknown = table[column].isna().to_numpy() | np.isnan(resampled.of(column, frame.rows(table))).all(1)
+    unknown = table[column].isna().to_numpy() | np.isnan(frame.resamples(table)[column]).all(1)
     return np.where(unknown, np.nan, held.mean(1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,13 @@ from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
 from headroles.analysis.association import is_outcome, measured
-from headroles.analysis.intervals import LEVEL, Array, Z, corrected
-from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, strata
+from headroles.analysis.intervals import LEVEL, PERMUTATIONS, Array, Bools, Whole, Z, corrected, strata
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame
+from headroles.tables.arguments import one_of
 
 Similarity = Callable[[int, int, int], Array]  # two models, a resample (0: the corpus) -> [heads of one, of the other]
-Match = Literal["layer", "model", "same"]
+Match = Literal["layer", "same"]
 Pairs = Literal["all", "next"]
 ALL = "all heads"
 
@@ -31,7 +31,6 @@ def stability(
     match: Match = "layer",
     pairs: Pairs = "all",
     columns: Sequence[str] | None = None,
-    attention: Sequence[pd.DataFrame] | None = None,
     roles: Iterable[Role] = ROLES,
     n_resamples: int = 200,
     n_permutations: int = PERMUTATIONS,
@@ -40,16 +39,15 @@ def stability(
     """Match the heads of models of one shape: which heads and roles come back?
 
     Heads have other numbers in a model trained from another seed. They are matched one to one, so that their mean
-    similarity is largest (Hungarian method). The question is that of Bali et al. 2026 (arXiv 2602.16740), who take the
-    best match in the layer for each head, which several heads may share.
+    similarity is largest (Hungarian method). Bali et al. 2026 (arXiv 2602.16740) ask the same, but take the best match
+    in the layer for each head, which several heads may share.
 
     Args:
         tables: Tables of `hr.score` of two or more models with the same heads, on the same text.
-        match: Matches are sought in the same "layer", anywhere in the "model" among heads of the kind, or each head is
-            compared with the "same" one (checkpoints of one training).
+        match: Heads are matched within their "layer", or each head is compared with the "same" one (checkpoints of one
+            training).
         pairs: "all" pairs of models, or each model with the "next" (checkpoints in order).
         columns: Scores by which heads are compared; by default all that every table has.
-        attention: Tables of `hr.attention_examples` of the models, in the same order: heads are compared by attention.
         roles: Roles to look for.
         n_resamples: Bootstrap resamples of the tables to use; fewer if the tables have fewer.
         n_permutations: Permutations for the chance level.
@@ -58,10 +56,8 @@ def stability(
     Returns:
         One row per `quantity` and `of`, its `value` a mean over pairs of models:
 
-        - "similarity" of matched heads, of all and of each layer. By scores: 1 less half the mean squared difference of
-          standardised scores, so that equal heads have 1 and two heads drawn at random 0 on average. By attention: the
-          cosine of the weights, averaged over sentences.
-        - "same layer", with match="model": share of heads with their match in the same layer.
+        - "similarity" of matched heads, of all and of each layer: 1 less half the mean squared difference of
+          standardised scores. Equal heads have 1, and two heads drawn at random 0 on average.
         - "matched", of each role: share of its heads that are matched to a head with it, 2 both / (first + second).
         - "layers", of each role: the same of the numbers of its heads in each layer, without any matching.
 
@@ -72,10 +68,14 @@ def stability(
         change places within their layer. So layers may differ in any way. `p`, one-sided, is against chance, and `holm`
         and `bh` correct it for all rows. Both are NaN for what is the same in all permutations.
 
-    Raises ValueError for fewer than two tables, tables of different heads, an unknown option, and if no score is left.
-    """
-    models, index = _ordered(tables, match, pairs)
-    similarity, used = _similarity(models, columns, attention, index)
+    Raises:
+        ValueError: For fewer than two tables, tables of different heads, and if no score is left.
+    """  # noqa: DOC502
+    one_of("match", match, get_args(Match))
+    one_of("pairs", pairs, get_args(Pairs))
+    models, index = _ordered(tables)
+    used = scores_of(models, columns)
+    similarity, layers = by_scores(models, used), strata(index)
     assigned = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
     draws = _draws(models, n_resamples)
     held = np.array([[_held(table, role, draws) for role in assigned] for table in models], bool)
@@ -84,103 +84,119 @@ def stability(
     everything = _everything(similarity, len(models)) if n_permutations else np.empty((0, 0))
     every_role = np.concatenate([*held[:, :, 0]], axis=-1)  # [role, heads of all models]
     compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
-    layers, groups, values, permuted = strata(index), _groups(index, match), [], []
+
+    def matched(similar: Array) -> Whole:
+        return _matched(similar, layers) if match == "layer" else np.arange(len(similar))
+
+    values, permuted = [], []
     for earlier, later in compared:
-        sampled = [similarity(earlier, later, draw) for draw in range(1 + draws)]
-        values.append(
-            [
-                _statistics(now, held[earlier, :, draw], held[later, :, draw], layers, _matched(now, groups))
-                for draw, now in enumerate(sampled)
-            ]
-        )
-        for mine, theirs in zip(distributed[:, earlier], distributed[:, later], strict=True):
-            now = everything[np.ix_(mine, theirs)]
-            roles_of = every_role[:, mine], every_role[:, theirs]
-            permuted.append(_statistics(now, *roles_of, layers, _matched(now, groups)))
+        row = []
+        for draw in range(1 + draws):
+            now = similarity(earlier, later, draw)
+            row.append(_statistics(now, held[earlier, :, draw], held[later, :, draw], layers, matched(now)))
+        values.append(row)
+        for one, other in zip(distributed[:, earlier], distributed[:, later], strict=True):
+            now = everything[np.ix_(one, other)]
+            permuted.append(_statistics(now, every_role[:, one], every_role[:, other], layers, matched(now)))
     estimates = np.array(values)  # [pair, 1 + draws, statistic]
     chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
     table = _labels([role.name for role in assigned], held[:, :, 0], index)
     table = pd.concat([table, _summary(estimates, chance, compared if pairs == "all" else [])], axis=1)
     table["low"] = table["low"].where(table["quantity"] == "similarity", table["low"].clip(lower=0))
-    table = table[table["value"].notna() & ((table["quantity"] != "same layer") | (match == "model"))]
-    by = "scores" if attention is None else "attention"
-    options = frame.sign(stability=match, pairs=pairs, by=by, resamples=draws, permutations=n_permutations, seed=seed)
+    table = table[table["value"].notna()]
+    options = frame.sign(
+        stability=match, pairs=pairs, by="scores", resamples=draws, permutations=n_permutations, seed=seed
+    )
     of = frame.holding(**{f"model {place}": frame.sources(model, used) for place, model in enumerate(models)})
     return frame.signed(corrected(table.reset_index(drop=True)), options, of)
 
 
-def match_heads(
-    first: pd.DataFrame,
-    second: pd.DataFrame,
-    *,
-    match: Match = "layer",
-    columns: Sequence[str] | None = None,
-    attention: Sequence[pd.DataFrame] | None = None,
-) -> pd.DataFrame:
-    """Match each head of a model to one of another model of the same shape.
+def match_heads(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Match each head of a model to one in the same layer of another model of the same shape.
 
     Args:
         first: Table of `hr.score` of a model.
         second: The same of another model, on the same text.
-        match: Where matches are sought, as in `stability`.
-        columns: Scores by which heads are compared, as in `stability`.
-        attention: Tables of `hr.attention_examples` of both, as in `stability`.
 
     Returns:
-        A row per head of the first model: `match.layer` and `match.head`, its match, and their `similarity`.
-
-    Raises ValueError as `stability`.
+        A row per head of the first model: `match.layer` and `match.head`, its match, and their `similarity`, as in
+        `stability`.
     """
-    models, index = _ordered([first, second], match, "all")
-    similarity, used = _similarity(models, columns, attention, index)
-    similar = similarity(0, 1, 0)
-    places = _matched(similar, _groups(index, match))
+    models, index = _ordered([first, second])
+    used = scores_of(models, None)
+    similar = by_scores(models, used)(0, 1, 0)
+    places = _matched(similar, strata(index))
     table = pd.DataFrame({f"match.{level}": index.get_level_values(level)[places] for level in ("layer", "head")})
     table = table.assign(similarity=similar[np.arange(len(index)), places]).set_index(index)
     of = frame.holding(first=frame.sources(first, used), second=frame.sources(second, used))
-    return frame.signed(table, frame.sign(match=match), of)
+    return frame.signed(table, frame.sign(match="layer"), of)
 
 
 def _ordered(
-    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame], match: Match, pairs: Pairs
+    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame],
 ) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
-    """The tables with their heads in order, and the heads; raise ValueError for what cannot be compared."""
-    if match not in ("layer", "model", "same") or pairs not in ("all", "next"):
-        raise ValueError(
-            f"unknown option: got match={match!r}, pairs={pairs!r}; expected match 'layer', 'model' or 'same', and "
-            f"pairs 'all' or 'next'"
-        )
+    """The tables with their heads in order, and the heads."""
     named: dict[object, pd.DataFrame] = dict(tables.items() if isinstance(tables, Mapping) else enumerate(tables))
     if len(named) < 2:
-        raise ValueError(f"too few models to compare: got {len(named)}; expected tables of two or more")
+        raise ValueError(f"tables must be of two or more models, got {len(named)}")
     (first, *rest), index = named, frame.rows(next(iter(named.values())).sort_index())
     for name in rest:
         frame.check_same_heads(named[first], named[name], f"tables {first!r} and {name!r}")
     return [table.loc[index] for table in named.values()], index
 
 
-def _similarity(
-    models: Sequence[pd.DataFrame],
-    columns: Sequence[str] | None,
-    attention: Sequence[pd.DataFrame] | None,
-    index: pd.MultiIndex,
-) -> tuple[Similarity, list[str]]:
-    """The similarity of heads, and the columns that it is made of or that stand for the models."""
-    if attention is None:
-        used = scores_of(models, columns)
-        return by_scores(models, used), used
-    if len(attention) != len(models) or columns is not None:
-        raise ValueError(
-            f"heads are compared by scores or by attention: got {len(attention)} tables of attention for {len(models)} "
-            f"models, and columns={columns}; expected one for each, and no columns"
-        )
-    return by_attention(attention, index), [str(name) for name in models[0]]
+def scores_of(tables: Sequence[pd.DataFrame], columns: Sequence[str] | None) -> list[str]:
+    """Return the columns by which heads are compared: `columns`, or all scores that every table has."""
+    known = [str(name) for name in tables[0] if measured(str(name), tables[0]) and name != "position[offset]"]
+    known = [name for name in known if all(name in table for table in tables)]
+    chosen = [name for name in known if not is_outcome(name, tables[0])] if columns is None else list(columns)
+    if not chosen or not set(chosen) <= set(known):
+        raise ValueError(f"columns must be some of {frame.listed(known)}, got {frame.listed(chosen)}")
+    return chosen
+
+
+def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similarity:
+    """Return the similarity of heads by their scores: 1 less half the mean squared difference.
+
+    Scores are standardised over the heads of a kind of all models. A score that is missing for some head of a kind, or
+    constant, is left out for that kind.
+
+    Raises:
+        ValueError: If no score is left for the heads of a kind.
+    """
+    kinds = tables[0].index.get_level_values("kind").to_numpy()
+    values = np.stack([table[list(chosen)].to_numpy(float) for table in tables])  # [model, heads, columns]
+    mean, scale = np.zeros(values.shape[1:]), np.full(values.shape[1:], np.inf)
+    for kind in np.unique(kinds):
+        part = values[:, kinds == kind].reshape(-1, len(chosen))
+        usable = np.isfinite(part).all(0) & (np.ptp(part, axis=0) > 0)
+        if not usable.any():
+            raise ValueError(
+                f"some score must vary over the {kind} heads and be known for all, got {', '.join(chosen)}; try other "
+                f"columns"
+            )
+        mean[np.ix_(kinds == kind, usable)] = part[:, usable].mean(0)
+        scale[np.ix_(kinds == kind, usable)] = part[:, usable].std(0) * np.sqrt(2 * usable.sum())
+    drawn = map(frame.resamples, tables)
+    draws = [{at: part[name] for at, name in enumerate(chosen) if name in part} for part in drawn]
+
+    def standardised(model: int, draw: int) -> Array:
+        scores = values[model].copy()
+        for place, resampled in draws[model].items() if draw else ():
+            scores[:, place] = resampled[:, draw - 1]
+        return np.where(np.isfinite(scale) & np.isfinite(scores), (scores - mean) / scale, 0.0)
+
+    def similarity(left: int, right: int, draw: int) -> Array:
+        a, b = standardised(left, draw), standardised(right, draw)
+        return np.asarray(1 - (a**2).sum(1)[:, None] - (b**2).sum(1) + 2 * a @ b.T)
+
+    return similarity
 
 
 def _draws(models: Sequence[pd.DataFrame], n_resamples: int) -> int:
     """Number of resamples that all tables have, at most `n_resamples`."""
     drawn = [frame.resamples(table) for table in models]
-    return min(n_resamples, *(0 if part is None else next(iter(part.draws.values())).shape[1] for part in drawn))
+    return min(n_resamples, *(next(iter(draws.values())).shape[1] if draws else 0 for draws in drawn))
 
 
 def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
@@ -210,18 +226,11 @@ def _everything(similarity: Similarity, models: int) -> Array:
     return np.block([[similarity(left, right, 0) for right in range(models)] for left in range(models)])
 
 
-def _groups(index: pd.MultiIndex, match: Match) -> list[Whole]:
-    """Places of the heads among which matches are sought; none if each head is compared with the same one."""
-    if match == "same":
-        return []
-    groups = strata(index) if match == "layer" else index.get_level_values("kind").factorize()[0]
-    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
-
-
-def _matched(similarity: Array, groups: Sequence[Whole]) -> Whole:
-    """Place of the match of each head: [heads]."""
+def _matched(similarity: Array, layers: Whole) -> Whole:
+    """Place of the match of each head in its layer: [heads]."""
     matches: Whole = np.arange(len(similarity))
-    for places in groups:
+    for layer in np.unique(layers):
+        places = np.flatnonzero(layers == layer)
         matches[places] = places[linear_sum_assignment(similarity[np.ix_(places, places)], maximize=True)[1]]
     return matches
 
@@ -235,16 +244,14 @@ def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, m
         both = np.stack([(first & second[:, matches]).sum(1), np.minimum(*counts).sum(1)])
         shares = 2 * both / (first.sum(1) + second.sum(1))
     by_layer = members @ matched / members.sum(1)
-    return np.concatenate([[matched.mean()], by_layer, [(layers == layers[matches]).mean()], *shares])
+    return np.concatenate([[matched.mean()], by_layer, *shares])
 
 
 def _labels(roles: Sequence[str], held: Bools, index: pd.MultiIndex) -> pd.DataFrame:
     """What each statistic is, in how many models, and of how many heads; `held` is [models, roles, heads]."""
-    models, heads = len(held), len(index)
-    layers = [f"{kind}:{layer}" for kind, layer, _ in index]
-    rows: list[tuple[str, str, int, float]] = [("similarity", ALL, models, heads)]
+    models, layers = len(held), [f"{kind}:{layer}" for kind, layer, _ in index]
+    rows: list[tuple[str, str, int, float]] = [("similarity", ALL, models, len(index))]
     rows += [("similarity", layer, models, layers.count(layer)) for layer in dict.fromkeys(layers)]
-    rows += [("same layer", ALL, models, heads)]
     counts = held.sum(2)  # [models, roles]
     of = list(zip(roles, (counts > 0).sum(0).tolist(), counts.mean(0).tolist(), strict=True))
     rows += [(quantity, *row) for quantity in ("matched", "layers") for row in of]
@@ -255,10 +262,7 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
     """Means over pairs, with intervals, chance levels and p; `compared` are all pairs of models, or empty."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # roles that no model has
-        mean, null = (
-            np.nanmean(values, axis=0),
-            np.nanmean(chance, axis=0),
-        )  # [1 + draws, statistic], [permutations, ...]
+        mean, null = np.nanmean(values, axis=0), np.nanmean(chance, axis=0)  # [1 + draws or permutations, statistic]
         half = Z * np.nanstd(mean[1:], axis=0) if len(mean) > 1 else np.full(mean.shape[1], np.nan)
         models = 1 + max((right for _, right in compared), default=0)
         if models > 2:
@@ -266,9 +270,9 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
             left_out = np.stack([np.nanmean(values[kept, 0], axis=0) for kept in rest])
             error = np.sqrt((models - 1) * left_out.var(axis=0))
             half = np.hypot(np.nan_to_num(half), stats.t.isf(LEVEL / 2, models - 1) * error)
-        low, high = (
-            np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0) if len(null) else np.full((2, len(half)), np.nan)
-        )
+        low = high = np.full(len(half), np.nan)
+        if len(null):
+            low, high = np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0)
     observed = mean[0]
     p = (1 + (null >= observed - 1e-12).sum(0)) / (1 + len(null))
     unmoved = (np.abs(null - observed) < 1e-12).all(0)  # no permutation changes it
@@ -277,90 +281,3 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
     middle = np.where(unmoved, np.nan, null.mean(0)) if len(null) else low
     columns |= {"chance": middle, "chance.low": low, "chance.high": high}
     return pd.DataFrame(columns | {"p": np.where(np.isnan(observed), np.nan, p)})
-
-
-def scores_of(tables: Sequence[pd.DataFrame], columns: Sequence[str] | None) -> list[str]:
-    """Return the columns by which heads are compared: `columns`, or all scores that every table has."""
-    known = [str(name) for name in tables[0] if measured(str(name), tables[0]) and name != "position[offset]"]
-    known = [name for name in known if all(name in table for table in tables)]
-    chosen = [name for name in known if not is_outcome(name, tables[0])] if columns is None else list(columns)
-    if not chosen or not set(chosen) <= set(known):
-        raise ValueError(
-            f"no scores to compare heads by: got {frame.listed(chosen)}; expected some of {frame.listed(known)}"
-        )
-    return chosen
-
-
-def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similarity:
-    """Return the similarity of heads by their scores: 1 less half the mean squared difference.
-
-    Scores are standardised over the heads of a kind of all models. Of two heads drawn at random it is 0 on average. A
-    score that is missing for some head of a kind, or constant, is left out for that kind.
-
-    Raises:
-        ValueError: If no score is left for the heads of a kind.
-    """
-    index, kinds = frame.rows(tables[0]), tables[0].index.get_level_values("kind").to_numpy()
-    values = np.stack([table[list(chosen)].to_numpy(float) for table in tables])  # [model, heads, columns]
-    mean, scale = np.zeros(values.shape[1:]), np.full(values.shape[1:], np.inf)
-    for kind in np.unique(kinds):
-        part = values[:, kinds == kind].reshape(-1, len(chosen))
-        usable = np.isfinite(part).all(0) & (np.ptp(part, axis=0) > 0)
-        if not usable.any():
-            raise ValueError(
-                f"no score to compare heads by: {', '.join(chosen)} are missing for some of the {kind} heads, or "
-                f"the same for all; expected one that varies; try other columns"
-            )
-        mean[np.ix_(kinds == kind, usable)] = part[:, usable].mean(0)
-        scale[np.ix_(kinds == kind, usable)] = part[:, usable].std(0) * np.sqrt(2 * usable.sum())
-
-    drawn = [frame.resamples(table) for table in tables]
-    draws = [
-        {} if part is None else {at: part.of(name, index) for at, name in enumerate(chosen) if name in part.draws}
-        for part in drawn
-    ]
-
-    def standardised(model: int, draw: int) -> Array:
-        scores = values[model].copy()
-        for place, resampled in draws[model].items() if draw else ():
-            scores[:, place] = resampled[:, draw - 1]
-        return np.where(np.isfinite(scale) & np.isfinite(scores), (scores - mean) / scale, 0.0)
-
-    def similarity(left: int, right: int, draw: int) -> Array:
-        a, b = standardised(left, draw), standardised(right, draw)
-        return np.asarray(1 - (a**2).sum(1)[:, None] - (b**2).sum(1) + 2 * a @ b.T)
-
-    return similarity
-
-
-def by_attention(tables: Sequence[pd.DataFrame], index: pd.MultiIndex) -> Similarity:
-    """Return the mean cosine of heads' attention on a text (Bali et al. 2026, arXiv 2602.16740, section 4.1)."""
-    parts = [dict(iter(table.set_index(frame.LEVELS).groupby("sentence"))) for table in tables]
-    if any(not rows.index.sort_values().equals(index.sort_values()) for part in parts for rows in part.values()):
-        raise ValueError(
-            f"attention is of other heads: got {len(tables[0])} rows in the first table; expected a row for each of "
-            f"the {len(index)} scored heads and each sentence, as made by hr.attention_examples"
-        )
-    parts = [{sentence: rows.loc[index] for sentence, rows in part.items()} for part in parts]
-    texts = [
-        [(sentence, [*map(list, rows["queries"])], [*map(list, rows["keys"])]) for sentence, rows in part.items()]
-        for part in parts
-    ]
-    if any(text != texts[0] for text in texts):
-        raise ValueError(
-            "attention is on different text: got tables with other tokens; expected tables of hr.attention_examples on "
-            "the same sentences, with one tokenizer"
-        )
-    kinds = index.get_level_values("kind").to_numpy()
-
-    def similarity(left: int, right: int, _: int) -> Array:
-        cosines = np.zeros((len(index), len(index)))
-        for sentence, rows in parts[left].items():
-            for kind in np.unique(kinds):
-                both = [part["weights"][kinds == kind] for part in (rows, parts[right][sentence])]
-                a, b = (np.stack([np.asarray(weights, float) for weights in part]) for part in both)
-                a, b = (weights / np.linalg.norm(weights, axis=1, keepdims=True) for weights in (a, b))
-                cosines[np.ix_(kinds == kind, kinds == kind)] += a @ b.T / len(parts[left])
-        return cosines
-
-    return similarity

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from scipy.special import expit
 
 from headroles.analysis import role_rules
-from headroles.analysis.association import finite
-from headroles.analysis.intervals import Array, correlation, rank_correlation
-from headroles.analysis.resampling import pearson, spearman
+from headroles.analysis.association import finite, measured, values
+from headroles.analysis.intervals import Array, Whole, correlation, pearson, rank_correlation, spearman, strata
+from headroles.tables import frame
 from headroles.tables.columns import ENDS, Column, of_name
 from headroles.tables.frame import LEVELS, described, signed
+from headroles.tables.study import Study, as_tables
 
 THIRDS = ("lower", "middle", "upper")  # of the layers
 LOW, HIGH = -0.1, 1.1  # limits of the stretched Concrete variable (Voita et al. 2019, section 6.1)
@@ -57,16 +62,16 @@ def correlations(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFr
         drawn = np.random.default_rng(0).integers(len(part), size=(1000, len(part)))
         heads = np.concatenate([np.arange(len(part))[None], drawn])  # [1 + resamples, heads]
         x, y = (part[column].to_numpy() for column in part)
-        values, rank = pearson(x[heads], y[heads]), float(spearman(x[None], y[None])[0])
-        ends = correlation(float(values[0]), values[1:], len(part)), rank_correlation(rank, len(part))
+        draws, rank = pearson(x[heads], y[heads]), float(spearman(x[None], y[None])[0])
+        ends = correlation(float(draws[0]), draws[1:], len(part)), rank_correlation(rank, len(part))
         names = [f"{key}{end}" for key in ("pearson", "spearman") for end in ENDS]
-        rows[name] = {"heads": len(part), **dict(zip(names, (values[0], *ends[0], rank, *ends[1]), strict=True))}
+        rows[name] = {"heads": len(part), **dict(zip(names, (draws[0], *ends[0], rank, *ends[1]), strict=True))}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
     return signed(table, "correlations over heads; see the two studies")
 
 
 def of_both(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
-    """Return measurements of the same heads side by side; raise ValueError unless there are three, the same in both."""
+    """Return measurements of the same heads side by side, at least three."""
     both = pd.DataFrame({"one": finite(first), "other": finite(second)}).dropna()
     if len(both) < 3 or len(both) < max(len(first), len(second)):
         raise ValueError(
@@ -74,6 +79,114 @@ def of_both(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
             "expected at least three heads, the same in both"
         )
     return both
+
+
+def agreement(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], other: str
+) -> pd.DataFrame:
+    """Compute Spearman's correlation of columns with another column.
+
+    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would lie too low,
+    because resampling adds noise to both sides of a correlation.
+
+    Args:
+        table: Table of heads; or studies and files of one model; a column comes from the first that has it.
+        columns: Columns to correlate.
+        other: The other column.
+
+    Returns:
+        One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
+        correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
+
+    Raises:
+        ValueError: If the table lacks a column.
+    """
+    table = as_tables(table)
+    if missing := [name for name in (*columns, other) if name not in table]:
+        known = [str(name) for name in table if measured(str(name), table)]
+        raise ValueError(
+            f"no column to correlate: got {frame.listed(missing)}; expected some of {frame.listed(known)}; try hr.join "
+            f"with the table that has it"
+        )
+    draws = frame.resamples(table)
+    resampled = {*columns, other} <= draws.keys()
+    places = pd.Series(range(len(table)), index=table.index)
+    layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
+
+    def drawn(column: str) -> Array:
+        observed = table[column].to_numpy(float)[:, None]  # [heads, 1]
+        return np.concatenate([observed, draws[column]], axis=1) if resampled else observed
+
+    rows, against = [], drawn(other)
+    for column in columns:
+        scores = drawn(column)
+        over_all = spearman(scores.T, against.T)
+        within = np.mean([spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
+        rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
+    names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
+    result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
+    return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
+
+
+def score_correlations(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Correlate all scores of heads with each other, over the heads of a table.
+
+    Args:
+        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`). Or studies and files
+            of one model: of a column in several the first is taken, and columns of several seeds are averaged.
+        columns: Columns to correlate; by default all measurements that vary.
+
+    Returns:
+        One row per pair of columns, the largest |`all`| first: `first`, `second`, `heads` that have both; `all`,
+        Spearman's correlation over these heads, and `within`, its mean over the layers of a kind in which both vary.
+        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers of
+        as many heads less the layers but one); NaN for fewer than eight heads and for a perfect correlation.
+
+    Raises:
+        ValueError: For an unknown column, or fewer than two that vary.
+    """
+    table = as_tables(table)
+    frame.check_once(table)
+    known = {str(name): values(table, str(name)) for name in table if measured(str(name), table)}
+    varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
+    chosen = varied if columns is None else list(columns)
+    if len(chosen) < 2 or not set(chosen) <= set(varied):
+        raise ValueError(
+            f"no scores to correlate: got {frame.listed(chosen)}; expected two or more of {frame.listed(varied)}"
+        )
+    layers = strata(table.index)
+    rows = [
+        {"first": first, "second": second}
+        | _correlation(known[first].to_numpy(float), known[second].to_numpy(float), layers)
+        for first, second in combinations(chosen, 2)
+    ]
+    result = pd.DataFrame(rows).sort_values("all", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
+
+
+def _correlation(first: Array, second: Array, layers: Whole) -> dict[str, float]:
+    """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
+    both = np.isfinite(first) & np.isfinite(second)
+    parts = [both & (layers == layer) for layer in np.unique(layers)]
+    varied = [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
+    row: dict[str, float] = {"heads": int(both.sum())}
+    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", varied)):
+        ranks = [float(spearman(first[None, group], second[None, group])[0]) for group in groups]
+        rank = float(np.mean(ranks)) if ranks else np.nan
+        ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
+        row |= dict(zip((name, f"{name}.low", f"{name}.high"), (rank, *ends), strict=True))
+    return row
+
+
+def _bounds(draws: Array) -> tuple[float, float]:
+    """Return bounds around the first value, from the spread of the others."""
+    known = draws[1:][~np.isnan(draws[1:])]
+    if not len(known):
+        return np.nan, np.nan
+    half = 1.96 * float(known.std())
+    return max(-1.0, float(draws[0]) - half), min(1.0, float(draws[0]) + half)
 
 
 def thirds(table: pd.DataFrame) -> pd.DataFrame:

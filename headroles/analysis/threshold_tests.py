@@ -18,17 +18,16 @@ def tested(
 ) -> dict[str, Array]:
     """Return tests whether each head exceeds the threshold of a role: column -> [heads].
 
-    Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention of a head to the tokens of a
-    role, as a multiple of its mean attention, exceeds a threshold. Their code does so one-sided at 0.05, without a
-    correction over heads. Here the null hypothesis is that the score, less its baseline, is at most the threshold in
-    the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would reject too often.
-    So a share of queries has a score test (Wilson 1927): its error at the threshold is that of a share of as many
-    queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies above the
-    threshold. Mean weights and scores over a baseline have a t test, their error the spread of the resamples, and p is
-    not below that corrected for the skewness of the resamples (`intervals.unskewed`).
+    The null hypothesis is that the score, less its baseline, is at most the threshold in the population of sentences
+    (one-sided, as in the code of Pande et al. 2021, arXiv 2101.09115, which does not correct over heads). Near 0 and 1
+    a score varies less than at the threshold, and t would reject too often. So a share of queries has a score test
+    (Wilson 1927): its error at the threshold is that of a share of as many queries as the interval in the table
+    implies, and p is below 0.025 exactly where that interval lies above the threshold. Mean weights and scores over a
+    baseline have a t test, their error the spread of the resamples, and p is not below that corrected for skewness
+    (`intervals.unskewed`).
 
-    Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
-    corrected for all heads and variants of the role; NaN where the score is.
+    Each of the variants (name, column) has `.p`, not below that of a sign test on as many sentences, and `.holm` and
+    `.bh`, corrected for all heads and variants of the role; NaN where the score is.
     """
     p = np.stack([_p_values(table, column, threshold, over) for _, column in variants])  # [variants, heads]
     return {
@@ -56,7 +55,7 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
     names = with_suffix(roles, "holm")
     if not names:
         columns = frame.listed([str(name) for name in roles])
-        raise ValueError(f"no tests in the table of roles: got {columns}; make it with hr.roles(scores, test=True)")
+        raise ValueError(f"roles must have tests, got {columns}; make them with hr.roles(scores, test=True)")
     rows = []
     for name in names:
         part = roles[roles[f"{name}.p"].notna()]
@@ -82,10 +81,7 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     ends = {f"{column}.low", f"{column}.high"} <= {*map(str, table)}
     draws = frame.resamples_of(table, column, over)
     if (bounded and not ends) or (draws is None and not bounded):
-        raise ValueError(
-            f"{column} cannot be tested: got a table without resamples; expected one of hr.score with "
-            f"n_resamples above 0"
-        )
+        raise ValueError(f"{column} must have resamples to be tested; make it with hr.score and n_resamples above 0")
     if draws is None or (bounded and not _are_percentiles(table, column, draws)):
         ratio = _of_shares(table, column, threshold) * stats.t.isf(LEVEL / 2, sentences - 1)
     else:

@@ -1,4 +1,4 @@
-"""Lines and trees of files: gzipped or not, one in memory at a time; CoNLL-U read and written (no torch)."""
+"""Lines and trees of files: gzipped or not, one in memory at a time; CoNLL-U is read and written (no torch)."""
 
 from __future__ import annotations
 
@@ -19,30 +19,13 @@ from headroles.data.corpus import RELATIONS, Corpus, Sentence, Span
 _TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
 _ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")  # no sentence has more words
 _HEAD = re.compile(r"[0-9]{1,9}")
-LONGEST = 100_000  # lines of a sentence: a file without blank lines would be held whole
-LONGEST_LINE = 2**20  # bytes of a line; bounds the memory
-LARGEST = 2**23  # characters of a sentence: long lines would, too
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file; for a malformed one ValueError has `where`, line and what was expected."""
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:
-            yield _tree(list(_bounded(group, where)), where)
-
-
-def _bounded(rows: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a sentence; ValueError if they are too many or too long to be one."""
-    start = size = 0
-    for count, (number, line) in enumerate(rows, 1):
-        start, size = start or number, size + len(line)
-        if count > LONGEST or size > LARGEST:
-            limit = f"{LONGEST} lines" if count > LONGEST else f"{LARGEST} characters"
-            raise ValueError(
-                f"{where}, line {start}: the sentence that starts here is too long: got more than {limit}; expected a "
-                f"blank line after each sentence"
-            )
-        yield number, line
+            yield _tree(list(group), where)
 
 
 def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
@@ -81,7 +64,7 @@ def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
 
 
 def _line_fault(fields: list[str], word: int, last: int) -> str | None:
-    """Fault of a line where word `word` is expected and the last multiword token ends at word `last`."""
+    """Fault of a line at which word `word` is expected and the last multiword token ends at word `last`."""
     if len(fields) != 10:
         hint = "name a text without trees .txt (in Python form='text'), or parse it (headroles.parse)"
         return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
@@ -99,7 +82,6 @@ def _line_fault(fields: list[str], word: int, last: int) -> str | None:
 
 
 def _tree_fault(heads: list[int], last: int) -> str | None:
-    """Fault of a tree: heads out of range, no or several roots, a cycle."""
     size = len(heads)
     if last > size or not size:
         return f"found {size} words; expected " + (f"{last}, the end of the last range" if size else "at least 1")
@@ -185,9 +167,7 @@ def columns(names: list[str]) -> str:
 
 
 def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: bool = False) -> pd.DataFrame:
-    """Count how far heads are from their dependents, on the source side.
-
-    The histogram is that of Voita et al. 2019, Figure 3.
+    """Count how far heads are from their dependents on the source side (Voita et al. 2019, Figure 3).
 
     Args:
         corpus: Sentences with trees.
@@ -240,36 +220,18 @@ def check_file(path: Path) -> None:
         raise FileNotFoundError(f"no file at {path}" + (": it is a folder; name a file in it" if path.is_dir() else ""))
 
 
-def _head(path: Path) -> bytes:
-    """Return the first bytes of a file."""
-    with path.open("rb") as file:
-        return file.read(1024)
-
-
 def _decoded(path: Path) -> Iterator[str]:
+    number, start = 0, b""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        number, start = 0, b""
         try:
-            while raw := file.readline(LONGEST_LINE + 1):
-                number += 1
+            for number, raw in enumerate(file, 1):
                 start = start or raw[:2]
-                if len(raw) > LONGEST_LINE:
-                    raise ValueError(
-                        f"{path}, line {number} is too long: got more than {LONGEST_LINE} bytes; expected a sentence "
-                        f"or a row of a table; try to split the text into lines"
-                    )
                 line = raw.decode()
                 line = line.removesuffix("\r\n" if line.endswith("\r\n") else "\n")
                 yield line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
             hint = "it is gzip: end its name in .gz" if start == b"\x1f\x8b" else "convert it: iconv -f latin1 -t utf-8"
             byte = error.object[error.start]
-            if path.suffix != ".gz" and start != b"\x1f\x8b" and b"\0" in _head(path):
-                raise ValueError(
-                    f"{path} is not text: got byte {byte:#04x} in line {number} of a binary file; expected UTF-8"
-                ) from error
             raise ValueError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; {hint}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"{path} is not gzip, or not all of it, though its name ends in .gz; after line {number}: {error}"
-            ) from error
+            raise ValueError(f"{path} is not gzip, or is damaged, after line {number}: {error}") from error

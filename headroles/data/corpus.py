@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
@@ -29,7 +29,7 @@ class Sentence:
         heads: Index of the head of each word, -1 for the root. Empty: no tree.
         relations: Dependency relation of each word to its head, in Universal Dependencies' names.
         target: The translation.
-        label: The class, for classification, by name or number; several with commas between; or a value on a scale.
+        label: The class, by name or number; several with commas between; or a value on a scale.
         second: The second text of a sentence pair (MRPC, RTE, QNLI, MNLI).
 
     Raises:
@@ -71,7 +71,7 @@ class Linked(Sentence):
     """A sentence with its translation, and which of their words translate each other.
 
     Args:
-        links: Places of a source word and of a target word that are linked, each from 0, of the words of `spans`.
+        links: Indices from 0, in `spans`, of a source word and a target word that translate each other.
 
     Raises:
         ValueError: If there is no translation, or a link is beyond the words.
@@ -82,21 +82,21 @@ class Linked(Sentence):
     def __post_init__(self) -> None:
         Sentence.__post_init__(self)
         if self.target is None:
-            raise ValueError(f"word links of {self.text!r}: got no translation; expected a target")
+            raise ValueError(f"sentence {self.text!r} with word links must have a translation")
         sizes = len(self.spans), len(self.target.spans)
         for link in self.links:
             if not all(0 <= place < size for place, size in zip(link, sizes, strict=True)):
                 raise ValueError(
-                    f"link {link[0]}-{link[1]} is beyond the words of {self.text!r} and {self.target.text!r}: got "
-                    f"{sizes[0]} source and {sizes[1]} target words; expected places from 0"
+                    f"link {link[0]}-{link[1]} is beyond the {sizes[0]} words of {self.text!r} and the {sizes[1]} "
+                    f"words of {self.target.text!r}"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class Chat(Sentence):
-    """A sentence that is read as a chat: its text is the user's turn, `second` or `target` the assistant's answer.
+    """A sentence that is read as a chat, in the tokenizer's chat template.
 
-    The tokenizer's chat template is written around it when it is tokenised (`headroles.models.tokens.chat`).
+    Its text is the user's turn, `second` or `target` the assistant's answer.
     """
 
     @property
@@ -110,12 +110,15 @@ def as_chat(sentence: Sentence) -> Chat:
     return Chat(**{field.name: getattr(sentence, field.name) for field in fields(Sentence)})
 
 
-def digested(sentences: Iterable[Sentence]) -> str:
-    """Return the first 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
-    digest = hashlib.sha256()
-    for sentence in sentences:
-        digest.update(repr(sentence).encode())
-    return digest.hexdigest()[:12]
+GOOD, BAD = "good", "bad"  # labels of the two sentences of a minimal pair, which follow each other
+
+
+def pair(good: str, bad: str, source: str | None = None) -> tuple[Sentence, Sentence]:
+    """Return the two sentences of a minimal pair; with a `source` they are its translations."""
+    if source is None:
+        return Sentence(good, label=GOOD), Sentence(bad, label=BAD)
+    first, second = (Sentence(source, target=Sentence(text), label=label) for text, label in ((good, GOOD), (bad, BAD)))
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,10 @@ class Corpus:
     @cached_property
     def hash(self) -> str:
         """First 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
-        return digested(self.sentences)
+        digest = hashlib.sha256()
+        for sentence in self:
+            digest.update(repr(sentence).encode())
+        return digest.hexdigest()[:12]
 
     @property
     def chat(self) -> bool:
@@ -163,23 +169,22 @@ class Corpus:
             "with a translation": sum(sentence.target is not None for sentence in self),
             "with a label": sum(sentence.label is not None for sentence in self),
         }
-        columns: dict[str, Callable[[Sentence], object]] = {"text": lambda sentence: sentence.text}
-        if any(sentence.second is not None for sentence in self):
-            columns["second text"] = lambda sentence: sentence.second or ""
-        if counts["with a translation"]:
-            columns["translation"] = lambda sentence: sentence.target.text if sentence.target else ""
-        if counts["with a label"]:
-            columns["label"] = lambda sentence: sentence.label or ""
         facts = [f"{count} {what}" for what, count in counts.items() if count]
         caption = ", ".join([f"Corpus {self.name}: {len(self)} sentences", *facts])
-        return shown(caption, ({name: read(sentence) for name, read in columns.items()} for sentence in self[:SHOWN]))
+        rows = []
+        for sentence in self[:SHOWN]:
+            row = {"text": sentence.text, "second text": sentence.second, "label": sentence.label}
+            row["translation"] = sentence.target.text if sentence.target else None
+            rows.append(row)
+        used = [name for name in ("text", "second text", "translation", "label") if any(row[name] for row in rows)]
+        return shown(caption, ({name: row[name] or "" for name in used} for row in rows))
 
     @classmethod
     def of(cls, texts: TextsLike, name: str | None = None, *, chat: bool = False) -> Corpus:
         """Build a corpus of texts or pairs; a corpus is returned as it is.
 
         Args:
-            texts: Texts, each one sentence; or pairs, a text and its translation; or sentences.
+            texts: Texts, pairs of a text and its translation, or sentences.
             name: Name of the corpus; by default "texts".
             chat: Whether each text is the user's turn of a chat, as of `headroles.read`.
 
@@ -187,7 +192,7 @@ class Corpus:
             The corpus.
 
         Raises:
-            TypeError: If these are no texts.
+            TypeError: If `texts` or one of them has another type.
         """
         if chat:
             corpus = cls.of(texts, name)
@@ -195,8 +200,8 @@ class Corpus:
         if isinstance(texts, Corpus):
             return texts if name is None else cls(name, texts.sentences)
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
-            tried = f"; try one of its parts: {', '.join(map(repr, texts))}" if isinstance(texts, Mapping) else ""
-            raise TypeError(f"no corpus: got {type(texts).__name__}; expected {TAKEN}{tried}")
+            hint = f"; try one of its parts: {', '.join(map(repr, texts))}" if isinstance(texts, Mapping) else ""
+            raise TypeError(f"corpus must be {TAKEN}, got {type(texts).__name__}{hint}")
         return cls(name or "texts", tuple(_sentence(number, item) for number, item in enumerate(texts, 1)))
 
     @overload
@@ -210,17 +215,7 @@ class Corpus:
         return self.sentences[item]
 
     def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
-        """Draw sentences at random, in their order.
-
-        Files of examples are often sorted, so that their first lines are not a representative sample.
-
-        Args:
-            count: Number of sentences; None, or more than there are, returns the whole corpus.
-            seed: Seed of the draw.
-
-        Returns:
-            A corpus of the same name.
-        """
+        """Draw `count` sentences at random, in their order; None, or more than there are, gives the whole corpus."""
         if count is None or count >= len(self):
             return self
         drawn = sorted(random.Random(seed).sample(range(len(self)), count))
@@ -241,15 +236,11 @@ def _sentence(number: int, item: object) -> Sentence:
             return Sentence(text)
         case [str(text), str(target)]:
             return Sentence(text, target=Sentence(target))
-    shown = repr(item)
-    raise TypeError(
-        f"no text: got {shown[:60]}{'...' * (len(shown) > 60)} as number {number}; expected a text, a pair of a text "
-        f"and its translation, or a Sentence"
-    )
+    raise TypeError(f"entry {number} must be a text, a pair (text, translation) or a Sentence, got {item!r:.60}")
 
 
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
-    """Draw for each example, by its lengths, another one of similar length; each is drawn once. Returns places."""
+    """Draw for each example another one of similar length; each is drawn once. Returns their indices."""
     if len(lengths) < 2:
         raise ValueError(
             f"replacement 'resample' takes the output for another example of the corpus: got {len(lengths)} examples; "

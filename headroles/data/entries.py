@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from headroles.data.conllu import check_file, columns, lines, trees
 from headroles.data.corpus import Linked, Sentence, Span
-from headroles.data.hf_datasets import FORMATS, LABELS, TEXTS
-from headroles.data.pairs import FIELDS, QUESTION, answered, pairs_of
+from headroles.data.hf_datasets import FIELDS, FORMATS, LABELS, QUESTION, TEXTS, answered, pairs_of
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
 Texts = Column | tuple[Column, Column]
+T, U = TypeVar("T"), TypeVar("U")
 WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
 LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
 FIRST = 1000  # rows from which the columns of a table are recognised
@@ -51,8 +51,8 @@ def entries(
     if by_suffix in FORMATS:
         check_file(source)
         raise ValueError(
-            f"{source} is no text file: got {by_suffix}; expected .txt, .conllu, .tsv or .jsonl; try its folder, which "
-            f"is read with datasets, or name a text of one sentence a line .txt (in Python form='text')"
+            f"file must be .txt, .conllu, .tsv or .jsonl, got {source}; try its folder, which datasets reads, or "
+            f"form='text' for one sentence a line"
         )
     return (Sentence(line.strip()) for line in lines(source) if line.strip())
 
@@ -74,39 +74,17 @@ def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) 
 
 
 def rows(path: Path) -> Iterator[list[str]]:
-    """Read the rows of a tab-separated file; quotation marks are letters, and cells that pandas quoted are logged."""
-    width, quoted, marks = 0, 0, 0
-    try:
-        for number, line in enumerate(lines(path), 1):
-            if line.strip():
-                row = line.split("\t")
-                width = width or len(row)
-                if len(row) != width:
-                    raise ValueError(
-                        f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
-                    )
-                marked = [cell for cell in row if '"' in cell]
-                quoted, marks = quoted + sum(map(_is_quoted, marked)), marks + len(marked)
-                yield row
-    finally:  # also where a limit ends it
-        if quoted and quoted == marks:
-            log.warning(
-                '%s: all %d cells with quotation marks are quoted ("He said ""no""."), and are read with them; try '
-                "csv.QUOTE_NONE when the file is written",
-                path,
-                quoted,
-            )
-
-
-def _is_quoted(cell: str) -> bool:
-    """Return whether a cell is quoted as pandas does it: in quotation marks, those inside doubled."""
-    inside = cell[1:-1]
-    return cell[0] == cell[-1] == '"' and '""' in inside and '"' not in inside.replace('""', "")
-
-
-def text_pair(names: list[str]) -> tuple[str, ...]:
-    """Return the columns of two texts, as of GLUE, in their order if a table has these and no other; else none."""
-    return next((known for known in TEXTS if sorted(known) == sorted(names)), ())
+    """Read the rows of a tab-separated file; quotation marks are letters."""
+    width = 0
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            row = line.split("\t")
+            width = width or len(row)
+            if len(row) != width:
+                raise ValueError(
+                    f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
+                )
+            yield row
 
 
 def suffix(path: Path) -> str:
@@ -128,52 +106,50 @@ def _json(path: Path, form: Form | None) -> Iterator[Sentence | None]:
 
 
 def _objects(path: Path) -> Iterator[dict[str, object]]:
-    """Read the objects of a file of JSON lines."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{path}, line {number} is not JSON: {error}; expected one object a line") from error
+                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number} is no object: got {line[:40]!r}; expected fields and values")
+                raise ValueError(f"{path}, line {number} must be an object, got {line[:40]!r}")
             yield row
 
 
 def _pairs(source: Path, target: Path, *, parsed: bool) -> Iterator[Sentence | None]:
     """Sentence pairs of two files, None for those with a blank side."""
-    pairs = enumerate(zip_longest(_side(source, parsed=parsed), _side(target)), 1)
-    for number, (first, second) in pairs:
-        if first is None or second is None:
-            sizes = [number - 1, number + sum(1 for _ in pairs)][:: 1 if first is None else -1]
-            raise ValueError(
-                f"{source} has {sizes[0]} sentences, {target} has {sizes[1]}; "
-                "parallel files need the same number, the n-th of one translating the n-th of the other"
-            )
+    for _, first, second in _aligned(_side(source, parsed=parsed), _side(target), source, target):
         yield replace(first, target=second) if first.text and second.text else None
 
 
 def _linked(pairs: Iterator[Sentence | None], source: Path, path: Path) -> Iterator[Sentence | None]:
     """Sentence pairs with the word links of the lines of a file, one for each pair."""
-    both = enumerate(zip_longest(pairs, lines(path), fillvalue=...), 1)
-    for number, (pair, line) in both:
-        if pair is ... or line is ...:
-            sizes = [number - 1, number + sum(1 for _ in both)][:: 1 if pair is ... else -1]
-            raise ValueError(
-                f"{path} has {sizes[1]} lines, {source} has {sizes[0]} sentences; expected the links of a sentence "
-                f"pair on each line, and a blank line where there are none"
-            )
+    for number, pair, line in _aligned(pairs, lines(path), source, path):
         try:
             yield None if pair is None else _with_links(pair, line)
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
 
 
+def _aligned(first: Iterator[T], second: Iterator[U], source: Path, other: Path) -> Iterator[tuple[int, T, U]]:
+    """Number from 1 and pair the entries of two files; raise ValueError if one file has more."""
+    both: Iterator[tuple[int, tuple[Any, Any]]] = enumerate(zip_longest(first, second, fillvalue=...), 1)
+    for number, (one, two) in both:
+        if one is ... or two is ...:
+            sizes = [number - 1, number + sum(1 for _ in both)][:: 1 if one is ... else -1]
+            raise ValueError(
+                f"{source} has {sizes[0]} sentences, {other} has {sizes[1]} lines or sentences; the n-th of one must "
+                f"belong to the n-th of the other, blank ones included"
+            )
+        yield number, one, two
+
+
 def _with_links(pair: Sentence, line: str) -> Linked:
-    """Return a pair with the word links of a line; words are those between spaces where there is no tree."""
+    """Return a pair with the word links of a line; without a tree, words are separated by spaces."""
     links = {part: LINK.fullmatch(part) for part in line.split()}
     if wrong := [part for part, link in links.items() if link is None]:
-        raise ValueError(f"no word link: got {wrong[0]!r}; expected SOURCE-TARGET, such as 0-0 1-2")
+        raise ValueError(f"word links must be of the form SOURCE-TARGET, such as 0-0 1-2, got {wrong[0]!r}")
     sides = {"spans": _words(pair), "target": pair.target and replace(pair.target, spans=_words(pair.target))}
     given = {field.name: getattr(pair, field.name) for field in fields(Sentence)}
     return Linked(**given | sides, links=tuple((int(link[1]), int(link[2])) for link in links.values() if link))
@@ -195,7 +171,7 @@ def _table(path: Path, form: Form | None, text: Texts | None, label: Column | No
     names = next(rest)
     if form == "pairs" or (form is None and {*FIELDS} <= {*names}):
         return pairs_of((dict(zip(names, row, strict=True)) for row in rest), str(path))
-    if form is None and (texts := text_pair(names)):
+    if form is None and (texts := next((known for known in TEXTS if sorted(known) == sorted(names)), ())):
         both = ([row[names.index(name)].strip() for name in texts] for row in rest)
         return (Sentence(text, second=second) if text and second else None for text, second in both)
     if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
@@ -236,6 +212,6 @@ def _column(path: Path, names: list[str], column: Column | None, role: str) -> i
     known = "sentence" if role == "text" else role
     fault = f"no known {role} column" if column is None else f"no column {column!r}"
     raise ValueError(
-        f"{path} has {fault}; it has {columns(names)}; rename the column to {known}, or in Python give {role}= one of "
-        f"them, or an index from 0"
+        f"{path} has {fault}; it has {columns(names)}; rename the column to {known}, or give {role}= one of them or an "
+        f"index from 0"
     )

@@ -1,4 +1,4 @@
-"""Hugging Face `datasets`, by name from the Hub or from a local folder, as sentences (no torch)."""
+"""Rows with columns as sentences: Hugging Face `datasets` from the Hub or a folder, minimal pairs (no torch)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headroles.data.corpus import Corpus, Sentence, Tokens
-from headroles.data.pairs import FIELDS, pairs_of
+from headroles.data.corpus import Corpus, Sentence, pair
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
 TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has a question and a sentence
+FIELDS = ("sentence_good", "sentence_bad")  # of minimal pairs, in BLiMP
+QUESTION = ("text", "answer")  # fields of a long text that ends with a question
 TREE = ("spans", "heads", "relations")  # columns of a tree, written by `to_dataset`
 SPLITS = ("validation", "validation_matched", "test", "train")  # the first that exists is the default
 FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
@@ -45,9 +46,6 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     The split follows a colon; by default it is the first of validation, test, train. Text is in `columns`, one or two;
     by default in the translations, ordered as the languages in the name (`de-en`), or in the text columns of GLUE. The
     columns of BLiMP are minimal pairs.
-
-    A dataset, split or column that does not exist raises ValueError; without the package `datasets`,
-    ModuleNotFoundError is raised.
     """
     rows = _rows(*_split(source))
     return sentences(rows, list(rows.features or next(iter(rows))), source, columns, label)
@@ -60,7 +58,7 @@ def sentences(
     columns: tuple[str, ...] = (),
     label: str | None = None,
 ) -> Iterable[Sentence]:
-    """Return the sentences of rows with columns of these names, as `gather` does; ValueError if none is a text."""
+    """Return the sentences of rows with columns of these names, as `gather` does."""
     rows = map(_with_none, rows)
     if "translation" in names and not columns:
         return _translations(rows, str(source))
@@ -77,6 +75,28 @@ def sentences(
     return (_with_tree(_sentence(row, texts, label), row) for row in rows)
 
 
+def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
+    """Yield both sentences of each row with `sentence_good`, `sentence_bad` (and `source`); None if one is blank."""
+    for number, row in enumerate(rows, 1):
+        names = (*FIELDS, *(["source"] if "source" in row else []))
+        texts = _texts(row, names, f"{where}, pair {number}")
+        yield from pair(*texts) if all(texts) else [None]
+
+
+def answered(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
+    """Yield the text of each row with its answer as target, from `text` and `answer`; None if one is blank."""
+    for number, row in enumerate(rows, 1):
+        text, answer = _texts(row, QUESTION, f"{where}, text {number}")
+        yield Sentence(text, target=Sentence(answer)) if text and answer else None
+
+
+def _texts(row: Mapping[str, object], names: Sequence[str], where: str) -> list[str]:
+    """Return the texts of a row without spaces around them."""
+    if wrong := [name for name in names if not isinstance(row.get(name), str)]:
+        raise ValueError(f"{where} must have texts in {' and '.join(names)}, got {wrong[0]}={row.get(wrong[0])!r}")
+    return [str(row[name]).strip() for name in names]
+
+
 def to_dataset(corpus: Corpus) -> Dataset:
     """Convert a corpus to Hugging Face's `datasets`, for the Hub or a parquet file that `hr.read` reads again.
 
@@ -84,33 +104,24 @@ def to_dataset(corpus: Corpus) -> Dataset:
     sentence has them, there are also `label`, and `spans`, `heads` and `relations` of the trees of the first texts.
 
     Args:
-        corpus: Sentences with text; all or none have a translation, all or none a second text.
+        corpus: Sentences with text. Token ids of probes are not kept.
 
     Returns:
         The data set. It has `to_parquet`, `push_to_hub` and the like.
 
     Raises:
-        ValueError: If the corpus is empty, is of token ids, or has translations or second texts of some sentences only.
-        ModuleNotFoundError: Without the package `datasets`.
+        ValueError: If only some sentences have translations or second texts.
 
     Example:
         >>> hr.to_dataset(hr.Corpus.of(["Some text."])).to_parquet("mine/train.parquet")
         >>> corpus = hr.read("mine")
     """
     counts = {name: sum(getattr(item, name) is not None for item in corpus) for name in ("target", "second")}
-    if not len(corpus) or any(isinstance(item, Tokens) for item in corpus):
-        raise ValueError(f"corpus {corpus.name!r} has no texts: got {len(corpus)} sentences; expected some, with text")
     if some := [name for name, count in counts.items() if count not in (0, len(corpus))]:
-        raise ValueError(
-            f"corpus {corpus.name!r} is mixed: got {some[0]} for {counts[some[0]]} of {len(corpus)} sentences; "
-            "expected all or none; try each part alone"
-        )
-    if find_spec("datasets") is None:
-        raise ModuleNotFoundError("a data set needs the package datasets, in a checkout: pip install '.[data]'")
-    import datasets
-
+        part = f"{counts[some[0]]} of {len(corpus)}"
+        raise ValueError(f"all or no sentences of corpus {corpus.name!r} must have a {some[0]}, got {part}")
     labelled, parsed = (any(getattr(item, name) for item in corpus) for name in ("label", "relations"))
-    return datasets.Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
+    return _library().Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
 
 
 def _row(sentence: Sentence, *, labelled: bool, parsed: bool) -> dict[str, object]:
@@ -136,12 +147,7 @@ def _split(source: str | Path) -> tuple[str, str | None]:
 
 def _rows(place: str, split: str | None) -> Any:
     """Stream the rows of a split."""
-    if find_spec("datasets") is None:
-        raise ModuleNotFoundError(
-            f"{place} is not a file; if it is a dataset, install its reader, in a checkout: pip install '.[data]'"
-        )
-    import datasets
-
+    datasets = _library(f"{place} is not a file; ")
     first, _, config = place.rpartition("/")
     arguments = [(place,)] if Path(place).is_dir() or not first else [(place,), (first, config)]
     faults = []
@@ -159,6 +165,15 @@ def _rows(place: str, split: str | None) -> Any:
     raise ValueError(f"no dataset {place!r}, and no file of that name: {'; '.join(faults)}")
 
 
+def _library(what: str = "") -> Any:
+    """Import the package `datasets`."""
+    if find_spec("datasets") is None:
+        raise ModuleNotFoundError(f"{what}a data set needs the package datasets, in a checkout: pip install '.[data]'")
+    import datasets
+
+    return datasets
+
+
 def _with_none(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with None for missing values, which data frames have as NaN, NaT or NA."""
     return {name: None if pd.api.types.is_scalar(value) and pd.isna(value) else value for name, value in row.items()}
@@ -168,14 +183,9 @@ def _translations(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Se
     """Sentence pairs in the order of the languages in the name, or of those in the first row."""
     languages: tuple[str, ...] = ()
     pairs = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
-    for number, row in enumerate(rows, 1):
+    for row in rows:
         translation = row["translation"]
         languages = languages or next((pair for pair in pairs if {*pair} == {*translation}), tuple(translation))
-        if {*translation} != {*languages}:
-            raise ValueError(
-                f"{source}, row {number} is in other languages: got {', '.join(translation)}; expected "
-                f"{', '.join(languages)}, as in the first row"
-            )
         text, target = (translation[language] or "" for language in languages)
         yield _with_tree(Sentence(text.strip(), target=Sentence(target.strip())), row)
 

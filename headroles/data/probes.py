@@ -1,19 +1,22 @@
-"""Probes: token sequences in which a kind of head has something to do, for any tokenizer."""
+"""Probes: texts in which a kind of head has something to do, and pairs of sentences of which one is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 from headroles.data import synthetic
-from headroles.data.corpus import Corpus, Tokens
+from headroles.data.corpus import Corpus, Sentence, Tokens, pair
+from headroles.data.synthetic import draw_word, forms_of, plural_of
 from headroles.tables.arguments import number, one_of
 
+LENGTH = 25  # tokens of one half of a repeated sequence
 HAYSTACK, NEEDLE = 200, 10  # tokens
 LONG, DIGITS = 1000, 5  # tokens of a long haystack, digits of a code
 STATED = (
@@ -40,6 +43,10 @@ CLASSES = {
     "digits": [str(number) for number in range(1, 31)],
     "letters": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
 }
+Phenomenon = Literal["agreement", "attractor", "relative", "determiner", "reflexive", "licensing"]
+FEMININE = tuple(
+    ["woman", "mother", "girl", "sister", "queen", "princess", "aunt", "witch", "nun", "widow", "grandmother", "niece"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +60,36 @@ class Needle(Tokens):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Tokens):
-    """A text that `right` continues, a token, and none of `wrong`."""
+    """A text that the token `right` continues, and the tokens `wrong` do not."""
 
     right: int = 0
     wrong: tuple[int, ...] = ()
+
+
+def repeated_tokens(
+    tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0
+) -> Corpus:
+    """Draw sequences of random tokens that are repeated once.
+
+    They measure induction heads (Olsson et al. 2022). No token occurs twice in one half, none is special. The
+    tokenizer's BOS precedes them if it has one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of sequences.
+        length: Tokens of one half.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Tokens`.
+
+    Raises:
+        ValueError: If the vocabulary has fewer than `length` tokens that are not special.
+    """  # noqa: DOC502
+    plain, start, rng = _plain(tokenizer), _start(tokenizer), Random(seed)
+    number("length", length, least=1, most=len(plain), whole=True)
+    rows = [start + 2 * rng.sample(plain, length) for _ in range(count)]
+    return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(ids)), ids=tuple(ids)) for ids in rows))
 
 
 def needles(
@@ -100,8 +133,7 @@ def needles(
         else:
             hay = _stacked(texts, length, rng)
             rest = sorted({*plain} - {*hay})
-            if len(rest) < size:
-                raise ValueError(f"too few tokens outside the haystack: got {len(rest)}; expected size={size} or more")
+            number("size", size, most=len(rest), whole=True)
             drawn = rng.sample(rest, size)
         ids = [*start, *hay[:depth], *drawn, *hay[depth:]]
         sentences.append(_needle(tokenizer, ids, drawn, len(start) + depth))
@@ -120,8 +152,8 @@ def hidden_facts(
     """Hide several facts in a long haystack, each in one of several wordings, and ask for one of them in another.
 
     A fact is that somebody has a code of five digits; the text ends with the code that the question asks for. They
-    calibrate what heads need the long context (`hr.cache_budget`). The facts that are asked for lie at all depths in
-    equal shares, the others anywhere. The tokenizer's BOS precedes the haystack if it has one.
+    calibrate which heads need the long context (`hr.cache_budget`). The facts in question lie at all depths in equal
+    shares, the others anywhere. The tokenizer's BOS precedes the haystack if it has one.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -137,21 +169,16 @@ def hidden_facts(
     Raises:
         ValueError: If a number is out of range.
     """  # noqa: DOC502
-    names, lengths = synthetic.NAMES, [length] if isinstance(length, int) else [*length]
+    lengths = [length] if isinstance(length, int) else [*length]
     number("count", count, least=1, whole=True)
-    number("facts", facts, least=1, most=len(names), whole=True)
+    number("facts", facts, least=1, most=len(synthetic.NAMES), whole=True)
     number("length", min(lengths, default=0), least=1, whole=True)
-    plain, texts, start, rng, sentences = (
-        _plain(tokenizer),
-        _texts(tokenizer, haystack),
-        _start(tokenizer),
-        Random(seed),
-        [],
-    )
+    plain, texts, start = _plain(tokenizer), _texts(tokenizer, haystack), _start(tokenizer)
+    rng, sentences = Random(seed), []
     for row in range(count):
         size = lengths[row % len(lengths)]
         hay = rng.choices(plain, k=size) if texts is None else _stacked(texts, size, rng)
-        people = rng.sample(names, facts)
+        people = rng.sample(synthetic.NAMES, facts)
         places = [_depths(count, size)[row], *(rng.randint(0, size) for _ in people[1:])]
         stated = [_stated(tokenizer, name, rng) for name in people]
         ids, last, needle = [*start], 0, 0
@@ -166,9 +193,10 @@ def hidden_facts(
     return Corpus(f"facts-{facts}-{'-'.join(map(str, lengths))}", tuple(sentences))
 
 
-def _texts(tokenizer: PreTrainedTokenizerBase, haystack: Corpus | None) -> list[list[int]] | None:
-    """The token ids of the sentences of a haystack; None for one of random tokens."""
-    return None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
+def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that are not special."""
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    return sorted({*tokenizer.get_vocab().values()} - special)
 
 
 def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -176,24 +204,42 @@ def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
 
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a text without special ones."""
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, haystack: Corpus | None) -> list[list[int]] | None:
+    """The token ids of the sentences of a haystack; None for one of random tokens."""
+    return None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
+
+
+def _stacked(texts: Sequence[list[int]], length: int, rng: Random) -> list[int]:
+    """Random texts one after the other, `length` tokens."""
+    hay: list[int] = []
+    while len(hay) < length:
+        hay += rng.choice(texts)
+    return hay[:length]
+
+
 def _depths(count: int, length: int) -> list[int]:
     """Places in a haystack from its start to its end, in equal steps."""
     return [row * length // max(1, count - 1) for row in range(count)]
+
+
+def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
+    """A fact in one of its wordings: the tokens before the code, of the code, and after it."""
+    before, after = rng.choice(STATED)
+    code = "".join(rng.choices("0123456789", k=DIGITS))
+    parts = f"\n{before.format(name=name)}", f" {code}", f"{after}\n"
+    first, second, third = (_ids(tokenizer, part) for part in parts)
+    return first, second, third
 
 
 def _needle(tokenizer: PreTrainedTokenizerBase, ids: list[int], answer: list[int], needle: int) -> Needle:
     """A text of token ids that ends with the answer."""
     text = str(tokenizer.decode([*ids, *answer]))
     return Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer))
-
-
-def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
-    """Return a fact in one of its wordings: the tokens before the code, of the code, and after it."""
-    before, after = rng.choice(STATED)
-    code = "".join(rng.choices("0123456789", k=DIGITS))
-    parts = f"\n{before.format(name=name)}", f" {code}", f"{after}\n"
-    first, second, third = (_ids(tokenizer, part) for part in parts)
-    return first, second, third
 
 
 def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:
@@ -221,8 +267,8 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
     for row in range(count):
         (subject, wrong), (other, right) = rng.sample(sorted(names.items()), 2)
         place, thing = rng.choice(synthetic.PLACES), rng.choice(synthetic.THINGS)
-        pair = f"{other} and {subject}" if row % 2 else f"{subject} and {other}"
-        text = f"When {pair} walked to the {place}, {subject} gave the {thing} to"
+        both = f"{other} and {subject}" if row % 2 else f"{subject} and {other}"
+        text = f"When {both} walked to the {place}, {subject} gave the {thing} to"
         sentences.append(Choice(text, ids=_begun(tokenizer, text), right=right, wrong=(wrong,)))
     return Corpus("indirect-objects", tuple(sentences))
 
@@ -267,14 +313,9 @@ def ordered_words(
 
 
 def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return of each class the longest run of words that are one token each, with their ids.
+    """Return the longest run of words of each class that are one token each: class -> word -> id.
 
-    Args:
-        tokenizer: The tokenizer.
-        classes: Names in `CLASSES`; one without three words in a row is left out.
-
-    Returns:
-        Class -> word -> id, in the order of the words.
+    Classes without three such words in a row are left out.
 
     Raises:
         ValueError: If a class is unknown, or none is left.
@@ -290,23 +331,15 @@ def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> 
     return runs
 
 
-def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that are not special."""
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    return sorted({*tokenizer.get_vocab().values()} - special)
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a text without special ones."""
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    """The tokens of a text that continues: with what the tokenizer puts before it, and nothing after it."""
-    ids = list(tokenizer(text, verbose=False)["input_ids"])
-    while ids and ids[-1] in {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}:
-        ids.pop()
-    return tuple(ids)
+def _run(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
+    """The longest run of words that are one token each."""
+    single, runs = _single(tokenizer, words), list[dict[str, int]]([{}])
+    for word in words:
+        if word in single and single[word] not in runs[-1].values():
+            runs[-1][word] = single[word]
+        else:
+            runs.append({})
+    return max(runs, key=len)
 
 
 def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
@@ -320,20 +353,121 @@ def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[st
     }
 
 
-def _run(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
-    """The longest run of words that are one token each."""
-    single, runs = _single(tokenizer, words), list[dict[str, int]]([{}])
-    for word in words:
-        if word in single and single[word] not in runs[-1].values():
-            runs[-1][word] = single[word]
-        else:
-            runs.append({})
-    return max(runs, key=len)
+def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """The tokens of a text that continues: with the special tokens before it, and none after it."""
+    ids = list(tokenizer(text, verbose=False)["input_ids"])
+    while ids and ids[-1] in {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}:
+        ids.pop()
+    return tuple(ids)
 
 
-def _stacked(texts: Sequence[list[int]], length: int, rng: Random) -> list[int]:
-    """Random texts one after the other, as many tokens as asked for."""
-    hay: list[int] = []
-    while len(hay) < length:
-        hay += rng.choice(texts)
-    return hay[:length]
+def minimal_pairs(
+    count: int = 100, *, phenomenon: Phenomenon = "agreement", seed: int = 0, translated: bool = False
+) -> Corpus:
+    """Make minimal pairs of words of the toy grammar, after BLiMP (Warstadt et al. 2020, arXiv 1912.00582).
+
+    - "agreement": the teacher likes / like the book.
+    - "attractor": the same with a noun of the other number between: the teacher near the dogs likes / like the book.
+    - "relative": the same across a relative clause: the teacher that the dogs saw likes / like the book.
+    - "determiner": this teacher / teachers saw the book.
+    - "reflexive": the teachers saw themselves / himself.
+    - "licensing": no / every teacher has ever seen the book.
+
+    Pair i depends on `seed` and i alone.
+
+    Args:
+        count: Number of pairs.
+        phenomenon: What the ungrammatical sentence violates.
+        seed: Seed of the pairs.
+        translated: Make pairs of translations instead, of one English source each: in the made-up language the main
+            verb agrees with its subject. Only for "agreement".
+
+    Returns:
+        A corpus of 2 x `count` sentences, labelled "good" and "bad" in turn.
+
+    Raises:
+        ValueError: For an unknown phenomenon, a negative count, or translated pairs of another phenomenon.
+
+    Example:
+        >>> [sentence.label for sentence in hr.minimal_pairs(1)]
+        ['good', 'bad']
+    """  # noqa: DOC502
+    one_of("phenomenon", phenomenon, ("agreement",) if translated else get_args(Phenomenon))
+    number("count", count, whole=True)
+    name = f"{phenomenon}{'-translated' * translated}"
+    if translated:
+        sentences = synthetic.synthetic_corpus(count, seed=seed, translated=True)
+        return Corpus(name, tuple(chain.from_iterable(map(_translations, sentences))))
+    texts = (_MADE[phenomenon](Random(f"{phenomenon} {seed} {number}")) for number in range(count))
+    return Corpus(name, tuple(chain.from_iterable(pair(good, bad) for good, bad in texts)))
+
+
+def _translations(sentence: Sentence) -> tuple[Sentence, Sentence]:
+    """A sentence with its translation, and with one in which the main verb has the ending of the other number."""
+    assert sentence.target is not None
+    target, root = sentence.target, sentence.target.heads.index(-1)
+    start, end = target.spans[root] or (0, 0)
+    verb = target.text[start:end]
+    other = verb.removesuffix("n") if verb.endswith("n") else f"{verb}n"
+    return pair(target.text, target.text[:start] + other + target.text[end:], sentence.text)
+
+
+def _agreement(rng: Random, between: Callable[[Random, bool], str] = lambda *_: "") -> tuple[str, str]:
+    """A subject and its verb in the present tense, with a phrase `between` them."""
+    plural, base = rng.random() < 0.5, _verb(rng)[0]
+    subject, phrase, rest = _noun(rng, plural=plural), between(rng, not plural), f"the {_thing(rng)}."
+    verbs = [base, plural_of(base)][:: 1 if plural else -1]
+    good, bad = (f"The {subject}{phrase} {verb} {rest}" for verb in verbs)
+    return good, bad
+
+
+def _attractor(rng: Random) -> tuple[str, str]:
+    return _agreement(rng, lambda rng, plural: f" {rng.choice(_NEAR)} the {_noun(rng, plural=plural)}")
+
+
+def _relative(rng: Random) -> tuple[str, str]:
+    return _agreement(rng, lambda rng, plural: f" that the {_noun(rng, plural=plural)} {_verb(rng)[1]}")
+
+
+def _determiner(rng: Random) -> tuple[str, str]:
+    plural, lemma = rng.random() < 0.5, draw_word(rng, synthetic.PEOPLE)
+    rest = f"{_verb(rng)[1]} the {_thing(rng)}."
+    nouns = [plural_of(lemma), lemma][:: 1 if plural else -1]
+    good, bad = (f"{'These' if plural else 'This'} {noun} {rest}" for noun in nouns)
+    return good, bad
+
+
+def _reflexive(rng: Random) -> tuple[str, str]:
+    plural, lemma, verb = rng.random() < 0.5, draw_word(rng, synthetic.PEOPLE), _verb(rng)[1]
+    pronouns = ["themselves", "herself" if lemma in FEMININE else "himself"][:: 1 if plural else -1]
+    good, bad = (f"The {plural_of(lemma) if plural else lemma} {verb} {pronoun}." for pronoun in pronouns)
+    return good, bad
+
+
+def _licensing(rng: Random) -> tuple[str, str]:
+    rest = f"{_noun(rng, plural=False)} has ever {_verb(rng)[2]} the {_thing(rng)}."
+    return f"No {rest}", f"Every {rest}"
+
+
+def _noun(rng: Random, *, plural: bool) -> str:
+    lemma = draw_word(rng, synthetic.PEOPLE)
+    return plural_of(lemma) if plural else lemma
+
+
+def _verb(rng: Random) -> tuple[str, str, str]:
+    return forms_of(draw_word(rng, synthetic.VERBS))
+
+
+def _thing(rng: Random) -> str:
+    return draw_word(rng, synthetic.THINGS)
+
+
+_NEAR = ("near", "behind", "beside")
+_MADE: dict[Phenomenon, Callable[[Random], tuple[str, str]]] = {
+    "agreement": _agreement,
+    "attractor": _attractor,
+    "relative": _relative,
+    "determiner": _determiner,
+    "reflexive": _reflexive,
+    "licensing": _licensing,
+}

@@ -14,7 +14,8 @@ import pandas as pd
 from headroles.data.conllu import block
 from headroles.data.corpus import TAKEN, Corpus, CorpusLike, Sentence, as_chat
 from headroles.data.entries import Column, Form, Texts, complete, entries, stem
-from headroles.data.hf_datasets import gather, named, sentences
+from headroles.data.hf_datasets import gather, named
+from headroles.data.hf_datasets import sentences as sentences_of
 from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
@@ -33,45 +34,46 @@ def read(
     chat: bool = False,
     links: str | Path | None = None,
 ) -> Corpus:
-    r"""Read a corpus from one file, or from two files with corresponding sentences.
+    """Read a corpus from one file, or from two files with corresponding sentences.
 
-    Without `form`, `.conllu` is CoNLL-U (universaldependencies.org/format). `.tsv` is parallel if it has two columns
-    and no label, otherwise labelled; two columns with the names of a sentence pair of GLUE are pairs without labels.
-    `.jsonl`, and `.tsv` with the columns `sentence_good` and `sentence_bad`, are minimal pairs as of BLiMP (of
-    translations with `source`): two sentences each, labelled "good" and "bad"; but `.jsonl` with the fields `text` and
-    `answer` is long texts with answers (`hr.cache_budget`). Any other file is one sentence a line, but `.csv`, `.json`,
-    `.parquet` and `.arrow` are refused: their folder is read. With a `target`, each file is read by its own suffix.
+    Without `form`, the suffix says what a file is:
+
+    - `.conllu`: CoNLL-U (universaldependencies.org/format).
+    - `.tsv`: parallel if it has two columns and no label, otherwise labelled; two columns with the names of a sentence
+      pair of GLUE are pairs without labels. Quotation marks are letters, as in GLUE's files: pandas writes them so with
+      `quoting=csv.QUOTE_NONE`.
+    - `.jsonl`, or `.tsv` with the columns `sentence_good` and `sentence_bad`: minimal pairs as in BLiMP (of
+      translations with `source`), two sentences each, labelled "good" and "bad". With the fields `text` and `answer`:
+      long texts with answers (`hr.cache_budget`).
+    - Any other: one sentence a line. `.csv`, `.json`, `.parquet` and `.arrow` are refused; name their folder.
+
     Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
-    Quotes in `.tsv` are letters like others, as in GLUE's files: pandas writes them so with `quoting=csv.QUOTE_NONE`.
 
     Args:
         source: The file; `.gz` is unpacked. A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is
             read with Hugging Face's `datasets`.
-        target: File of the translations.
+        target: File of the translations, read by its own suffix.
         form: "conllu", "text", "parallel", "labelled" or "pairs"; None: decided by the file's name.
-        text: Text column of a labelled table, or the two of a sentence pair: names in a header, or indices from 0.
-            Those of GLUE are known. Without a header it is by default the last column that is not the label.
+        text: Text column of a labelled table, or the two of a sentence pair: names in a header, or indices from 0. By
+            default those of GLUE; without a header the last column that is not the label.
         label: Label column, likewise.
         name: Name of the corpus; by default from the file's name.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
-        sample: Number of sentences to draw at random, in their order. The whole file is read once, whatever its
-            length, and only these are held in memory.
+        sample: Number of sentences to draw at random, in their order. The file is read once, and only these are held in
+            memory.
         seed: Seed of the draw.
         chat: Whether the tokenizer's chat template is written around each example. The text is the user's turn, and the
             translation or the second text of a pair is the assistant's answer; without one the model is about to
-            answer. Tokens of the template are special tokens in every score, whatever they say, and no loss or logit
-            of theirs counts. Trees of the text stay.
-        links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, places
-            of a source and a target word from 0. Words are those of the tree, or without one those between spaces.
+            answer. Tokens of the template are special tokens in every score, and have no loss. Trees of the text stay.
+        links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, indices
+            from 0 of a source and a target word. Words are those of the tree; without one, spaces separate them.
 
     Returns:
         The corpus.
 
     Raises:
-        ValueError: If the arguments contradict each other or the file is malformed; with the path, the line, what was
-            found and what to do.
-
-    A file that does not exist raises FileNotFoundError. Only "\n" ends a line, which may have 1 MiB.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the arguments contradict each other or the file is malformed.
     """  # noqa: DOC502
     place, source, target = str(source), Path(source), None if target is None else Path(target)
     is_named = target is None and form is None and named(place)
@@ -82,13 +84,13 @@ def read(
     if is_named:
         names = () if text is None else text if isinstance(text, tuple) else (text,)
         fetched = gather(place, tuple(map(str, names)), None if label is None else str(label))
-        sentences, where, name = _or_none(fetched), place, name or place
+        found, where, name = _or_none(fetched), place, name or place
     else:
         files = [source] if target is None else [source, target]
-        sentences = entries(source, target, form, text, label, None if links is None else Path(links))
+        found = entries(source, target, form, text, label, None if links is None else Path(links))
         where, name = ", ".join(map(str, files)), name or stem(*files)
-    whole: Iterable[Sentence] = complete(sentences, where, limit)
-    drawn = whole if sample is None else _drawn(whole, sample, seed)
+    sentences: Iterable[Sentence] = complete(found, where, limit)
+    drawn = sentences if sample is None else _drawn(sentences, sample, seed)
     return Corpus(name, tuple(map(as_chat, drawn) if chat else drawn))
 
 
@@ -130,8 +132,7 @@ def _drawn(sentences: Iterable[Sentence], count: int, seed: int) -> Iterator[Sen
 def write(corpus: Corpus, path: str | Path) -> Path:
     """Write texts and trees as CoNLL-U, so that `read` gives them back.
 
-    The file is replaced in one step. Targets, labels and second texts are not written, and no word forms but those in
-    the text: a word without a span is `_` in a multiword token.
+    Translations, labels and second texts are not written. A word without a span is `_` in a multiword token.
 
     Args:
         corpus: Sentences with trees.
@@ -142,12 +143,11 @@ def write(corpus: Corpus, path: str | Path) -> Path:
 
     Raises:
         ValueError: If the corpus is empty, or a sentence would not be read back the same.
-
-    A file that cannot be written raises OSError.
-    """
+        OSError: If the file cannot be written.
+    """  # noqa: DOC502
     path = Path(path)
     if not corpus.sentences:
-        raise ValueError(f"corpus {corpus.name!r} has no sentences; there is nothing to write to {path}")
+        raise ValueError(f"corpus {corpus.name!r} must have sentences, got none to write to {path}")
     content = "".join(block(number, sentence) for number, sentence in enumerate(corpus, 1)).encode()
     with replacing(path) as draft:
         draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
@@ -155,7 +155,7 @@ def write(corpus: Corpus, path: str | Path) -> Path:
 
 
 def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
-    """Return the corpus of what a function was given as one: every function that takes a corpus calls this.
+    """Return the corpus that a function was given: every function that takes a corpus calls this.
 
     Args:
         given: A corpus, texts or pairs, as `Corpus.of` takes them; or a `datasets.Dataset`, a data frame or other rows,
@@ -167,24 +167,20 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
 
     Raises:
         FileNotFoundError: For the name of a file that does not exist, such as a single text.
-
-    Anything else raises TypeError.
-    """
-    if isinstance(given, Corpus):
-        return Corpus.of(given, name)
+        TypeError: For another type.
+    """  # noqa: DOC502
     if isinstance(given, str | Path):
         if not Path(given).exists() and not named(given):
-            text = f": got one string; expected {TAKEN}; try [{given!r}] if it is a text"
-            raise FileNotFoundError(f"no file at {given}{text if isinstance(given, str) else ''}")
+            raise FileNotFoundError(f"no file at {given}; corpus must be {TAKEN}; try [{str(given)!r}] if it is a text")
         return read(given, name=name)
     if isinstance(given, pd.DataFrame):
         given = [{str(column): value for column, value in row.items()} for row in given.to_dict("records")]
-    if isinstance(given, Mapping) or not isinstance(given, Iterable):
-        return Corpus.of(given, name)  # which says what is wrong
+    if isinstance(given, Corpus | Mapping) or not isinstance(given, Iterable):
+        return Corpus.of(given, name)  # which refuses the latter
     items: list[Any] = list(given)
     name = name or getattr(given, "name", None) or "texts"
     if items and all(isinstance(item, Mapping) for item in items):
-        return Corpus(name, tuple(complete(_or_none(sentences(items, list(items[0]), name)), name, None)))
+        return Corpus(name, tuple(complete(_or_none(sentences_of(items, list(items[0]), name)), name, None)))
     return Corpus.of(items, name)
 
 

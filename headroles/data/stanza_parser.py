@@ -1,11 +1,10 @@
-"""Dependency trees by Stanza for the sentences of a corpus, stored as CoNLL-U beside the text."""
+"""Dependency trees by Stanza for the sentences of a corpus, stored as CoNLL-U next to the text."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import os
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,8 @@ from headroles._distributed import track
 from headroles.data.conllu import spans
 from headroles.data.corpus import Corpus, CorpusLike, Sentence, Span
 from headroles.data.readers import as_corpus, read, write
+from headroles.tables.arguments import one_of
+from headroles.tables.io import check_writable
 
 Side = Literal["source", "target"]
 Download = Literal["missing", "never"]
@@ -31,57 +32,48 @@ def parse(
     models: str | Path | None = None,
     side: Side = "source",
     download: Download | None = None,
-    gpu: bool | None = None,
-    cache: bool = True,
     output: str | Path | None = None,
 ) -> Corpus:
     """Parse each sentence of a corpus with Stanza (Qi et al. 2020).
 
-    Each line is one sentence and is never split. A sentence for which Stanza finds no tree, or several, is left out on
-    both sides; their number is logged. Targets, labels and second texts are kept.
+    Each line is one sentence and is never split. A sentence for which Stanza finds no tree, or several, is left out;
+    their number is logged. Translations, labels and second texts are kept.
 
     Args:
-        source: A file of sentences without trees. Or whatever `as_corpus` takes. The trees of a file are stored
-            beside it as `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the
-            next time.
+        source: A file of sentences without trees, or another corpus. The trees of a file are stored next to it as
+            `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the next time.
         language: Language of the text, as Stanza names it.
         models: Folder of Stanza models; by default Stanza's own.
         side: "source", or "target" to parse the translations.
         download: "missing" lets Stanza fetch missing models, and is the default without `models`; "never", the default
             with `models`, stays offline.
-        gpu: Whether to use a GPU; None: if there is one.
-        cache: Whether to store and reuse the trees of a file.
         output: An additional CoNLL-U file to write the trees to.
 
     Returns:
         A corpus of the same name with trees on one side.
 
     Raises:
+        FileNotFoundError: If there is no such file or folder of models.
         ValueError: Before anything is parsed, if there is no text, trees already exist, or a model is missing; and if
             Stanza finds no tree at all.
-
-    A missing file or model folder raises FileNotFoundError.
-    """
-    for name, value, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
-        if value not in known:
-            raise ValueError(f"unknown {name} {value!r}; known: {', '.join(map(repr, known))}")
+    """  # noqa: DOC502
+    one_of("side", side, get_args(Side))
+    one_of("download", download, (None, *get_args(Download)))
     corpus = as_corpus(source)
     texts = [_text(corpus, number, side) for number in range(len(corpus))]
     download = download or ("missing" if models is None else "never")
     folder = None if models is None else Path(models)
     _check(texts, corpus, language, folder, download, output)
-    path = _cache_path(Path(source), language, folder, texts) if cache and isinstance(source, str | Path) else None
-    cached = _cached(path)
-    trees = _parsed(texts, language, folder, download, gpu) if cached is None else cached
+    path = _cache_path(Path(source), language, folder, texts) if isinstance(source, str | Path) else None
+    cached = path is not None and path.exists()
+    trees = {tree.text: tree for tree in read(path)} if cached else _parsed(texts, language, folder, download)
     parsed = Corpus(corpus.name, tuple(trees[text] for text in texts if text in trees))
     if not len(parsed):
         raise ValueError(f"Stanza found no tree in any of the {len(texts)} sentences of corpus {corpus.name!r}")
     if missing := len(texts) - len(parsed):
         first = next(number for number, text in enumerate(texts, 1) if text not in trees)
-        log.warning(
-            "left out %d of %d sentences: Stanza gave no tree, or several; first: %d", missing, len(texts), first
-        )
-    if path is not None and cached is None:
+        log.warning("left out %d of %d sentences without exactly one tree; first: %d", missing, len(texts), first)
+    if path is not None and not cached:
         _store(parsed, path)
     if output is not None:
         write(parsed, output)
@@ -92,16 +84,7 @@ def parse(
 
 
 def trees_path(source: str | Path, *, language: str = "en", models: str | Path | None = None) -> Path:
-    """Return the file beside a text in which `parse` stores its trees.
-
-    Args:
-        source: File that `read` takes.
-        language: Language of the text, as Stanza names it.
-        models: Folder of Stanza models; by default Stanza's own.
-
-    Returns:
-        The path.
-    """
+    """Return the file in which `parse` stores the trees of a text, given the same arguments."""
     texts = [sentence.text for sentence in read(source)]
     return _cache_path(Path(source), language, None if models is None else Path(models), texts)
 
@@ -112,8 +95,7 @@ def _text(corpus: Corpus, number: int, side: Side) -> str:
         raise ValueError(f"sentence {number + 1} of corpus {corpus.name!r} has no target; parse side='source'")
     if sentence.has_tree:
         raise ValueError(
-            f"sentence {number + 1} of corpus {corpus.name!r} already has a tree on its {side} side; "
-            "to parse it again, give a corpus of its text alone"
+            f"sentence {number + 1} of corpus {corpus.name!r} already has a tree on its {side} side; try its text alone"
         )
     return sentence.text
 
@@ -123,11 +105,9 @@ def _check(
 ) -> None:
     """Raise, before hours of parsing, for texts, models and outputs that cannot be used."""
     if not any(map(str.strip, texts)):
-        raise ValueError(f"corpus {corpus.name!r} has no text to parse: {len(texts)} sentences")
+        raise ValueError(f"corpus {corpus.name!r} must have text, got {len(texts)} blank sentences")
     if output is not None:
-        folder = Path(output).parent
-        if Path(output).is_dir() or (folder.exists() and not os.access(folder, os.W_OK)):
-            raise ValueError(f"output {output} is not writable; name a file in a writable folder")
+        check_writable(Path(output).parent, "folder of the output")
     if models is None or download == "missing":
         return
     resources = models / "resources.json"
@@ -151,16 +131,6 @@ def _cache_path(path: Path, language: str, models: Path | None, texts: list[str]
     return path.with_name(f"{path.name}.{language}.{digest.hexdigest()[:12]}.conllu")
 
 
-def _cached(path: Path | None) -> dict[str, Sentence] | None:
-    if path is None or not path.exists():
-        return None
-    try:
-        return {tree.text: tree for tree in read(path)}
-    except ValueError as error:
-        log.warning("parsing again, because the stored trees cannot be read: %s", error)
-        return None
-
-
 def _store(trees: Corpus, path: Path) -> None:
     try:
         write(trees, path)
@@ -168,37 +138,30 @@ def _store(trees: Corpus, path: Path) -> None:
         log.warning("the trees are not stored for the next time: %s", error)
 
 
-def _parsed(
-    texts: list[str], language: str, models: Path | None, download: Download, gpu: bool | None
-) -> dict[str, Sentence]:
+def _parsed(texts: list[str], language: str, models: Path | None, download: Download) -> dict[str, Sentence]:
     """The tree of each distinct text, with the global generator of torch restored: Stanza draws from it."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        return _trees(texts, _pipeline(language, models, download, gpu))
+        return _trees(texts, _pipeline(language, models, download))
 
 
-def _pipeline(language: str, models: Path | None, download: Download, gpu: bool | None) -> Any:
+def _pipeline(language: str, models: Path | None, download: Download) -> Any:
     import stanza
-    import torch
 
-    if gpu and not torch.cuda.is_available():
-        raise ValueError("gpu=True, but torch finds no GPU; gpu=False or None parses on the CPU")
     try:
         return stanza.Pipeline(
             language,
             **({} if models is None else {"dir": str(models)}),
             processors=_PROCESSORS,
             tokenize_no_ssplit=True,
-            use_gpu=torch.cuda.is_available() if gpu is None else gpu,
             download_method=stanza.DownloadMethod.REUSE_RESOURCES if download == "missing" else None,
             verbose=False,
         )
     except Exception as error:  # Stanza raises many kinds, from KeyError to those of requests
-        place = models or "its own folder"
         raise ValueError(
-            f"Stanza could not load a pipeline for {language!r} from {place}: {error}; "
-            "name a folder of models (models=), or be online with download='missing'"
+            f"Stanza could not load models for {language!r} from {models or 'its own folder'}: {error}; name a folder "
+            "models (models=), or be online with download='missing'"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Synthetic corpora: English sentences with gold trees, their translations into a made-up language, repeated tokens.
+"""Synthetic corpora: English sentences with gold trees, and their translations into a made-up language.
 
 English verbs have forms that hide the subject's number ("saw", "had seen", "could see"); nouns show it. The made-up
 language hides it on nouns and shows it on verbs and adjectives, so a translator must find the subject of each verb:
@@ -23,12 +23,10 @@ from functools import cache
 from importlib.resources import files
 from itertools import accumulate, chain
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from headroles.data.corpus import Corpus, Sentence, Tokens
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from headroles.data.corpus import Corpus, Sentence
+from headroles.tables.arguments import number
 
 _LISTS = tomllib.loads((files("headroles") / "data" / "synthetic_lexicon.toml").read_text("utf-8"))
 IRREGULAR_PLURALS: dict[str, str] = _LISTS.pop("irregular_plurals")
@@ -45,7 +43,6 @@ PHRASES = {  # prepositions and their nouns, of a phrase inside a noun phrase an
 }
 Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
 LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
-LENGTH = 25  # tokens of one half of a repeated sequence
 _FRAMES = (  # verbs, and the objects they take
     (VERBS, PEOPLE),
     (VERBS, THINGS),
@@ -99,9 +96,8 @@ def synthetic_corpus(sentences: int = 1000, *, seed: int = 0, translated: bool =
         >>> from headroles import synthetic_corpus
         >>> len(synthetic_corpus(10, translated=True))
         10
-    """
-    if sentences < 0:
-        raise ValueError(f"sentences must be 0 or more; got {sentences}")
+    """  # noqa: DOC502
+    number("sentences", sentences, whole=True)
     return Corpus("toy", tuple(_sentence(Random(f"{seed} {i}"), translated) for i in range(sentences)))
 
 
@@ -130,7 +126,7 @@ def _whole(rng: Random) -> _Word:
     """A main clause, sometimes with a subordinate clause before or after it."""
     verb = _clause(rng, "root")
     if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
-        second = _clause(rng, "advcl", mark=_draw(rng, MARKS))
+        second = _clause(rng, "advcl", mark=draw_word(rng, MARKS))
         if rng.random() < 0.5:
             second.after.append(_Word(",", "punct"))
             verb.before.insert(0, second)
@@ -171,7 +167,7 @@ def _modify(rng: Random, verb: _Word, *, clause_follows: bool) -> None:
 
 def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
     """A verb in the past tense, or with an auxiliary: no form shows the subject's number."""
-    base, past, participle = forms_of(_draw(rng, verbs))
+    base, past, participle = forms_of(draw_word(rng, verbs))
     if rng.random() < 0.65:
         return _Word(past, relation, base, "verb")
     auxiliary = rng.choice(AUXILIARIES)
@@ -182,8 +178,8 @@ def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
 def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0) -> _Word:
     """A noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
     if nouns is PEOPLE and rng.random() < 0.15:
-        return _Word(_draw(rng, NAMES), relation, part="name")
-    lemma, plural = _draw(rng, nouns), rng.random() < 0.35
+        return _Word(draw_word(rng, NAMES), relation, part="name")
+    lemma, plural = draw_word(rng, nouns), rng.random() < 0.35
     noun = _Word(plural_of(lemma) if plural else lemma, relation, lemma, "noun", plural)
     noun.before = _before_noun(rng, noun)
     if rng.random() < tail:
@@ -195,7 +191,7 @@ def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
     adjectives = rng.choices((0, 1, 2), (50, 36, 14))[0]
     compounds = rng.choices((0, 1, 2), (46, 37, 17) if adjectives else (90, 10, 0))[0]
     words = [_modifier(rng, "amod", "adjective", ADJECTIVES) for _ in range(adjectives)]
-    words += [_Word(_draw(rng, PLACES), "compound", part="noun") for _ in range(compounds)]
+    words += [_Word(draw_word(rng, PLACES), "compound", part="noun") for _ in range(compounds)]
     words = list({word.lemma: word for word in words if word.lemma != noun.lemma}.values())  # none twice
     if noun.plural and rng.random() < 0.3:
         return words
@@ -207,9 +203,9 @@ def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
 
 def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _Word:
     """An adjective or adverb, sometimes with "very" before it."""
-    word = _Word(_draw(rng, words), relation, part=part)
+    word = _Word(draw_word(rng, words), relation, part=part)
     if rng.random() < 0.07:
-        word.before.append(_Word(_draw(rng, DEGREES), "advmod", part="adverb"))
+        word.before.append(_Word(draw_word(rng, DEGREES), "advmod", part="adverb"))
     return word
 
 
@@ -238,9 +234,14 @@ def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
     return verb
 
 
-def _draw(rng: Random, words: Sequence[str]) -> str:
-    """Draw a word of a list, its probability falling with its rank after Zipf and Mandelbrot."""
-    return rng.choices(words, cum_weights=zipf(len(words)))[0]
+def draw_word(rng: Random, words: Sequence[str]) -> str:
+    """Draw a word of a list; its probability falls with its rank after Zipf and Mandelbrot."""
+    return rng.choices(words, cum_weights=_zipf(len(words)))[0]
+
+
+@cache
+def _zipf(size: int) -> tuple[float, ...]:
+    return tuple(accumulate(1 / (rank + 2.7) for rank in range(1, size + 1)))
 
 
 def _made_up(word: _Word, governor: _Word) -> _Word:
@@ -281,43 +282,6 @@ def _case(noun: _Word, governor: _Word) -> str:
 
 def _agreement(noun: _Word, endings: tuple[tuple[str, str], tuple[str, str]]) -> str:
     return endings[second_gender(noun.lemma)][noun.plural]
-
-
-def repeated_tokens(
-    tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0
-) -> Corpus:
-    """Draw sequences of random tokens that are repeated once.
-
-    They measure induction heads (Olsson et al. 2022). No token occurs twice in one half, none is special. The
-    tokenizer's BOS precedes them if it has one. They are given as ids: a tokenizer might split their text otherwise.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        count: Number of sequences.
-        length: Tokens of one half.
-        seed: Seed of the draw.
-
-    Returns:
-        A corpus of `Tokens`.
-
-    Raises:
-        ValueError: If the vocabulary has fewer than `length` tokens that are not special.
-    """
-    plain = sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
-    if len(plain) < length:
-        raise ValueError(
-            f"length is too large: got {length}; expected at most {len(plain)}, the tokens that are not special"
-        )
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    rng = Random(seed)
-    rows = [start + 2 * rng.sample(plain, length) for _ in range(count)]
-    return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(ids)), ids=tuple(ids)) for ids in rows))
-
-
-@cache
-def zipf(size: int) -> tuple[float, ...]:
-    """Compute cumulative weights of `size` words with frequencies by rank after Zipf and Mandelbrot."""
-    return tuple(accumulate(1 / (rank + 2.7) for rank in range(1, size + 1)))
 
 
 def plural_of(noun: str) -> str:

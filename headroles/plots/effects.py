@@ -128,7 +128,7 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     hundredths. Pale ones have an interval that includes 0.
 
     Args:
-        table: Table of `hr.score_correlations`.
+        table: Table of `hr.analysis.score_correlations`.
         value: Correlations over "all" heads, or "within" layers.
         ax: Axes to draw on; by default those of a new figure.
 
@@ -139,7 +139,7 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     from scipy.cluster.hierarchy import dendrogram, linkage
     from scipy.spatial.distance import squareform
 
-    needs(table, {"first", "second", f"{value}", f"{value}.low", f"{value}.high"}, "hr.score_correlations")
+    needs(table, {"first", "second", f"{value}", f"{value}.low", f"{value}.high"}, "hr.analysis.score_correlations")
     scores = list(dict.fromkeys([*table["first"], *table["second"]]))
     both = pd.concat([table, table.rename(columns={"first": "second", "second": "first"})])
     both["unsure"] = (both[f"{value}.low"] <= 0) & (both[f"{value}.high"] >= 0)

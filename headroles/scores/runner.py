@@ -16,8 +16,8 @@ from headroles._distributed import track
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus, CorpusLike
+from headroles.data.probes import LENGTH, repeated_tokens
 from headroles.data.readers import as_corpus
-from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Encoded, groups
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.identity import fingerprint

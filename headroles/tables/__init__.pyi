@@ -8,4 +8,5 @@ from .frame import join as join
 from .frame import provenance as provenance
 from .io import load_table as load_table
 from .io import save_table as save_table
+from .kv_groups import groups as groups
 from .study import Study as Study

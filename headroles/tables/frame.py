@@ -16,52 +16,10 @@ import pandas as pd
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
+Draws = npt.NDArray[np.floating]  # bootstrap resamples of a column: [heads, resamples]
 _HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
-
-
-# Resamples are large, [heads, resamples] for each column, and pandas copies attrs at every step and writes them as
-# JSON. So this is a dict that is empty to pandas: it is handed on as it is, and `to_parquet` leaves it out. It notices
-# nothing that is done to a table. Therefore `resamples` compares: a column has resamples as long as it has the name
-# and the values for which they were drawn, in whatever rows are left. One that was renamed, changed or rounded has
-# none. `join` and `only` keep them, and `save_table` writes them.
-class Resamples(dict[str, object]):
-    """Bootstrap resamples of a table's columns.
-
-    Args:
-        index: Heads of the table that they were drawn for.
-        draws: Column -> its resamples, [heads, resamples].
-        measured: Column -> its values, [heads].
-    """
-
-    def __init__(
-        self,
-        index: pd.MultiIndex,
-        draws: Mapping[str, npt.NDArray[np.floating]],
-        measured: Mapping[str, npt.NDArray[np.floating]] | None = None,
-    ) -> None:
-        super().__init__()
-        self.index, self.draws, self.measured = index, dict(draws), dict(measured or {})
-
-    def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.floating]:
-        """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
-        places = self.index.get_indexer(index)
-        if (places < 0).any():
-            raise KeyError(f"no resamples of {column!r} for head {':'.join(map(str, list(index)[places.argmin()]))}")
-        return self.draws[column][places]
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other
-
-    def __repr__(self) -> str:
-        return f"<resamples of {len(self.draws)} columns>"
 
 
 def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiIndex:
@@ -75,15 +33,138 @@ def table(
     index: pd.MultiIndex,
     signatures: str | Mapping[str, str],
     *,
-    draws: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    draws: Mapping[str, Draws] | None = None,
 ) -> pd.DataFrame:
     """Build a head table with provenance, for all columns or for each, and resamples: [heads, resamples]."""
     frame = pd.DataFrame(dict(columns), index=index)
     texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
     frame.attrs["signatures"] = dict(texts)
-    if draws:
-        keep_resamples(frame, Resamples(index, draws))
+    keep_resamples(frame, draws or {})
     return frame
+
+
+def rows(table: pd.DataFrame) -> pd.MultiIndex:
+    """Return the head index of a table's rows."""
+    return _index(list(table.index))
+
+
+def _index(heads: Sequence[tuple[str, int, int]]) -> pd.MultiIndex:
+    """Index that pandas knows to be sorted, kinds in the order of KINDS; otherwise pandas warns at every look-up."""
+    columns = list(zip(*heads, strict=True)) or [(), (), ()]
+    levels = [
+        sorted(set(columns[0]), key=(*KINDS, *columns[0]).index),
+        *(sorted(set(values)) for values in columns[1:]),
+    ]
+    codes = [[level.index(value) for value in column] for level, column in zip(levels, columns, strict=True)]
+    return pd.MultiIndex(levels=levels, codes=codes, names=LEVELS)
+
+
+def join(*tables: pd.DataFrame) -> pd.DataFrame:
+    """Join tables of the same heads side by side.
+
+    Provenance and resamples are kept; the joins of pandas drop them.
+
+    Args:
+        *tables: One or more tables with the same heads, in any order of rows, and different columns.
+
+    Returns:
+        All columns, rows in the order of the first table.
+
+    Raises:
+        ValueError: If no table is given, the tables have different heads, or two have a column of the same name.
+    """
+    if not tables:
+        raise ValueError("nothing to join: give at least one table")
+    first = tables[0]
+    for table in tables[1:]:
+        check_same_heads(first, table, "the tables")
+    names = [column for table in tables for column in table.columns]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"these columns are in more than one table: {listed(duplicates)}; rename or drop one of each")
+    parts = [part.loc[first.index] for part in tables]
+    frame = pd.concat(map(bare, parts), axis=1)
+    frame.attrs["signatures"] = {k: text for part in parts for k, text in part.attrs.get("signatures", {}).items()}
+    keep_resamples(frame, {name: draws for part in parts for name, draws in resamples(part).items()})
+    return frame
+
+
+def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Select columns of a table, with their provenance and resamples."""
+    frame = bare(table)[list(columns)]
+    frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
+    keep_resamples(frame, {name: draws for name, draws in resamples(table).items() if name in frame})
+    return frame
+
+
+def bare(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without attrs, which pandas would compare, copy or write."""
+    bare = table.copy(deep=False)
+    bare.attrs = {}
+    return bare
+
+
+def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> None:
+    """Raise ValueError unless two tables, called `names` in the message, have the same heads."""
+    check_once(first, second)
+    if len(first) != len(second) or not first.index.sort_values().equals(second.index.sort_values()):
+        raise ValueError(
+            f"{names} are of different heads: got {len(first)} and {len(second)} rows, "
+            f"{len(first.index.intersection(second.index))} in common; expected the same heads"
+        )
+
+
+def check_once(*tables: pd.DataFrame) -> None:
+    """Raise ValueError for a table with several rows of one head."""
+    for index in (table.index for table in tables):
+        if twice := [str(head) for head in index[index.duplicated()]]:
+            raise ValueError(f"heads are counted twice: got {twice[0]} in several rows; expected each head once")
+
+
+# Resamples are large, [heads, resamples] for each column, and pandas copies attrs at every step and writes them as
+# JSON. So this is a dict that is empty to pandas: it is handed on as it is, and `to_parquet` leaves it out. It notices
+# nothing that is done to a table. Therefore `resamples` compares: a column has resamples as long as it has the name
+# and the values for which they were drawn, in whatever rows are left. A renamed, changed or rounded column has none.
+class Resamples(dict[str, object]):
+    """Bootstrap resamples of a table's columns: column -> [heads, resamples]."""
+
+    def __init__(self, table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
+        super().__init__()
+        self.index, self.draws = table.index, dict(draws)
+        self.values = {name: table[name].to_numpy() for name in draws}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
+        return self
+
+
+def keep_resamples(table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
+    """Attach resamples, [heads, resamples] of each column, to a table."""
+    if draws:
+        table.attrs["resamples"] = Resamples(table, draws)
+
+
+def resamples(table: pd.DataFrame) -> dict[str, Draws]:
+    """Return the resamples of the columns that are as they were measured: column -> [rows of the table, resamples]."""
+    kept = table.attrs.get("resamples")
+    if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
+        return {}
+    places = kept.index.get_indexer(table.index)
+    if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
+        return {}
+    same = {name for name in kept.draws if name in table and _is_same(table[name], kept.values[name][places])}
+    everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
+    return {name: draws if everything else draws[places] for name, draws in kept.draws.items() if name in same}
+
+
+def _is_same(column: pd.Series[float], measured: npt.NDArray[np.floating]) -> bool:
+    return column.dtype == measured.dtype and np.array_equal(column, measured, equal_nan=True)
+
+
+def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> Draws | None:
+    """Return the resamples of a column, less those of its baseline `over`: [heads, resamples]; None without any."""
+    drawn = resamples(table)
+    if not {column, f"{column}{over or ''}"} <= drawn.keys():
+        return None
+    return drawn[column] - drawn[f"{column}{over}"] if over else drawn[column]
 
 
 def parsed_head(text: str) -> tuple[Kind | None, int, int]:
@@ -101,6 +182,10 @@ def parsed_head(text: str) -> tuple[Kind | None, int, int]:
 def sign(**fields: object) -> str:
     """Join fields into a signature, as in sacreBLEU, unsafe characters escaped as in a URL; `fields` reads it."""
     return "|".join(f"{key}:{_UNSAFE.sub(_escaped, str(value))}" for key, value in fields.items())
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 def sign_version(**fields: object) -> str:
@@ -155,124 +240,6 @@ def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:
     return " + ".join(dict.fromkeys(part or "unsigned" for part in parts))
 
 
-def resamples(table: pd.DataFrame) -> Resamples | None:
-    """Return the bootstrap resamples of the columns that are as they were measured; None if there are none."""
-    kept = table.attrs.get("resamples")
-    if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
-        return None
-    places = kept.index.get_indexer(rows(table))
-    if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
-        return None
-    draws = {
-        name: values
-        for name, values in kept.draws.items()
-        if name in table and _is_same(table[name], kept.measured[name][places])
-    }
-    if len(draws) == len(kept.draws):
-        return kept
-    return Resamples(kept.index, draws, kept.measured) if draws else None
-
-
-def _is_same(column: pd.Series[float], measured: npt.NDArray[np.floating]) -> bool:
-    return column.dtype == measured.dtype and np.array_equal(column, measured, equal_nan=True)
-
-
-def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> npt.NDArray[np.floating] | None:
-    """Return the resamples of a column, less those of its baseline `over`: [heads, resamples]; None without any."""
-    drawn, index = resamples(table), rows(table)
-    if drawn is None or not {column, f"{column}{over or ''}"} <= drawn.draws.keys():
-        return None
-    draws = drawn.of(column, index)
-    return draws - drawn.of(f"{column}{over}", index) if over else draws
-
-
-def keep_resamples(table: pd.DataFrame, drawn: Resamples) -> None:
-    """Attach resamples to the table of the columns that they belong to."""
-    index = rows(table)
-    draws = {name: drawn.of(name, index) for name in drawn.draws if name in table}
-    if draws:
-        table.attrs["resamples"] = Resamples(index, draws, {name: table[name].to_numpy() for name in draws})
-
-
-def rows(table: pd.DataFrame) -> pd.MultiIndex:
-    """Return the head index of a table's rows."""
-    return _index(list(table.index))
-
-
-def join(*tables: pd.DataFrame) -> pd.DataFrame:
-    """Join tables of the same heads side by side.
-
-    Provenance and resamples are kept; the joins of pandas drop them.
-
-    Args:
-        *tables: One or more tables with the same heads, in any order of rows, and different columns.
-
-    Returns:
-        All columns, rows in the order of the first table.
-
-    Raises:
-        ValueError: If no table is given, the tables have different heads, or two have a column of the same name.
-    """
-    if not tables:
-        raise ValueError("nothing to join: give at least one table")
-    first = tables[0]
-    for table in tables[1:]:
-        check_same_heads(first, table, "the tables")
-    names = [column for table in tables for column in table.columns]
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"these columns are in more than one table: {listed(duplicates)}; rename or drop one of each")
-    frame = pd.concat([part.loc[first.index].set_axis(part.columns, axis=1) for part in map(bare, tables)], axis=1)
-    frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
-    index, parts = rows(first), [drawn for table in tables if (drawn := resamples(table)) is not None]
-    if draws := {name: part.of(name, index) for part in parts for name in part.draws}:
-        keep_resamples(frame, Resamples(index, draws))
-    return frame
-
-
-def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> None:
-    """Raise ValueError unless two tables, called `names` in the message, have the same heads."""
-    check_once(first, second)
-    if len(first) != len(second) or not first.index.sort_values().equals(second.index.sort_values()):
-        raise ValueError(
-            f"{names} are of different heads: got {len(first)} and {len(second)} rows, "
-            f"{len(first.index.intersection(second.index))} in common; expected tables of one model"
-        )
-
-
-def check_once(*tables: pd.DataFrame) -> None:
-    """Raise ValueError for a table with several rows of one head."""
-    for index in (table.index for table in tables):
-        if twice := [str(head) for head in index[index.duplicated()]]:
-            raise ValueError(f"heads are counted twice: got {twice[0]} in several rows; expected each head once")
-
-
-def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Select columns of a table, with their provenance and resamples."""
-    frame = bare(table)[list(columns)]
-    frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
-    if (drawn := resamples(table)) is not None:
-        keep_resamples(frame, drawn)
-    return frame
-
-
-def _index(heads: Sequence[tuple[str, int, int]]) -> pd.MultiIndex:
-    """Index that pandas knows to be sorted, kinds in the order of KINDS; otherwise pandas warns at every look-up."""
-    columns = list(zip(*heads, strict=True)) or [(), (), ()]
-    levels = [
-        sorted(set(columns[0]), key=(*KINDS, *columns[0]).index),
-        *(sorted(set(values)) for values in columns[1:]),
-    ]
-    codes = [[level.index(value) for value in column] for level, column in zip(levels, columns, strict=True)]
-    return pd.MultiIndex(levels=levels, codes=codes, names=LEVELS)
-
-
-def bare(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table without attrs, which pandas would compare, copy or write."""
-    bare = table.copy(deep=False)
-    bare.attrs = {}
-    return bare
-
-
 def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"
@@ -290,10 +257,6 @@ def described(argument: object) -> str:
 def visible(text: str) -> str:
     """Return a text with control and direction characters written as escapes: in names they steer a terminal."""
     return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return f"%{ord(match[0]):02X}"
 
 
 def shown(caption: str, rows: Iterable[Mapping[str, object]]) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headroles.tables.frame import LEVELS, Resamples, bare, keep_resamples, listed, resamples, rows
+from headroles.tables.frame import LEVELS, bare, keep_resamples, listed, resamples, rows
 
 log = logging.getLogger(__name__)
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
@@ -51,12 +51,9 @@ def save_table(table: pd.DataFrame, path: str | Path) -> Path:
     if reserved := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
         raise ValueError(f"columns must not begin with {_DRAWS!r}, where resamples are kept: got {listed(reserved)}")
     arrow = pa.Table.from_pandas(bare(table))
-    if (drawn := resamples(table)) is not None:
-        index = rows(table)
-        for name in drawn.draws:
-            values = drawn.of(name, index)
-            cells = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-            arrow = arrow.append_column(_DRAWS + name, cells)
+    for name, draws in resamples(table).items():
+        cells = pa.FixedSizeListArray.from_arrays(pa.array(draws.ravel()), draws.shape[1])
+        arrow = arrow.append_column(_DRAWS + name, cells)
     notes = {name: table.attrs.get(name) for name in ("signatures", "recipe")}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), b"headroles": json.dumps(notes).encode()})
     # numbers split into byte streams take half the space
@@ -128,12 +125,9 @@ def _unpacked(arrow: pa.Table) -> pd.DataFrame:
         frame.index = rows(frame)
     kept = {"signatures": notes["signatures"], "recipe": notes["recipe"]}
     frame.attrs = {name: value for name, value in kept.items() if value is not None}
-    if names:
-        cells = {name.removeprefix(_DRAWS): arrow[name].combine_chunks() for name in names}
-        draws = {
-            name: part.flatten().to_numpy().reshape(len(part), part.type.list_size) for name, part in cells.items()
-        }
-        keep_resamples(frame, Resamples(rows(frame), draws))
+    cells = {name.removeprefix(_DRAWS): arrow[name].combine_chunks() for name in names}
+    draws = {name: part.flatten().to_numpy().reshape(len(part), part.type.list_size) for name, part in cells.items()}
+    keep_resamples(frame, draws)
     return frame
 
 

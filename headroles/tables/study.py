@@ -14,12 +14,13 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
+from headroles.tables.arguments import several
 from headroles.tables.columns import Column, table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, provenance, rows, shown
 from headroles.tables.frame import table as head_table
-from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
+from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
 
-ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
+ALSO = "|also:|"  # between the cache keys of a table with columns of several calls
 LOCK = ".lock"  # held by the process and thread that writes into the folder
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 class Study:
     """A folder of tables of one model, each computed once.
 
-    A finished table is kept even if a later one fails. A table of another model, or one that would replace a table of
-    another corpus, is refused. With `overwrite` it is computed, and tables of the other model or corpus are removed.
-    Several processes and threads may write into one study at once.
+    A table of another model, or one that would replace a table of another corpus, is refused. With `overwrite` it is
+    computed, and tables of the other model or corpus are removed. Several processes and threads may write into one
+    study at once.
 
     Args:
-        folder: The folder of the tables. It is made when the first table is saved. `~` is the home folder.
+        folder: The folder of the tables, made with the first of them. `~` is the home folder.
         work: Folder for unfinished work and for the weights of pruned models; by default the same.
         overwrite: Whether tables of another model or corpus may be replaced.
 
@@ -44,7 +45,7 @@ class Study:
         self.folder = expanded(folder)
         self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
-        self._announced: set[tuple[str, str]] = set()  # outdated tables that were warned of, and what made them
+        self._announced: set[tuple[str, str]] = set()  # outdated tables that a warning has named, and their cache keys
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise NotADirectoryError(f"study must be a folder of tables, got the file {self.folder}")
 
@@ -53,15 +54,14 @@ class Study:
     ) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        A table made with other options is computed again, with a warning. If columns are computed one after the
-        other (`joined`), the stored columns of other scores are kept beside the new ones, each with its own
-        provenance.
+        A table made with other options is computed again, with a warning.
 
         Args:
             name: Name of the table, without suffix.
             recipe: Cache key: the provenance of model, corpus and options from which the table follows.
             compute: Function that makes the table.
-            joined: Fields of the cache key that say which columns the table has.
+            joined: Fields of the cache key that say which columns the table has. Stored columns of other scores are
+                kept next to the new ones.
 
         Returns:
             The table.
@@ -80,13 +80,12 @@ class Study:
         return self.save(name, table, joined=joined)
 
     def save(self, name: str, table: pd.DataFrame, *, joined: Collection[str] = ()) -> pd.DataFrame:
-        """Save a table, unless the study has got tables of another model or corpus in the meantime.
+        """Save a table.
 
         Args:
             name: Name of the table, without suffix.
             table: The table, with provenance.
-            joined: Fields of its cache key that say which columns it has, as of `keep`; other stored columns are kept
-                beside.
+            joined: As in `keep`.
 
         Returns:
             The table as it is stored.
@@ -105,49 +104,42 @@ class Study:
         return table
 
     def _stored(self, name: str) -> pd.DataFrame | None:
-        """Load the table `name`, or None if there is none; ValueError with a hint if it is damaged."""
+        """Load the table `name`; None if there is none."""
         try:
             return self.load(name) if self.has(name) else None
         except ValueError as error:
             raise ValueError(f"{error}; remove the file to compute it again") from error
 
-    # Scores are added to a table one after the other, each by a call of its own. Columns of other scores stay; those of
-    # the same score are replaced, also where the new call has fewer of them, so that no interval stays beside another
-    # estimate. The table keeps the cache keys of all calls that made what it has. A key that differs in more than the
-    # choice of columns (`joined`), and may have made a column that is replaced, is forgotten: its call computes again.
+    # Each call of `hr.score` adds its scores to one table. Columns of other scores stay. All columns of the same score
+    # are replaced, so that no interval stays next to another estimate. The table has the cache keys of all calls that
+    # made its columns. A stored key is `like` the new one if they differ in the choice of columns (`joined`) alone. An
+    # `unlike` key may have made a column that is replaced: then it is forgotten, and its call will compute again.
     def _joined(self, name: str, stored: pd.DataFrame, table: pd.DataFrame, joined: Collection[str]) -> pd.DataFrame:
         """Join the columns of a table and the stored ones of other scores."""
         recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
         scores = {_score(table, column) for column in map(str, table) if recipe} - {None}
-        others = [
-            column
-            for column in map(str, stored)
-            if not {column, column.rpartition(".")[0]} & {*table} and _score(stored, column) not in scores
-        ]
-        like = [
-            text for text in _recipes(stored) if {key for key, _ in {*fields(text)} ^ {*fields(recipe)}} <= {*joined}
-        ]
-        unlike = [text for text in _recipes(stored) if text not in like]
-        if unlike and others:
-            log.warning("%s: columns made with other options stay beside: %s", self.path(name), listed(others))
-        if unlike and len(others) < len(stored.columns):
-            replaced = [column for column in map(str, stored) if column not in others]
+        kept, replaced = list[str](), list[str]()
+        for column in map(str, stored):
+            is_new = {column, column.rpartition(".")[0]} & {*table} or _score(stored, column) in scores
+            (replaced if is_new else kept).append(column)
+        keys = _recipes(stored)
+        like = [key for key in keys if {name for name, _ in {*fields(key)} ^ {*fields(recipe)}} <= {*joined}]
+        unlike = [key for key in keys if key not in like]
+        if unlike and kept:
+            log.warning("%s: columns made with other options stay beside: %s", self.path(name), listed(kept))
+        if unlike and replaced:
             log.warning("%s: made with other options, computed again: %s", self.path(name), listed(replaced))
-            unlike = []  # they may have made columns that are replaced
-        table = join(only(stored, others), table) if others else table
+            unlike = []
+        table = join(only(stored, kept), table) if kept else table
         if recipe:
             table.attrs["recipe"] = ALSO.join([*unlike, *like, recipe])
         return table
 
-    def holds(self, name: str, recipe: str) -> bool:
-        """Return whether the stored table was made by this cache key."""
-        kept = notes(self.path(name)) if self.has(name) else None
-        return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
-
-    # A study is of one model: a table of other weights is refused, before the work is done and again when it is saved.
-    # Its tables may be of several corpora, but a table does not silently become one of another corpus. What a table is
-    # made from is in its cache key, or without one in the provenance of its columns. `overwrite` makes room: once the
-    # new table is saved, all tables of the other model go, or those that were derived from the other corpus.
+    # A study is of one model: a table of other weights is refused, before the work is done and again when it is saved,
+    # because another process may have saved one in between. Tables may be of several corpora, but a table does not
+    # silently become one of another corpus. The cache key of a table says what it was made from, or without a key the
+    # provenance of its columns. With `overwrite`, once the new table is saved, all tables of the other model are
+    # removed, or those that were derived from the other corpus.
     def claim(self, name: str, recipe: str) -> dict[str, str]:
         """Check, before the work is done, that the table `name` may be made from `recipe`.
 
@@ -156,12 +148,13 @@ class Study:
             recipe: Its cache key.
 
         Returns:
-            Outdated tables that `overwrite` allows to remove, and what they were made from, for `remove` once the new
-            table is saved.
+            Outdated tables that `overwrite` allows to remove, and their cache keys, for `remove` after the new table is
+            saved.
 
-        Raises OSError if the folder is not writable, and FileExistsError if the study has tables of another model or
-        the stored table is of another corpus.
-        """
+        Raises:
+            FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
+            OSError: If the folder is not writable.
+        """  # noqa: DOC502
         self.check_writable()
         origins, shares_model = self._made_from(), table_of(name).one_model
         same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
@@ -180,7 +173,7 @@ class Study:
     def _check_overwrite(
         self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
     ) -> None:
-        """Raise FileExistsError unless outdated tables may be removed; say once, before the work, which will be."""
+        """Raise FileExistsError unless outdated tables may be removed; log once, before the work, which will be."""
         if self.overwrite:
             if outdated.items() - self._announced:  # `save` claims again what `keep` has claimed
                 log.warning("%s: replacing tables of another %s: %s", self.folder, what, ", ".join(outdated))
@@ -206,17 +199,7 @@ class Study:
         check_writable(self.folder, "study folder")
 
     def load(self, name: str) -> pd.DataFrame:
-        """Load the table `name`.
-
-        Args:
-            name: Name of the table, without suffix.
-
-        Returns:
-            The table.
-
-        Raises:
-            FileNotFoundError: If it is not in the folder; with the names of the tables that are.
-        """
+        """Load the table `name`; raise FileNotFoundError, with the names of all tables, if there is none."""
         if not self.has(name):
             hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
             hint += f" {shlex.quote(str(self.folder))}" if command == "roles" else ""
@@ -224,14 +207,7 @@ class Study:
         return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
-        """Load and join the tables of scores, effects of ablation, and survival.
-
-        Returns:
-            The joined table.
-
-        Raises:
-            FileNotFoundError: If the study has none of them.
-        """
+        """Load and join the tables of scores, effects of ablation, and survival; FileNotFoundError without any."""
         names = [name for name in self.names() if table_of(name).is_outcome]
         if not names:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
@@ -242,7 +218,7 @@ class Study:
         return self.path(name).is_file()
 
     def names(self) -> list[str]:
-        """Return the names of the tables in the folder; files of another origin are left out, with a warning."""
+        """Return the names of the tables; files of another origin are left out, with a warning."""
         return [*notes_in(self.folder)]
 
     def path(self, name: str) -> Path:
@@ -279,7 +255,7 @@ def kept(
         name: Name of the table, without suffix.
         key: Makes the cache key; not called without a study.
         compute: Makes the table.
-        joined: Fields of the cache key that say which columns the table has (`Study.keep`).
+        joined: As in `Study.keep`.
 
     Returns:
         The table.
@@ -305,10 +281,16 @@ def as_table(place: Place, name: str = "") -> pd.DataFrame:
     """Return a table, that of a file, or the table `name` of a study; without a name all its scores, joined."""
     if isinstance(place, pd.DataFrame):
         return place
-    if not isinstance(place, Study) and Path(place).is_file():
+    if (study := study_of(place)) is None:
         return load_table(place)
-    study = place if isinstance(place, Study) else Study(place)
     return study.load(name) if name else study.scores()
+
+
+def study_of(place: Place) -> Study | None:
+    """Return the study at a place; None for a table, or the file of one."""
+    if isinstance(place, pd.DataFrame) or (not isinstance(place, Study) and Path(place).is_file()):
+        return None
+    return as_study(place)
 
 
 def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
@@ -316,7 +298,7 @@ def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
     if isinstance(places, pd.DataFrame):
         return places
     tables: list[pd.DataFrame] = []
-    for place in [places] if isinstance(places, Study | str | Path) else places:
+    for place in several(places):
         table = as_table(place)
         repeated = [name for earlier in tables for name in earlier if name in table]
         if repeated:
@@ -330,16 +312,16 @@ def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """Average columns that differ only by a seed, as in `survival[random 36 seed 0]`."""
     seeds: dict[str, list[str]] = {}
-    unseeded = []
     for name in map(str, table):
         if (short := str(Column.parse(name).without_seed)) != name:
             seeds.setdefault(short, []).append(name)
-        else:
-            unseeded.append(name)
-    rest = only(table, unseeded)
+    if not seeds:
+        return table
     means = {name: table[columns].mean(axis=1) for name, columns in seeds.items()}
     signed = {name: f"{provenance(table, columns[0])}|seeds:{len(columns)}" for name, columns in seeds.items()}
-    return join(*filter(len, [rest] if not means else [rest, head_table(means, rows(table), signed)]))
+    averaged = {name for columns in seeds.values() for name in columns}
+    rest = only(table, [name for name in map(str, table) if name not in averaged])
+    return join(rest, head_table(means, rows(table), signed))
 
 
 def _recipes(table: pd.DataFrame) -> list[str]:
@@ -359,7 +341,7 @@ def _score(table: pd.DataFrame, column: str) -> str | None:
 
 
 def _model(text: str) -> tuple[str, ...]:
-    """Digest of the weights in a cache key or signature; of `weight-change`, of the weights before."""
+    """Digest of the weights in a cache key or signature; for `weight-change`, of the weights before."""
     return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
 
 

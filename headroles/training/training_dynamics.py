@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from headroles.ablation.curves import ablation_curve, agreement, orders
+from headroles.ablation.curves import ablation_curve, orders
 from headroles.ablation.metrics import as_metric
 from headroles.ablation.metrics.base import Metric
 from headroles.analysis import role_rules
+from headroles.analysis.summaries import agreement
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity, loading
@@ -117,11 +118,10 @@ def _measured(
 
 def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     """Compare the importance and roles of heads with those at the last checkpoint."""
-    index = frame.rows(table)
-    resamples = {"now": frame.resamples(table), "last": frame.resamples(last)}
-    draws = {name: drawn.of("importance", index) for name, drawn in resamples.items() if drawn is not None}
-    columns = {"now": table["importance"], "last": last["importance"].reindex(table.index)}
-    both = frame.table(columns, index, frame.provenance(table, "importance"), draws=draws)
+    compared = {"now": table, "last": last.loc[table.index]}
+    columns = {name: part["importance"] for name, part in compared.items()}
+    draws = {name: drawn["importance"] for name, part in compared.items() if (drawn := frame.resamples(part))}
+    both = frame.table(columns, frame.rows(table), frame.provenance(table, "importance"), draws=draws)
     row = dict(agreement(both, ["now"], "last").iloc[0])
     if not role_rules.assignable(table):
         return row

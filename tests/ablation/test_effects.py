@@ -137,7 +137,7 @@ def test_the_model_is_left_as_it_was(training):
 def test_intervals_and_resamples_are_of_the_weights_that_scores_have(name):
     table = ablated(name, n_resamples=200, seed=3)
     weights = bootstrap_counts(range(6), 200, 3)[1:]
-    drawn = frame.resamples(table).draws["ablation[loss]"]
+    drawn = frame.resamples(table)["ablation[loss]"]
     ends = table[["ablation[loss].low", "ablation[loss].high"]].to_numpy()
     for row, masked in enumerate(closing(name, "head")):
         one, other = (looped(name, each) for each in (masked, frozenset()))
@@ -152,7 +152,7 @@ def test_without_resamples_there_are_no_intervals():
     table = ablated("gpt2", metric="perplexity")
     lacking = [f"ablation[perplexity]{end}" for end in (".low", ".high", ".p", ".holm", ".bh")]
     assert table[lacking].isna().all(axis=None)
-    assert frame.resamples(table) is None
+    assert frame.resamples(table) == {}
     assert ablated("gpt2")["ablation[loss].p"].between(0, 1).all()
 
 

@@ -146,12 +146,10 @@ REFUSED = {
         lambda: best(measured(np.ones(1), np.ones((2, 1))), score_table().index, halves=True),
         "too few examples for two halves: got 1",
     ),
-    "one column": (lambda: hr.score_correlations(score_table(), ["confidence"]), "got confidence; expected two"),
-    "absent column": (
-        lambda: hr.score_correlations(score_table(), ["confidence", "salience"]),
-        "got confidence, salience; expected two or more",
+    "no score map": (
+        lambda: hr.plots.score_map(pd.DataFrame({"first": ["a"]})),
+        "not a table of hr.analysis.score",
     ),
-    "no score map": (lambda: hr.plots.score_map(pd.DataFrame({"first": ["a"]})), "not a table of hr.score_correlat"),
     "no curves": (lambda: hr.plots.curves(pd.DataFrame({"order": ["a"]})), "not a table of hr.ablation_curve: got"),
 }
 

@@ -24,14 +24,6 @@ def test_drift_counts_who_kept_lost_left_and_took_over():
     assert row.to_dict() == {"before": 3, "kept": 1, "lost": 1, "removed": 1, "new": 1, "after": 2}
     several = hr.role_changes(before, {6: before, 4: after})
     assert several[["heads", "after"]].to_numpy().tolist() == [[6, 3], [4, 2]]
-    with pytest.raises(
-        ValueError, match=r"^2 heads of the pruned model are not in the whole one, such as enc-self:0:2$"
-    ):
-        hr.role_changes(after, before)
-    with pytest.raises(
-        ValueError, match=r"^no table of roles after pruning: got an empty mapping; expected at least one$"
-    ):
-        hr.role_changes(before, {})
 
 
 # --- two models ------------------------------------------------------------------------------------------------------
@@ -140,15 +132,3 @@ def test_matched_heads_of_a_shuffled_model_do_not_change(tmp_path):
     for name, part in (("a", first), ("b", second)):
         hr.Study(tmp_path / name).save("heads", part)
     pd.testing.assert_frame_equal(hr.compare_models(tmp_path / "a", hr.Study(tmp_path / "b"), match=True), table)
-
-
-def test_other_shapes_and_tables_without_a_common_score_are_refused():
-    first, _ = measured_twice(np.random.default_rng(2))
-    with pytest.raises(
-        ValueError,
-        match=r"^models of different shapes cannot be compared head by head: got 6 and 5 heads, 3 in common; "
-        r"expected the same layers and heads$",
-    ):
-        hr.compare_models(first, shares(np.ones((5, 9)), np.ones(9)))
-    with pytest.raises(ValueError, match=r"^no score to compare: got .* and rarity; expected a column of both; score"):
-        hr.compare_models(first, frame.table({"rarity": np.ones(6)}, INDEX, "text:a"))

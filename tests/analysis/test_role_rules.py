@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.messages import whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,9 +122,6 @@ def test_margins_are_those_of_the_nearest_role_that_does_something():
     assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
     assert (found.name, found.index.equals(made.index)) == ("margin", True)
     assert role_rules.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
-    message = "none of the roles alignment, rare can be assigned: got columns position[-1], sink[first]"
-    with pytest.raises(ValueError, match=whole(message)):
-        role_rules.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
 
 
 def test_a_head_can_have_several_roles():
@@ -262,19 +258,6 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
     loaded = load_table(save_table(told, tmp_path / "roles.parquet"))
     pd.testing.assert_frame_equal(loaded, told)
     pd.testing.assert_frame_equal(role_rules.held(loaded), role_rules.held(told))
-
-
-def test_errors():
-    made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
-    with pytest.raises(ValueError, match="role must be one of .*, rare, .*, got 'rarity'; try 'rare'"):
-        roles(made, thresholds={"rarity": 0.4})
-    columns = ", ".join(role.column for role in ROLES)
-    message = f"no role can be assigned: got columns confidence, entropy; expected some of {columns}"
-    with pytest.raises(ValueError, match=whole(message)):
-        roles(made[["confidence", "entropy"]])
-    message = f"role 'syntactic' needs column '{SYNTAX}.baseline' beside '{SYNTAX}'; score the corpus again"
-    with pytest.raises(ValueError, match=whole(message)):
-        roles(table({SYNTAX: [0.5]}))
 
 
 @pytest.mark.slow

@@ -5,15 +5,14 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from helpers import letters, zoo
 from helpers.close import close
 from scipy import stats
 
 import headroles as hr
 from headroles.analysis.role_rules import Role
+from headroles.analysis.seeds import by_scores, match_heads
 from headroles.tables import frame
 
 INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4, ("enc-self", 2): 4, ("cross", 0): 4})
@@ -49,7 +48,7 @@ def value(result, quantity, of="all heads"):
 def test_a_shuffled_copy_is_matched_back_exactly():
     first = drawn(0)
     second, now = shuffled_in_layers(first)
-    matches = hr.match_heads(table(first), table(second).sample(frac=1, random_state=0))
+    matches = match_heads(table(first), table(second).sample(frac=1, random_state=0))
     expected = INDEX[now].get_level_values("head")
     assert matches.loc[INDEX, "match.head"].tolist() == expected.tolist()
     assert matches.loc[INDEX, "match.layer"].tolist() == INDEX.get_level_values("layer").tolist()
@@ -111,33 +110,17 @@ def test_numbers_are_those_of_a_slow_search():
     assert value(result, "layers", "rare")["heads"] == (has.sum() + other.sum()) / 2
 
 
-def test_heads_that_changed_their_layer_are_found_in_the_model_and_not_in_the_layer():
-    first = drawn(0)
-    second = first[[4, 5, 6, 7, 0, 1, 2, 3, *range(8, 16)]]
-    matches = hr.match_heads(table(first), table(second), match="model")
-    assert matches.loc["enc-self"]["match.layer"].tolist() == [1] * 4 + [0] * 4 + [2] * 4
-    result = hr.stability([table(first), table(second)], match="model", roles=RARE, **FAST)
-    assert value(result, "same layer")["value"] == 0.5
-    assert value(result, "similarity")["p"] == 0.01
-    assert value(result, "similarity")["value"] == pytest.approx(1)
-    inside = hr.stability([table(first), table(second)], roles=RARE, **FAST)
-    assert value(inside, "similarity")["value"] < 1
-    assert value(inside, "similarity", "enc-self:0")["p"] > 0.25 > value(inside, "similarity", "enc-self:2")["p"]
-
-
 def test_checkpoints_are_compared_head_by_head_and_in_order():
     first = drawn(0)
     moved, _ = shuffled_in_layers(first)
     tables = {"one": table(first), "two": table(first), "three": table(moved)}
     result = hr.stability(tables, match="same", pairs="next", **FAST)
-    known = [
-        hr.match_heads(tables[a], tables[b], match="same", columns=NAMES)["similarity"].mean()
-        for a, b in (("one", "two"), ("two", "three"))
-    ]
+    similar = by_scores([*tables.values()], NAMES)
+    known = [np.diag(similar(*pair, 0)).mean() for pair in ((0, 1), (1, 2))]
     assert known[0] == pytest.approx(1)
     assert known[1] < 1
     assert value(result, "similarity")["models"] == 3
-    assert value(result, "similarity")["value"] == pytest.approx(np.mean(known), abs=0.1)  # standardised over all three
+    assert value(result, "similarity")["value"] == pytest.approx(np.mean(known))
 
 
 def test_intervals_have_the_spread_of_the_sentences_and_of_the_models():
@@ -164,55 +147,20 @@ def test_intervals_have_the_spread_of_the_sentences_and_of_the_models():
     assert 0.001 < ends["high"] - ends["value"] < 0.2
 
 
-def test_attention_finds_the_shuffled_heads_of_a_model(tmp_path):
-    """Attention of a tiny encoder-decoder; the second table has its heads under other numbers."""
-    model, tokenizer = zoo.tiny("marian"), letters.tokens_of("marian")
-    corpus = letters.corpus(size=2)
-    attention = hr.attention_examples(model, tokenizer, corpus, study=tmp_path)
-    index = hr.models.heads.head_index(model)
-    scores = frame.table({"confidence": np.arange(len(index)) / 10}, index, "model:m")
-    other = attention.copy()
-    other["head"] = (other["head"] + 1) % 4
-    matches = hr.match_heads(scores, scores, attention=(attention, other))
-    assert matches["match.head"].tolist() == [(head + 1) % 4 for head in index.get_level_values("head")]
-    close(matches["similarity"], np.ones(len(index)))
-    result = hr.stability([scores, scores], attention=[attention, other], **FAST)
-    assert value(result, "similarity")["p"] == 0.01
-    assert "by:attention" in frame.provenance(result, "value")
-    first = attention[attention["kind"] == "cross"].iloc[0]
-    rows = attention[(attention["kind"] == "cross") & (attention["layer"] == first["layer"])]
-    a, b = (rows[rows["head"] == head]["weights"].map(np.asarray).tolist() for head in (0, 1))
-    cosines = [x @ y / np.sqrt((x @ x) * (y @ y)) for x, y in zip(a, b, strict=True)]
-    similar = hr.analysis.seeds.by_attention([attention, attention], frame.rows(scores))(0, 0, 0)
-    at = index.get_loc(("cross", first["layer"], 0))
-    close(similar[at, at + 1], np.mean(cosines))
-    with pytest.raises(ValueError, match="attention is on different text: got tables with other tokens"):
-        hr.match_heads(scores, scores, attention=(attention, attention.assign(sentence=attention["sentence"] + 1)))
-    with pytest.raises(ValueError, match="attention is of other heads: got"):
-        hr.match_heads(scores.iloc[:4], scores.iloc[:4], attention=(attention, other))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: hr.stability([table(drawn(0))]), "too few models to compare: got 1; expected"),
-        (lambda: hr.stability([]), "too few models to compare: got 0; expected"),
+        (lambda: hr.stability([table(drawn(0))]), "tables must be of two or more models, got 1"),
         (
             lambda: hr.stability({"a": table(drawn(0)), "b": table(drawn(0)[:4], index=INDEX[:4])}),
             "tables 'a' and 'b' are of different heads: got 16 and 4 rows",
         ),
-        (lambda: hr.stability([table(drawn(0))] * 2, match="kind"), "unknown option: got match='kind', pairs='all'"),
-        (
-            lambda: hr.stability([table(drawn(0))] * 2, columns=["salience"]),
-            "no scores to compare heads by: got salience",
-        ),
+        (lambda: hr.stability([], match="kind"), "match must be one of layer, same, got 'kind'"),
+        (lambda: hr.stability([], pairs="some"), "pairs must be one of all, next, got 'some'"),
+        (lambda: hr.stability([table(drawn(0))] * 2, columns=["salience"]), "columns must be some of .*, got salience"),
         (
             lambda: hr.stability([table(np.zeros((16, 4)))] * 2),
-            "no score to compare heads by: confidence, rarity, position\\[-1\\], entropy are missing",
-        ),
-        (
-            lambda: hr.stability([table(drawn(0))] * 2, attention=[pd.DataFrame()]),
-            "heads are compared by scores or by attention: got 1 tables of attention for 2 models",
+            "some score must vary over the cross heads .*, got confidence, rarity, position\\[-1\\], entropy; try",
         ),
     ],
 )
@@ -238,7 +186,7 @@ def test_a_score_that_some_heads_lack_is_left_out_for_their_kind():
     )
 
 
-@pytest.mark.parametrize("match", ["layer", "model", "same"])
+@pytest.mark.parametrize("match", ["layer", "same"])
 def test_heads_that_do_not_return_are_not_stable_because_layers_differ(match):
     index, small = frame.index({("enc-self", layer): 4 for layer in range(4)}), 0
     layer = np.repeat(np.arange(4.0), 4)

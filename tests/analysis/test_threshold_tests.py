@@ -147,19 +147,6 @@ def test_decisions_are_counted():
     close(row[["agreement", "kappa"]], [agreement, (agreement - chance) / (1 - chance)])
 
 
-def test_what_cannot_be_tested_is_refused():
-    with pytest.raises(ValueError, match="rarity cannot be tested: got a table without resamples; expected one of"):
-        hr.roles(table({"rarity": [0.2, 0.7]}), RARE, test=True)
-    with pytest.raises(ValueError, match="rate cannot be tested"):
-        hr.roles(
-            table({"rate": [2.0, 7.0], "rate.low": [1.0, 6.0], "rate.high": [3.0, 8.0]}),
-            [Role("r", "rate", 5)],
-            test=True,
-        )
-    with pytest.raises(ValueError, match="no tests in the table of roles: got rare, rare.value, .*; make it with"):
-        hr.analysis.role_decisions(hr.roles(table({"rarity": [0.2, 0.7]}), RARE))
-
-
 @pytest.mark.parametrize(("sentences", "alike"), [(30, 0.3), (60, 0.6)])
 def test_a_mean_weight_at_the_threshold_seldom_exceeds_it(sentences, alike):
     heads, n_resamples, random = 1500, 300, np.random.default_rng(1)

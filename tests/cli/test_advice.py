@@ -118,6 +118,6 @@ def test_agreement_names_a_missing_column(column):
     message = f"no column to correlate: got {column}; expected some of entropy; try hr.join with the table that has it"
     for columns, other in (([column], "entropy"), (["entropy"], column)):
         with pytest.raises(ValueError, match=whole(message)):
-            hr.agreement(table, columns, other)
+            hr.analysis.agreement(table, columns, other)
     with pytest.raises(ValueError, match=r"^not a table of hr.ablate: got .*; expected one column ablation\[\.\.\.\]"):
         hr.plots.agreement(table, table)

@@ -219,7 +219,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
         reference=hr.read(reference), n_resamples=7, seed=3, max_tokens=64,
     )  # fmt: skip
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
-    assert frame.resamples(table).draws["confidence"].shape == (16, 7)
+    assert frame.resamples(table)["confidence"].shape == (16, 7)
     assert {"sentences:20", "resamples:7", "seed:3"} <= set(frame.provenance(table, "confidence").split("|"))
 
 

@@ -12,7 +12,7 @@ from helpers.messages import whole
 
 import headroles as hr
 from headroles.data import hf_datasets
-from headroles.data.corpus import Sentence, Tokens
+from headroles.data.corpus import Sentence
 from headroles.data.readers import as_corpus
 
 
@@ -107,20 +107,6 @@ def test_what_is_a_name(source, expected, tmp_path, monkeypatch):
     assert hf_datasets.named(source) == expected
 
 
-def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match="no dataset 'nobody/nothing', and no file of that name: .+"):
-        hr.read("nobody/nothing")
-
-
-def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
-    place = folder("some", train=ONE)
-    monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
-    said = f"{place} is not a file; if it is a dataset, install its reader, in a checkout: pip install '.[data]'"
-    with pytest.raises(ModuleNotFoundError, match=whole(said)):
-        hr.read(place)
-
-
 @pytest.mark.slow
 def test_the_command_reads_a_folder(folder, tmp_path):
     model = zoo.tiny("bert")
@@ -152,27 +138,3 @@ def test_a_corpus_becomes_a_dataset_and_is_read_again(kind, folder):
     assert hr.read(place).sentences == CORPORA[kind]
     frame = pd.read_parquet(place / "train.parquet")  # its cells are arrays
     assert as_corpus(frame).sentences == CORPORA[kind]
-
-
-@pytest.mark.parametrize(
-    ("sentences", "said"),
-    [
-        ((), "corpus 'mine' has no texts: got 0 sentences; expected some, with text"),
-        ((Tokens("", ids=(1, 2)),), "corpus 'mine' has no texts: got 1 sentences; expected some, with text"),
-        (
-            (Sentence("a"), Sentence("b", target=Sentence("c"))),
-            "corpus 'mine' is mixed: got target for 1 of 2 sentences; expected all or none; try each part alone",
-        ),
-    ],
-)
-def test_a_corpus_that_is_no_dataset(sentences, said):
-    with pytest.raises(ValueError, match=whole(said)):
-        hr.to_dataset(hr.Corpus("mine", sentences))
-
-
-def test_the_way_out_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
-    with pytest.raises(
-        ModuleNotFoundError, match=whole("a data set needs the package datasets, in a checkout: pip install '.[data]'")
-    ):
-        hr.to_dataset(hr.Corpus.of(["a"]))

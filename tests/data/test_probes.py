@@ -1,17 +1,18 @@
-"""Probes, and the scores that need them: needles and retrieval, the token before, indirect objects, ordered words."""
+"""Probes: needles, facts, repeats, indirect objects, ordered words, and minimal pairs that differ in one word."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import get_args
 
 import pytest
-from helpers.letters import corpus, tokens_of, with_needles
+from helpers.letters import corpus, tokens_of, with_needles, with_repeats
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data import synthetic
-from headroles.data.probes import CLASSES
+from headroles.data.probes import CLASSES, Phenomenon
 
 
 @cache
@@ -102,24 +103,70 @@ def test_facts_are_hidden_at_all_depths_and_asked_for():
     assert hr.hidden_facts(tokenizer, 5, facts=3, length=(30, 60), haystack=haystack, seed=1).hash != hidden.hash
 
 
-REFUSALS = [
-    (hr.needles, {"count": 0}, "count .* got 0"),
-    (hr.needles, {"length": 0}, "length .* got 0"),
-    (hr.needles, {"size": 1}, "size .* got 1"),
-    (hr.needles, {"size": 10_000}, r"size must be an integer >= 2 and < \d+, got 10000"),
-    (hr.hidden_facts, {"count": 0}, "count .* got 0"),
-    (hr.hidden_facts, {"facts": 0}, "facts .* got 0"),
-    (hr.hidden_facts, {"facts": 10_000}, "facts .* got 10000"),
-    (hr.hidden_facts, {"length": 0}, "length .* got 0"),
-    (hr.hidden_facts, {"length": ()}, "length .* got 0"),
-    (hr.indirect_objects, {}, "names that are one token must be an integer >= 2, got 0"),
-    (hr.ordered_words, {"count": 0}, "count .* got 0"),
-    (hr.ordered_words, {"classes": ["planets"]}, "class must be one of days, .*, got 'planets'"),
-    (hr.ordered_words, {"classes": ("digits", "days")}, "no ordered words: got none of digits, days with 3 words"),
-]
+def test_each_half_is_drawn_without_repeats_and_comes_twice():
+    _, tokenizer, twice = with_repeats()
+    for sentence in twice:
+        start, ids = len(sentence.ids) % 6, sentence.ids
+        assert ids[:start] == ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ())
+        assert ids[start : start + 6] == ids[start + 6 :]
+        assert len(set(ids[start:])) == 6
+        assert not set(ids[start:]) & set(tokenizer.all_special_ids)
+    assert len({sentence.ids for sentence in twice}) == 4
+    assert hr.repeated_tokens(tokenizer, 4, length=6) == twice
+    assert hr.repeated_tokens(tokenizer, 4, length=6, seed=1).hash != twice.hash
 
 
-@pytest.mark.parametrize(("probe", "options", "message"), REFUSALS)
-def test_probes_that_cannot_be_are_refused(probe, options, message):
-    with pytest.raises(ValueError, match=message):
-        probe(tokens_of("gpt2"), **options)
+PLURALS = {synthetic.plural_of(noun) for noun in synthetic.PEOPLE}
+
+
+def words_of(sentence):
+    return sentence.text.removesuffix(".").split()
+
+
+@pytest.mark.parametrize("phenomenon", get_args(Phenomenon))
+def test_the_sentences_of_a_pair_differ_in_one_word(phenomenon):
+    corpus = hr.minimal_pairs(50, phenomenon=phenomenon)
+    assert [sentence.label for sentence in corpus] == ["good", "bad"] * 50
+    for good, bad in zip(corpus.sentences[::2], corpus.sentences[1::2], strict=True):
+        assert sum(a != b for a, b in zip(words_of(good), words_of(bad), strict=True)) == 1
+    assert corpus[:20].sentences == hr.minimal_pairs(10, phenomenon=phenomenon).sentences
+    assert corpus.sentences != hr.minimal_pairs(50, phenomenon=phenomenon, seed=1).sentences
+
+
+@pytest.mark.parametrize("phenomenon", ["agreement", "attractor", "relative"])
+def test_the_grammatical_verb_agrees_with_its_subject_and_not_with_the_noun_between(phenomenon):
+    corpus = hr.minimal_pairs(80, phenomenon=phenomenon)
+    place = {"agreement": 2, "attractor": 5, "relative": 6}[phenomenon]
+    bases = {synthetic.forms_of(verb)[0] for verb in synthetic.VERBS}
+    for good, bad in zip(corpus.sentences[::2], corpus.sentences[1::2], strict=True):
+        plural = words_of(good)[1] in PLURALS
+        assert (words_of(good)[place] in bases) == plural
+        assert (words_of(bad)[place] in bases) != plural
+        if phenomenon != "agreement":
+            assert (words_of(good)[4] in PLURALS) != plural
+
+
+def test_determiners_reflexives_and_licensors():
+    made = {
+        name: hr.minimal_pairs(60, phenomenon=name).sentences[::2] for name in ("determiner", "reflexive", "licensing")
+    }
+    assert {(words_of(good)[0], words_of(good)[1] in PLURALS) for good in made["determiner"]} == {
+        ("This", False),
+        ("These", True),
+    }
+    found = {(words_of(good)[1] in PLURALS, words_of(good)[-1]) for good in made["reflexive"]}
+    assert found == {(True, "themselves"), (False, "himself"), (False, "herself")}
+    assert {words_of(good)[0] for good in made["licensing"]} == {"No"}
+
+
+def test_translated_pairs_differ_in_the_number_of_the_main_verb():
+    corpus, whole = hr.minimal_pairs(40, translated=True), hr.synthetic_corpus(40, translated=True)
+    for good, bad, sentence in zip(corpus.sentences[::2], corpus.sentences[1::2], whole, strict=True):
+        assert (good.text, good.target.text) == (sentence.text, sentence.target.text)
+        assert bad.text == good.text
+        root = sentence.target.heads.index(-1)
+        start, end = sentence.target.spans[root]
+        changed = bad.target.text[start : len(bad.target.text) - (len(sentence.target.text) - end)]
+        assert {changed, good.target.text[start:end]} in [
+            {f"{changed.rpartition('-')[0]}-{form}" for form in forms} for forms in (("el", "eln"), ("or", "orn"))
+        ]

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from helpers.letters import corpus as letters
 from helpers.letters import tokens_of, writing
-from helpers.messages import whole
 from helpers.treebanks import ZUM
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,35 +80,6 @@ def test_what_is_written(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Sentence("Hi"),
-        Sentence("a\nb", ((0, 1), (2, 3)), (-1, 0), ("root", "dep")),
-        Sentence("a b", ((2, 3), (0, 1)), (-1, 0), ("root", "dep")),
-        Sentence("a b", ((0, 1), (2, 3)), (-1, -1), ("root", "root")),
-        Sentence("a b", ((0, 1), None), (-1, 0), ("root", "a\tb")),
-        Sentence("a", ((0, 1), None), (-1, 0), ("root", "dep")),
-    ],
-)
-def test_what_conllu_cannot_hold_is_refused_and_the_old_file_stays(file, bad):
-    old = file("x.conllu", HI)
-    message = (
-        f"sentence 2 would not come back from CoNLL-U as it is: {bad.text!r}; it needs a tree of one root, "
-        "a text of one line, and words that follow one another in it"
-    )
-    with pytest.raises(ValueError, match=whole(message)):
-        write(Corpus("x", (ZUM, bad)), old)
-    assert old.read_text() == HI
-    assert list(old.parent.iterdir()) == [old]
-
-
-def test_writing_nothing(tmp_path):
-    message = f"corpus 'x' has no sentences; there is nothing to write to {tmp_path / 'x.conllu'}"
-    with pytest.raises(ValueError, match=whole(message)):
-        write(Corpus("x", ()), tmp_path / "x.conllu")
-
-
 @pytest.mark.slow
 @pytest.mark.shared
 def test_parallel_trees_of_a_real_treebank(shared):
@@ -133,21 +103,6 @@ def test_real_parallel_text(shared, source, target, limit, size):
     corpus = read(data / source, None if target is None else data / target, limit=limit)
     assert len(corpus) == size
     assert all(one.text and one.target is not None and one.target.text and one.label is None for one in corpus)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=whole(f"no file at {tmp_path / 'x.txt'}")):
-        read(tmp_path / "x.txt")
-    with pytest.raises(FileNotFoundError, match=whole(f"no file at {tmp_path}: it is a folder; name a file in it")):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["x.txt", "x.conllu", "x.tsv"])
-@pytest.mark.parametrize("content", ["", "\n \n"])
-def test_an_empty_file(file, name, content):
-    path = file(name, content)
-    with pytest.raises(ValueError, match=whole(f"{path} is empty; expected at least one sentence")):
-        read(path)
 
 
 TEXTS = ["The dog sleeps.", "It dreams."]
@@ -208,29 +163,6 @@ def test_labels_are_integers_beside_a_missing_one_and_fractions_on_a_scale():
 def test_translations_of_rows_go_in_the_direction_of_the_first():
     rows = [{"translation": {"en": "yes", "de": "ja"}}, {"translation": {"de": "nein", "en": "no"}}]
     assert [(pair.text, pair.target.text) for pair in as_corpus(rows)] == [("yes", "ja"), ("no", "nein")]
-    message = "texts, row 3 is in other languages: got fr, en; expected en, de, as in the first row"
-    with pytest.raises(ValueError, match=whole(message)):
-        as_corpus([*rows, {"translation": {"fr": "non", "en": "no"}}])
-
-
-@pytest.mark.parametrize(
-    ("given", "fault", "message"),
-    [
-        (
-            "The dog sleeps.",
-            FileNotFoundError,
-            "no file at The dog sleeps.: got one string; .*; try .'The dog sleeps.'.+",
-        ),
-        (3, TypeError, "no corpus: got int; expected a corpus, texts in a list, pairs of texts, a path, or a data set"),
-        ({"train": TEXTS}, TypeError, "no corpus: got dict; .*; try one of its parts: 'train'"),
-        (["one", 2], TypeError, "no text: got 2 as number 2; expected a text, a pair .*"),
-        ([("a", "b", "c")], TypeError, r"no text: got \('a', 'b', 'c'\) as number 1; .*"),
-        ([{"words": "one"}], ValueError, "dataset texts has no known text column: got words; .*"),
-    ],
-)
-def test_what_is_no_corpus_is_said(given, fault, message):
-    with pytest.raises(fault, match=f"^{message}$"):
-        as_corpus(given)
 
 
 ROLES = {("enc-self", 0, 0): hr.patterns.Offset(-1)}
@@ -254,10 +186,3 @@ def test_functions_take_pairs_and_give_what_a_corpus_gives(name):
     table = CALLS[name](model, tokenizer, pairs)
     assert len(table)
     pd.testing.assert_frame_equal(table, CALLS[name](model, tokenizer, Corpus("texts", corpus.sentences)))
-
-
-def test_functions_of_another_model_raise():
-    with pytest.raises(TypeError, match="^expected a transformers model, got list"):
-        hr.score(TEXTS, hr.tiny_model("llama"), None)
-    with pytest.raises(TypeError, match="^expected a transformers model, got str"):
-        hr.evaluate("minilm", None, TEXTS)

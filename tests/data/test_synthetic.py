@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 
 import pytest
-from helpers.letters import with_repeats
 from helpers.synthetic import children, words
 
-import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.synthetic import LENGTHS, synthetic_corpus
@@ -132,11 +129,6 @@ def test_the_corpus_is_the_same_in_another_process():
     assert told.stdout.strip() == synthetic_corpus(100, seed=3, translated=True).hash
 
 
-def test_a_negative_number_of_sentences_is_an_error():
-    with pytest.raises(ValueError, match=r"^sentences must be 0 or more; got -1$"):
-        synthetic_corpus(-1)
-
-
 @pytest.mark.parametrize("relation", PAPER)
 def test_no_fixed_offset_is_right_for_most_words(relation: str):
     assert max(share_of_best_offset(CORPUS, relation)) < 0.5
@@ -242,27 +234,6 @@ def test_some_made_up_words_come_in_two_pieces():
     named = [target for sentence, target in BOTH if {"Maria", "John"} & set(words(sentence))]
     assert named
     assert all({"Maria", "John"} & set(words(target)) for target in named)
-
-
-def test_each_half_is_drawn_without_repeats_and_comes_twice():
-    _, tokenizer, twice = with_repeats()
-    for sentence in twice:
-        start, ids = len(sentence.ids) % 6, sentence.ids
-        assert ids[:start] == ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ())
-        assert ids[start : start + 6] == ids[start + 6 :]
-        assert len(set(ids[start:])) == 6
-        assert not set(ids[start:]) & set(tokenizer.all_special_ids)
-    assert len({sentence.ids for sentence in twice}) == 4
-    assert hr.repeated_tokens(tokenizer, 4, length=6) == twice
-    assert hr.repeated_tokens(tokenizer, 4, length=6, seed=1).hash != twice.hash
-
-
-def test_more_tokens_than_the_vocabulary_has():
-    _, tokenizer, _ = with_repeats()
-    plain = len({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
-    said = f"length is too large: got 10000; expected at most {plain}, the tokens that are not special"
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        hr.repeated_tokens(tokenizer, length=10_000)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def same(one, other):
     assert {name: one.attrs[name] for name in one.attrs if name != "resamples"} == {
         name: other.attrs[name] for name in other.attrs if name != "resamples"
     }
-    assert (mine is None) == (theirs is None)
-    for name in mine.draws if mine else ():
-        np.testing.assert_array_equal(mine.of(name, frame.rows(one)), theirs.of(name, frame.rows(other)))
-        assert mine.draws[name].dtype == theirs.draws[name].dtype == np.float32
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name])
+        assert mine[name].dtype == theirs[name].dtype == np.float32

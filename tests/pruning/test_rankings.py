@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 import torch
-from helpers.messages import whole
 from helpers.prunings import grid, learnt, setting
 from helpers.trainings import films, tokenizer
 
@@ -123,14 +122,7 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     assert role_rules.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
     line = ByRoles(table).order(RankingContext(None, None, None, list(index)))
     assert [head for _, _, head in line] == [2, 3, 1, 0]
-    with pytest.raises(
-        ValueError,
-        match=whole(
-            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, successor, syntactic, "
-            "translation can "
-            "be assigned: got columns confidence"
-        ),
-    ):
+    with pytest.raises(ValueError, match="table must have columns of alignment, .*, translation, got confidence$"):
         role_rules.margins(table[["confidence"]])
 
 

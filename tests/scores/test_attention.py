@@ -38,8 +38,8 @@ def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
     parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     assert (max(observation.first for observation in shown) > 0) == (name != "t5")
     pd.testing.assert_frame_equal(parts, whole, rtol=0, atol=bound(1))
-    for column, draws in frame.resamples(whole).draws.items():
-        np.testing.assert_allclose(frame.resamples(parts).draws[column], draws, atol=STEP)
+    for column, draws in frame.resamples(whole).items():
+        np.testing.assert_allclose(frame.resamples(parts)[column], draws, atol=STEP)
 
 
 def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(monkeypatch):

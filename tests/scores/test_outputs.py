@@ -16,8 +16,7 @@ from helpers.worded import of_words
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import headroles as hr
-from headroles.data.corpus import Corpus, Sentence
-from headroles.data.pairs import pair
+from headroles.data.corpus import Corpus, Sentence, pair
 from headroles.testing.case import Case
 
 

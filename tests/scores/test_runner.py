@@ -105,8 +105,8 @@ def test_resamples_are_the_same_for_every_max_tokens():
     small, large = scored("marian", 64), scored("marian")
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
     assert small.attrs["signatures"] == large.attrs["signatures"]
-    for column in frame.resamples(large).draws:
-        one, other = (frame.resamples(table).draws[column] for table in (small, large))
+    for column in frame.resamples(large):
+        one, other = (frame.resamples(table)[column] for table in (small, large))
         np.testing.assert_allclose(one, other, rtol=2 * STEP, atol=bound(1))
 
 
@@ -210,7 +210,7 @@ def test_intervals_hold_the_estimate_and_are_narrower_for_larger_corpora():
 def test_without_resamples_there_are_no_intervals():
     table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), "confidence", n_resamples=0)
     assert list(table) == ["confidence"]
-    assert frame.resamples(table) is None
+    assert frame.resamples(table) == {}
 
 
 BOUNDED = ("position[+", "position[-", "position[0", "position[best", "syntax[", "rarity", "alignment[diagonal")
@@ -218,7 +218,7 @@ BOUNDED = ("position[+", "position[-", "position[0", "position[best", "syntax[",
 
 def test_resamples_are_those_the_intervals_are_of():
     table = scored("marian")
-    draws_of = frame.resamples(table).draws
+    draws_of = frame.resamples(table)
     assert set(plain(table)) - set(draws_of) == {name for name in table if name.endswith(".words")}
     for name, draws in draws_of.items():
         assert draws.shape == (len(table), 50)

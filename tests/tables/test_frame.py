@@ -76,17 +76,15 @@ def test_provenance_stays_with_a_table_and_resamples_are_never_copied(change):
     made = table("a", "b", draws=["a"])
     changed = change(made)
     assert frame.provenance(changed, "a") == "score:a|seed:0"
-    assert frame.resamples(changed).draws["a"] is made.attrs["resamples"].draws["a"]
-    rows = frame.rows(changed)
-    expected = made.attrs["resamples"].draws["a"][made.index.get_indexer(changed.index)]
-    np.testing.assert_array_equal(frame.resamples(changed).of("a", rows), expected)
+    assert changed.attrs["resamples"] is made.attrs["resamples"]
+    expected = frame.resamples(made)["a"][made.index.get_indexer(changed.index)]
+    np.testing.assert_array_equal(frame.resamples(changed)["a"], expected)
 
 
 def test_a_table_is_shown_without_its_resamples():
     made = table("a", "b", draws=["a", "b"])
-    assert repr(frame.resamples(made)) == "<resamples of 2 columns>"
     assert json.loads(json.dumps(made.attrs))["resamples"] == {}
-    assert frame.resamples(table("a")) is None
+    assert frame.resamples(table("a")) == {}
 
 
 # --- joined ---------------------------------------------------------------------------------------------------------
@@ -102,9 +100,8 @@ def test_joined_tables_keep_signatures_and_resamples_whatever_the_order_of_their
         for name in part:
             np.testing.assert_array_equal(joined[name], part[name])
             assert frame.provenance(joined, name) == frame.provenance(part, name)
-    index = frame.rows(joined)
     for name, part in (("a", one), ("c", other)):
-        np.testing.assert_array_equal(frame.resamples(joined).of(name, index), frame.resamples(part).draws[name])
+        np.testing.assert_array_equal(frame.resamples(joined)[name], frame.resamples(part)[name])
     assert frame.join(turned, one).index.equals(turned.index)
     same(frame.join(one), one)
 
@@ -150,7 +147,7 @@ def test_nothing_is_joined_to_nothing():
 
 def test_tables_of_other_heads_are_not_joined():
     other = frame.index({("enc-self", 0): 4})
-    message = "the tables are of different heads: got 8 and 4 rows, 3 in common; expected tables of one model"
+    message = "the tables are of different heads: got 8 and 4 rows, 3 in common; expected the same heads"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a"), table("b", index=other))
     with pytest.raises(ValueError, match=r"8 and 7 rows, 7 in common"):
@@ -201,13 +198,6 @@ def test_resamples_are_of_columns_that_are_as_they_were_measured(tmp_path, chang
     loaded = load_table(save_table(changed, tmp_path / "table.parquet"))
     for made in (changed, loaded, frame.join(changed), frame.only(changed, list(changed))):
         drawn = frame.resamples(made)
-        assert (set() if drawn is None else {*drawn.draws}) == expected
+        assert {*drawn} == expected
         for name in expected:
-            places = SIX.get_indexer(made.index)
-            np.testing.assert_array_equal(drawn.of(name, frame.rows(made)), DRAWS[name][places])
-
-
-def test_a_head_that_was_not_measured_has_no_resamples():
-    other = frame.index({("dec-self", 0): 1})
-    with pytest.raises(KeyError, match="no resamples of 'a' for head dec-self:0:0"):
-        frame.resamples(measured()).of("a", other)
+            np.testing.assert_array_equal(drawn[name], DRAWS[name][SIX.get_indexer(made.index)])

@@ -45,7 +45,7 @@ def test_heads_of_a_group_read_the_same_keys(name):
         attention_hooks.attending(model, lambda call: keys.update({call.module: call.key})),
     ):
         model(**batch.inputs, **without_cache(model))
-    groups = hr.groups(scored(name))
+    groups = hr.tables.groups(scored(name))
     for site in families.attention_sites(model):
         repeated = keys[site.module].repeat_interleave(site.heads // site.kv_heads, dim=1)  # [batch, heads, key, size]
         own = groups.loc[site.key].to_numpy()
@@ -56,7 +56,7 @@ def test_heads_of_a_group_read_the_same_keys(name):
 @pytest.mark.parametrize("name", ["bert", "gpt2", "marian"])
 def test_without_groups_there_is_nothing_to_say(name):
     table = scored(name)
-    assert hr.groups(table) is None
+    assert hr.tables.groups(table) is None
     assert "shared:" not in frame.provenance(table, "confidence")
     assert lines(plots.heatmap(table["confidence"], kind=table.index[0][0])) == []
 
@@ -67,7 +67,7 @@ def test_groups_outlive_files_joins_and_columns(tmp_path):
     renamed = kept.rename(columns=lambda name: f"again {name}")
     renamed.attrs["signatures"] = {f"again {name}": text for name, text in kept.attrs["signatures"].items()}
     for one in (kept, frame.join(table, renamed), kept["confidence"]):
-        assert hr.groups(one).tolist() == [0, 0, 1, 1] * 2
+        assert hr.tables.groups(one).tolist() == [0, 0, 1, 1] * 2
 
 
 def test_lines_stand_between_groups_where_heads_are_in_order():
@@ -79,8 +79,8 @@ def test_lines_stand_between_groups_where_heads_are_in_order():
 def test_layers_may_have_groups_of_other_sizes():
     index = frame.index({("dec-self", 0): 4, ("dec-self", 1): 4, ("enc-self", 0): 2})
     table = frame.table({"a": np.arange(10.0)}, index, SIGNED + "dec-self=2.4")
-    assert hr.groups(table)["dec-self"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
-    assert hr.groups(table)["enc-self"].tolist() == [0, 1]
+    assert hr.tables.groups(table)["dec-self"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert hr.tables.groups(table)["enc-self"].tolist() == [0, 1]
     assert lines(plots.heatmap(table["a"], kind="dec-self")) == [(0, 1, 2)]
     assert lines(plots.heatmap(table["a"], kind="enc-self")) == []
 

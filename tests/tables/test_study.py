@@ -471,10 +471,10 @@ def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
         table = hr.score(*given, name, n_resamples=20, study=study)
         pd.testing.assert_frame_equal(table, alone[name])
         assert table.attrs["signatures"] == alone[name].attrs["signatures"]
-        assert set(frame.resamples(table).draws) == {name}
+        assert set(frame.resamples(table)) == {name}
     kept = study.load("heads")
     assert list(kept) == [*alone["confidence"], *alone["entropy"]]
-    assert set(frame.resamples(kept).draws) == {"confidence", "entropy"}
+    assert set(frame.resamples(kept)) == {"confidence", "entropy"}
 
 
 @pytest.mark.parametrize("name", ["circuits", "composition", "attention", "ablation-loss-head-zero"])
@@ -650,11 +650,13 @@ def test_functions_take_places_for_tables(scored_study):
         scored_study.folder,
         [scored_study.path("heads"), scored_study.path("ablation-loss-head-zero")],
     ):
-        found = hr.agreement(place, ["confidence"], "ablation[loss]")
-        pd.testing.assert_frame_equal(found, hr.agreement(scores, ["confidence"], "ablation[loss]"))
+        found = hr.analysis.agreement(place, ["confidence"], "ablation[loss]")
+        pd.testing.assert_frame_equal(found, hr.analysis.agreement(scores, ["confidence"], "ablation[loss]"))
         assert found.loc["confidence", "all"] == -1
         chosen = ["confidence", "ablation[loss]"]
-        pd.testing.assert_frame_equal(hr.score_correlations(place, chosen), hr.score_correlations(scores, chosen))
+        pd.testing.assert_frame_equal(
+            hr.analysis.score_correlations(place, chosen), hr.analysis.score_correlations(scores, chosen)
+        )
 
 
 def test_roles_of_a_study_are_kept_and_of_a_table_or_a_file_are_not(scored_study):

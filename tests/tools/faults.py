@@ -165,8 +165,7 @@ def told(path):
     if path.suffix != ".parquet":
         return path.read_bytes()
     table = load_table(path)
-    drawn = heads.resamples(table)
-    draws = {} if drawn is None else {name: values.tobytes() for name, values in drawn.draws.items()}
+    draws = {name: values.tobytes() for name, values in heads.resamples(table).items()}
     notes = {name: value for name, value in table.attrs.items() if name != "resamples"}
     table.attrs = {}
     return list(table.index), list(table.columns), repr(table.to_numpy().tolist()), notes, draws

@@ -3,7 +3,7 @@
 `python figures/multi30k-en-de/maps/make.py SHARED TREES` writes `heads.parquet` beside itself:
 by norms, gradients, direct logit attribution, attribution patching and integrated gradients. SHARED is a folder with
 `models/multi30k-en-de` and `data`, TREES Multi30k's test 2016, parsed. The map is
-`hr.plots.score_map` of `hr.score_correlations`.
+`hr.plots.score_map` of `hr.analysis.score_correlations`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import numpy as np
 
 from headroles.ablation.metrics.base import Mean, Metric, Reading, probabilities, without_nan
 from headroles.analysis.intervals import Array
-from headroles.data.corpus import Corpus
-from headroles.data.pairs import BAD, GOOD
+from headroles.data.corpus import BAD, GOOD, Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs

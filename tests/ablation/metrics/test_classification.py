@@ -27,8 +27,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 import headroles as hr
 from headroles.ablation.metrics import F1, Accuracy, Matthews, Metric, PairAccuracy, PairDifference
 from headroles.ablation.sweep import Sweep
-from headroles.data.corpus import Corpus, Sentence
-from headroles.data.pairs import pair
+from headroles.data.corpus import Corpus, Sentence, pair
 from headroles.models import masking
 from headroles.models.head_model import HeadModel
 from headroles.plots.styling import harm
