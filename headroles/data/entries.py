@@ -18,7 +18,8 @@ from headroles.data.hf_datasets import FIELDS, FORMATS, LABELS, QUESTION, TEXTS,
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
 Texts = Column | tuple[Column, Column]
-T, U = TypeVar("T"), TypeVar("U")
+T = TypeVar("T")
+U = TypeVar("U")
 WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
 LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
 FIRST = 1000  # rows from which the columns of a table are recognised

@@ -65,15 +65,15 @@ def parse(
     folder = None if models is None else Path(models)
     _check(texts, corpus, language, folder, download, output)
     path = _cache_path(Path(source), language, folder, texts) if isinstance(source, str | Path) else None
-    cached = path is not None and path.exists()
-    trees = {tree.text: tree for tree in read(path)} if cached else _parsed(texts, language, folder, download)
+    stored = path if path is not None and path.exists() else None
+    trees = {tree.text: tree for tree in read(stored)} if stored else _parsed(texts, language, folder, download)
     parsed = Corpus(corpus.name, tuple(trees[text] for text in texts if text in trees))
     if not len(parsed):
         raise ValueError(f"Stanza found no tree in any of the {len(texts)} sentences of corpus {corpus.name!r}")
     if missing := len(texts) - len(parsed):
         first = next(number for number, text in enumerate(texts, 1) if text not in trees)
         log.warning("left out %d of %d sentences without exactly one tree; first: %d", missing, len(texts), first)
-    if path is not None and not cached:
+    if path is not None and stored is None:
         _store(parsed, path)
     if output is not None:
         write(parsed, output)

@@ -76,7 +76,8 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
         sns.histplot(
             near, x="offset", weights="share", discrete=True, color=hue(2), alpha=1, shrink=0.8, linewidth=0, ax=ax
         )
-        ax.set(title=f"{RELATIONS.get(str(name), [name])[0]} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
+        relation = RELATIONS.get(str(name), [str(name)])[0]
+        ax.set(title=f"{relation} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
         ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
         ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
     finish(*drawn)

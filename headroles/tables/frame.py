@@ -130,7 +130,7 @@ class Resamples(dict[str, object]):
     def __init__(self, table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
         super().__init__()
         self.index, self.draws = table.index, dict(draws)
-        self.values = {name: table[name].to_numpy() for name in draws}
+        self.measured = {name: table[name].to_numpy() for name in draws}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
         return self
@@ -150,7 +150,7 @@ def resamples(table: pd.DataFrame) -> dict[str, Draws]:
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    same = {name for name in kept.draws if name in table and _is_same(table[name], kept.values[name][places])}
+    same = {name for name in kept.draws if name in table and _is_same(table[name], kept.measured[name][places])}
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
     return {name: draws if everything else draws[places] for name, draws in kept.draws.items() if name in same}
 

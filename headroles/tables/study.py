@@ -10,6 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 from filelock import FileLock
@@ -282,7 +283,7 @@ def as_table(place: Place, name: str = "") -> pd.DataFrame:
     if isinstance(place, pd.DataFrame):
         return place
     if (study := study_of(place)) is None:
-        return load_table(place)
+        return load_table(cast(Path, place))
     return study.load(name) if name else study.scores()
 
 
@@ -298,7 +299,7 @@ def as_tables(places: Place | Sequence[Place]) -> pd.DataFrame:
     if isinstance(places, pd.DataFrame):
         return places
     tables: list[pd.DataFrame] = []
-    for place in several(places):
+    for place in several(cast(Sequence[Place], places)):  # a path by itself is one
         table = as_table(place)
         repeated = [name for earlier in tables for name in earlier if name in table]
         if repeated:
