@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import colour_bar, finish, line, needs, panels_of
+from headroles.plots.axes import colour_bar, finish, line, needs, new_axes
 from headroles.plots.labels import label_of
 from headroles.plots.styling import GREY, hue
 
@@ -30,7 +30,6 @@ def specialists(
     *,
     left: int | None = None,
     label: str = "metric",
-    axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Draw, over several trained models, which heads survive, what predicts it, and what pruning costs.
 
@@ -46,7 +45,6 @@ def specialists(
         controls: Its fourth table.
         left: Number of heads left in the first panel, and of controls; by default the middle one.
         label: Name of the metric.
-        axes: Three axes to draw on; by default those of a new figure.
 
     Returns:
         The three axes.
@@ -62,7 +60,7 @@ def specialists(
     left = left or pruned[len(pruned) // 2]
     if left not in pruned:
         raise ValueError(f"no model has {left} heads left: got {', '.join(map(str, pruned))}; try one of these")
-    drawn = panels_of(axes, 3, "panels", (9, 10), beside=2.5)
+    drawn = new_axes((9, 10), cell=0.42, panels=3, beside=2.5)
     every = heads.sort_values(f"survival[{left}]")
     marks = drawn[0].scatter(
         every["positional"], every["syntactic"], c=every[f"survival[{left}]"], cmap="Blues", vmin=0, vmax=1, s=22,
@@ -127,19 +125,17 @@ def probes(
     tables: Mapping[str, pd.DataFrame],
     *,
     scores: Sequence[str] = ("position[-1]", "position[+1]"),
-    axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Draw the largest score of a head through the training of several translators.
 
     Args:
         tables: Name of a translator -> its table of `specialise`, of which the first corpus is drawn.
         scores: Names of scores, a panel each.
-        axes: Axes to draw on, one per score; by default those of a new figure.
 
     Returns:
         One axes per score. Steps are those of translation; steps of a masked language model before it are negative.
     """
-    panels = panels_of(axes, len(scores), "scores", (8, 10), beside=1)
+    panels = new_axes((8, 10), cell=0.42, panels=len(scores), beside=1)
     before = False  # whether any encoder was a masked language model first
     for place, (name, table) in enumerate(tables.items()):
         needs(table, {"phase", "step", "corpus", "score", "rank", "value"}, "specialise")

@@ -230,7 +230,7 @@ def functions(roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 
-def gate_density(gates: Array, log_alpha: float, temperature: float) -> tuple[Array, float, float]:
+def gate_density(gates: Array, log_alpha: float, temperature: float = 0.5) -> tuple[Array, float, float]:
     """Return the density of a Hard Concrete gate between 0 and 1, P(gate = 0) and P(gate = 1) (Louizos et al. 2018)."""
     soft = (gates - LOW) / (HIGH - LOW)
     logits = temperature * (np.log(soft) - np.log1p(-soft)) - log_alpha

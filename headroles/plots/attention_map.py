@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import cycle, product
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis.summaries import best_heads
-from headroles.plots.axes import FEW, TITLES, finish, font, line, needs, new_axes, of_kind, panels_of
-from headroles.plots.labels import label_of
+from headroles.plots.axes import FEW, TITLES, any_of, finish, font, line, needs, new_axes, of_kind
+from headroles.plots.labels import label_of, value_label
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
 from headroles.tables.declared import RELATIONS, metric_of, quality, signature_of
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SEVEN = (0, 1, 2, 3, 4, 5, 9)  # places in seaborn's "colorblind" of distinct lines, without grey, which is chance
+FAR = 10  # words; words farther apart are counted together at the ends of the histograms
 LEAST = 10  # words of a relation, below which a bar is noise
 STYLES = ("-", ":", "-.")  # of the first seven quantities, of the next seven ...
 
@@ -32,9 +32,6 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
         weights: Table of `hr.attention_matrix`: a row per query token, a column per key token.
         vmax: Upper end of the scale; by default the largest weight.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
@@ -54,38 +51,32 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
     return ax
 
 
-def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None = None) -> list[Axes]:
+def offsets(table: pd.DataFrame) -> list[Axes]:
     """Draw how far words are from the words that they depend on: a histogram per relation (Voita et al. 2019, Fig. 3).
 
     Args:
         table: Table of `hr.data.offsets`.
-        limit: Offset in words beyond which counts are gathered at the ends.
-        axes: Axes to draw on, one per relation; by default those of a new figure.
-
-    Returns:
-        One axes per relation.
     """
     import matplotlib.pyplot as plt
     import seaborn as sns
 
     needs(table, {"relation", "offset", "count", "share"}, "hr.data.offsets")
     parts = list(table.groupby("relation", sort=False))
-    drawn = panels_of(axes, len(parts), "relations", (4, 5))
+    drawn = new_axes((4, 5), cell=0.42, panels=len(parts))
     for ax, (name, part) in zip(drawn, parts, strict=True):
-        near = part.assign(offset=part["offset"].clip(-limit - 1, limit + 1))
+        near = part.assign(offset=part["offset"].clip(-FAR - 1, FAR + 1))
         sns.histplot(
             near, x="offset", weights="share", discrete=True, color=hue(2), alpha=1, shrink=0.8, linewidth=0, ax=ax
         )
         relation = RELATIONS.get(str(name), [str(name)])[0]
         ax.set(title=f"{relation} (n = {part['count'].sum():,})", xlabel="words", ylabel="")
-        ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
-        ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
+        ticks = [-FAR - 1, -(FAR // 2), 0, FAR // 2, FAR + 1]
+        ax.set_xticks(ticks, [f"<−{FAR}", f"−{FAR // 2}", "0", f"+{FAR // 2}", f">+{FAR}"])
     finish(*drawn)
     drawn[0].set_ylabel("share of the words")
-    if axes is None:
-        drawn[0].figure.suptitle("Where the word stands that each depends on:\nwords after it (+) or before it (−)")
+    drawn[0].figure.suptitle("Where the word stands that each depends on:\nwords after it (+) or before it (−)")
     top = max(ax.get_ylim()[1] for ax in drawn)
-    plt.setp(drawn, xlim=(-limit - 1.8, limit + 1.8), ylim=(0, top))
+    plt.setp(drawn, xlim=(-FAR - 1.8, FAR + 1.8), ylim=(0, top))
     return drawn
 
 
@@ -99,20 +90,13 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
         heads: Table of `hr.score` with syntax.
         kind: The kind of attention; may be left out if the table has one kind.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If no relation has ten words.
     """
     part, kind = of_kind(heads, kind)
     best = best_heads(part)
     best["text"] = [short(f"syntactic[{words}]") for words in best["relation"] + " " + best["way"]]
     rare = best["words"] < LEAST
-    lacks, best = best[rare], best[~rare].reset_index(drop=True)
-    if best.empty:
-        raise ValueError(f"nothing to draw: no relation has {LEAST} words; got {', '.join(lacks['text'])}")
+    lacks = ", ".join(best["text"][rare])
+    best = any_of(best[~rare], f"no relation has {LEAST} words; got {lacks}").reset_index(drop=True)
     ax = ax or new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0]
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
     ax.bar(x - 0.2, best["accuracy"], 0.4, color=hue(2), label="best head, 95 % interval")
@@ -122,13 +106,13 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
         ax.annotate(name, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
     ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words, fontsize=8)
-    note = f"not drawn, of fewer than {LEAST} words: {', '.join(lacks['text'])}" if len(lacks) else ""
-    ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06), xlabel=note)
+    ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
+    ax.set_xlabel(f"not drawn, of fewer than {LEAST} words: {lacks}" if lacks else "")
     finish(ax)
     return ax
 
 
-def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
+def curves(table: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -> Axes:
     """Draw a metric against the share of ablated heads, with 95 % intervals (Michel et al. 2019, Fig. 3).
 
     Of more than six orders the four best and the worst have a colour, the others are thin and grey.
@@ -136,11 +120,8 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     Args:
         table: Table of `hr.ablation_curve`: a line per order of the heads. The orders "random 0", "random 1" ... are
             drawn as one grey line, their mean, in a band from the lowest to the highest.
-        label: Name of the metric.
+        label: Name of the metric; by default that of the table.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     needs(table, {"order", "share", "value", "low", "high"}, "hr.ablation_curve")
     ax = ax or new_axes((9, 12), cell=0.45, beside=3)[0]
@@ -162,19 +143,11 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     styles = dict(zip(quantities, cycle(product(STYLES, SEVEN)), strict=False))
     for name, marker in zip(named, cycle("osD^vP*X"), strict=False):
         style, place = styles[_quantity(name)]
-        part = table[table["order"] == name]
+        style = style if name == _quantity(name) else "--"
+        part, text = table[table["order"] == name], label_of(name, signature)
         ends = part["low"], part["high"]
-        line(
-            ax,
-            part["share"],
-            part["value"],
-            color=hue(place),
-            label=label_of(name, signature),
-            ends=ends,
-            style="--" if name != _quantity(name) else style,
-            marker=marker,
-        )
-    ax.set(xlabel="share of heads ablated", ylabel=label, xlim=(0, 1))
+        line(ax, part["share"], part["value"], color=hue(place), label=text, ends=ends, style=style, marker=marker)
+    ax.set(xlabel="share of heads ablated", ylabel=label or value_label(table), xlim=(0, 1))
     finish(ax)
     return ax
 

@@ -39,17 +39,6 @@ def new_axes(
     return list(plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)[1][0])
 
 
-def panels_of(
-    axes: Sequence[Axes] | None, panels: int, what: str, shape: Sequence[float], *, beside: float = 0
-) -> list[Axes]:
-    """Return the axes of panels, by default of a new figure; raise ValueError for another number of axes."""
-    given = None if axes is None else [*np.asarray(axes, dtype=object).flat]
-    drawn = given or new_axes(shape, cell=0.42, panels=panels, beside=beside)
-    if len(drawn) != panels:
-        raise ValueError(f"the table has {panels} {what} and needs as many axes; got {len(drawn)}")
-    return drawn
-
-
 def evenly(items: Sequence[Any], count: int = FEW) -> list[Any]:
     """Return at most `count` of the items, evenly spaced, with the first and the last."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
@@ -171,6 +160,13 @@ def kinds_of(table: pd.Series[float] | pd.DataFrame) -> list[Kind]:
             f"not a head table: got {described(table)}; expected one row per head, indexed by kind, layer and head"
         )
     return list(table.index.unique("kind"))
+
+
+def any_of(rows: pd.DataFrame, lacking: str) -> pd.DataFrame:
+    """Return the rows that are drawn; raise ValueError if there are none, with what is lacking."""
+    if rows.empty:
+        raise ValueError(f"nothing to draw: {lacking}")
+    return rows
 
 
 def needs(table: pd.DataFrame, columns: set[str], made_by: str) -> None:

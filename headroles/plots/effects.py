@@ -34,24 +34,19 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
         table: Table of `hr.ablate`.
         kind: The kind of attention; may be left out if the table has one kind.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
-    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
     marks = (table[f"{name}.p"] < SURE).astype(int) + (table[f"{name}.holm"] < SURE).astype(int)
+    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−") + marks.map(lambda stars: "*" * stars)
     metric, *unit = Column.parse(name).words
     known = quality(metric, signature_of(table, name))
     label = ", ".join([f"change in {known.title}", *(ABLATED.get(word, word) for word in unit)])
     notes = "; ".join([*([known.unit] if known.unit else []), f"red: {'worse' if known.better else 'less'}"])
-    texts = texts + marks.map({0: "", 1: "*", 2: "**"})
     ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
-    stars = of_kind(marks[table[name].notna()].to_frame("marks"), kind)[0]["marks"]
-    ax.set_title(
-        f"{ax.get_title()}\np < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
-    )
+    stars = of_kind(marks[table[name].notna()], kind)[0]
+    sure = f"p < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
+    ax.set_title(f"{ax.get_title()}\n{sure}")
     return ax
 
 
@@ -61,9 +56,6 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.ablate`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
@@ -95,9 +87,6 @@ def agreement(
         second: Table of `hr.ablate` on the second corpus.
         names: Names of the corpora.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
@@ -131,9 +120,6 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
         table: Table of `hr.analysis.score_correlations`.
         value: Correlations over "all" heads, or "within" layers.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
     from scipy.cluster.hierarchy import dendrogram, linkage
@@ -198,9 +184,6 @@ def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.cache_budget`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     from matplotlib.patches import Rectangle
 
@@ -210,7 +193,10 @@ def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     layers, groups = (int(table.index.get_level_values(level).max()) + 1 for level in ("layer", "group"))
     deep = layers > DEEP
     if ax is None:
-        ax = new_axes((groups, layers), cell=WIDTH / layers, tall=2.6)[0] if deep else _flat((layers, groups))
+        shape, room = (groups, layers), {"cell": WIDTH / layers, "tall": 2.6}
+        if not deep:  # with room for a colour bar and a legend, also of two layers
+            shape, room = (layers, groups), {"cell": 0.5, "beside": 2.2, "below": 0.4, "tall": 3}
+        ax = new_axes(shape, **room)[0]
     heatmap(effect, vmin=-far, vmax=far, cmap="vlag", label="effect of streaming\non the loss (nats)", ax=ax)
     kept = table.index[table["retrieval"] == 1]
     options: dict[str, Any] = {"fill": False, "edgecolor": "0.1", "linewidth": 1.6}
@@ -222,8 +208,3 @@ def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     text = f"keeps its whole cache ({len(kept)} of {len(table)})"
     legend(ax, [Rectangle((0, 0), 1, 1, **options)], [text], below=True)
     return ax
-
-
-def _flat(shape: tuple[int, int]) -> Axes:
-    """Make axes that have room for a colour bar and a legend, also of two layers."""
-    return new_axes(shape, cell=0.5, beside=2.2, below=0.4, tall=3)[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from headroles.analysis.role_rules import VERDICTS, role_style
-from headroles.plots.axes import FEW, evenly, finish, legend, needs, new_axes, panels_of, stack
+from headroles.plots.axes import FEW, any_of, evenly, finish, legend, needs, new_axes, stack
 from headroles.plots.labels import axis_label, direction, label_of, role_label
 from headroles.plots.styling import GREY, RGB, colours, hue
 from headroles.tables.columns import Column
@@ -19,21 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which a mark is filled
-CHANGES = {"kept": "kept", "new": "new", "lost": "lost", "removed": "pruned"}  # column -> label
-COSTS = {  # mark, place of the hue
-    "removed": ("s", 3),
-    "removed_local": ("v", 4),
-    "uniform": ("^", GREY),
-    "wrong": ("D", 1),
-    "role_pattern": ("o", 0),
+CHANGES = {"kept": ("kept", 2), "new": ("new", 0), "lost": ("lost", 1), "removed": ("pruned", GREY)}  # label, hue
+COSTS = {  # column -> label, mark, hue
+    "removed": ("removed", "s", 3),
+    "removed_local": ("removed where the pattern applies", "v", 4),
+    "uniform": ("uniform attention", "^", GREY),
+    "wrong": ("as sharp elsewhere", "D", 1),
+    "role_pattern": ("pattern of the role", "o", 0),
 }
-_COSTS = {
-    "removed_local": "there: removed where the pattern applies",
-    "wrong": "wrong: as sharp elsewhere",
-    "role_pattern": "own: the pattern of the role",
-    "uniform": "uniform attention",
-}
-_HUES = {"kept": 2, "new": 0, "lost": 1, "removed": GREY}  # places in seaborn's "colorblind"
 
 
 def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -46,21 +39,13 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.relate`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If no role has an interval to draw.
     """
-    needs(table, {"role", "outcome", "auc", "auc.low", "auc.high", "p"}, "hr.relate")
-    rows = table[table["auc"].notna()]
-    if rows.empty:
-        raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
+    needs(table, {"role", "outcome", "matters", "auc", "auc.low", "auc.high", "holm"}, "hr.relate")
+    rows = any_of(table[table["auc"].notna()], "; ".join(dict.fromkeys(table["note"])))
     label = "chance that a head with the role has the larger outcome"
     rows = rows.rename(columns={"role": "hue", "outcome": "row"})
-    known = dict(zip(rows["row"], rows["matters"], strict=True)) if "matters" in rows else {}
-    return _forest(rows, "auc", 0.5, label, ax, under={row: direction(which, row) for row, which in known.items()})
+    under = {row: direction(matters, row) for row, matters in zip(rows["row"], rows["matters"], strict=True)}
+    return _forest(rows, "auc", 0.5, label, ax, under=under)
 
 
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -73,18 +58,10 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.predict_outcome`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If no score has a value to draw.
     """
-    needs(table, {"score", "outcome", "auc", "spearman", "p"}, "hr.predict_outcome")
+    needs(table, {"score", "outcome", "auc", "spearman", "holm"}, "hr.predict_outcome")
     column, middle = ("auc", 0.5) if table["auc"].notna().any() else ("spearman", 0.0)
-    rows = table[table[column].notna()]
-    if rows.empty:
-        raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
+    rows = any_of(table[table[column].notna()], "; ".join(dict.fromkeys(table["note"])))
     label = "chance that a surviving head has the larger score" if column == "auc" else "Spearman's correlation"
     shown = _few(list(dict.fromkeys(rows["outcome"])))
     if lacks := rows["outcome"].nunique() - len(shown):
@@ -100,17 +77,10 @@ def survival_odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.survival_odds`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If no role is in the model.
     """
     needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.survival_odds")
-    rows = table[table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")]
-    if rows.empty:
-        raise ValueError("nothing to draw: no role is in the model")
+    is_role = table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")
+    rows = any_of(table[is_role], "no role is in the model")
     finite = rows.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
     label = "factor of the odds of survival"
     return _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
@@ -119,34 +89,26 @@ def survival_odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = None) -> Axes:
     """Draw what each head costs under the pattern of its role, beside removal and other attention.
 
-    A row per head, grouped by role, with 95 % intervals. A mark of the own pattern is filled where the role is what the
-    head does, or a part of it.
+    A row per head, grouped by role, with 95 % intervals. The mark of the role's pattern is filled where the role is
+    what the head does, or a part of it.
 
     Args:
         table: Table of `hr.test_roles`.
         sets: Whether to draw the heads of each role together, in place of each alone.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: If the table has no such rows.
     """
     from matplotlib.lines import Line2D
 
-    needs(table, {*COSTS, "verdict"} - {"removed_local"}, "hr.test_roles")
+    needs(table, {*COSTS, "verdict"}, "hr.test_roles")
     part = table[table.index.get_level_values("heads").str.startswith("all ") == sets]
-    if part.empty:
-        raise ValueError(f"nothing to draw: got no {'sets of heads' if sets else 'heads alone'} in the table")
+    part = any_of(part, f"got no {'sets of heads' if sets else 'heads alone'} in the table")
     part = part.iloc[np.argsort([[*part.index.unique("role")].index(role) for _, role in part.index], kind="stable")]
     roles = [role for _, role in part.index]
     width = 0.1 * max(len(f"{heads} {role}") for heads, role in part.index) + 3
     ax = ax or new_axes((len(part), 5 / 0.3), cell=0.3, beside=width, tall=2.2)[0]
-    costs = {name: style for name, style in COSTS.items() if name in part}  # older tables lack one
     for y, row in enumerate(part.to_dict("records")):
-        for place, (name, (marker, shade)) in enumerate(costs.items()):
-            height = y + 0.14 * (place - (len(costs) - 1) / 2)
+        for place, (name, (_, marker, shade)) in enumerate(COSTS.items()):
+            height = y + 0.14 * (place - (len(COSTS) - 1) / 2)
             color = hue(shade)
             ax.plot([row[f"{name}.low"], row[f"{name}.high"]], [height, height], color=color, linewidth=1.3)
             face = "white" if name == "role_pattern" and row["verdict"] not in VERDICTS[:2] else color
@@ -161,19 +123,15 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     ax.set_yticks(range(len(part)), names)
     label = f"cost: change of {axis_label(signature_of(table, 'role_pattern'))} towards worse"
     ax.set(xlabel=label, ylim=(len(part) - 0.4, -0.6))
-    marks = {
-        _COSTS.get(name, name): Line2D([], [], color=hue(shade), marker=marker)
-        for name, (marker, shade) in costs.items()
-    }
-    marks["own, not shown to be what the head does"] = Line2D(
-        [], [], color=hue(COSTS["role_pattern"][1]), marker="o", markerfacecolor="white"
-    )
+    marks = {text: Line2D([], [], color=hue(shade), marker=marker) for text, marker, shade in COSTS.values()}
+    text, marker, shade = COSTS["role_pattern"]
+    marks[f"{text}, not shown to be what the head does"] = Line2D([], [], color=hue(shade), marker=marker, mfc="white")
     legend(ax, [*marks.values()], [*marks])
     finish(ax)
     return ax
 
 
-def role_changes(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+def role_changes(table: pd.DataFrame) -> list[Axes]:
     """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
     Above zero are heads that have the role after pruning: they had it before (kept), or not (new).
@@ -182,30 +140,22 @@ def role_changes(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> 
     Args:
         table: Table of `hr.role_changes` with several sizes. Of several prunings, which differ in further columns,
             the mean is drawn.
-        axes: Axes to draw on, one per role; by default those of a new figure.
-
-    Returns:
-        One axes per role.
-
-    Raises:
-        ValueError: If no head has a role, or for another number of axes.
     """
     from matplotlib.ticker import MaxNLocator
 
     needs(table, {"role", "heads", *CHANGES}, "hr.role_changes with several sizes")
     table = table.groupby(["role", "heads"], sort=False)[["before", *CHANGES]].mean().reset_index()
-    parts = [(name, part) for name, part in table.groupby("role", sort=False) if part[[*CHANGES]].to_numpy().any()]
-    if not parts:
-        raise ValueError("nothing to draw: no head has a role, before or after")
-    drawn = panels_of(axes, len(parts), "roles with heads", (6, 8), beside=1.4)
-    present = table[[*CHANGES]].any()
-    labels = {change: text if present[change] else f"_{text}" for change, text in CHANGES.items()}  # "_": no legend
+    held = table.groupby("role", sort=False).filter(lambda part: part[[*CHANGES]].to_numpy().any())
+    parts = [*any_of(held, "no head has a role, before or after").groupby("role", sort=False)]
+    drawn = new_axes((6, 8), cell=0.42, panels=len(parts), beside=1.4)
+    labels = {name: text if table[name].any() else f"_{text}" for name, (text, _) in CHANGES.items()}  # "_": no legend
+    faces = {name: hue(place) for name, (_, place) in CHANGES.items()}
     for ax, (name, part) in zip(drawn, parts, strict=True):
         part = part.sort_values("heads", ascending=False)
         ax.use_sticky_edges = False  # a margin also where a bar ends
         places = np.arange(len(part))
         signed = part[[*CHANGES]].astype(float) * [1, 1, -1, -1]
-        stack(ax, places, signed, {change: hue(place) for change, place in _HUES.items()}, labels=labels)
+        stack(ax, places, signed, faces, labels=labels)
         ax.axhline(0, color="0.2", linewidth=0.8)
         ax.set_xticks(places, part["heads"].astype(str))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -235,9 +185,8 @@ def _forest(
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
     lines = [[label_of(name, signature), *filter(None, [(under or {}).get(name)])] for name in rows]
     names = {name: label_of(name, signature) for name in hues}
-    test = "holm" if "holm" in table else "p"
-    correction = "after Holm's correction" if test == "holm" else "uncorrected"
-    sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, {correction}"
+    of_odds, of_ranks = "adjusted for layer and kind, uncorrected", "within layers, after Holm's correction"
+    test, sure = ("p", f"p < {SURE:g} {of_odds}") if log else ("holm", f"p < {SURE:g} {of_ranks}")
     height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
     longest = max(len(line) for row in lines for line in row)
     width = 0.11 * longest + 0.09 * max(map(len, [*names.values(), sure]))

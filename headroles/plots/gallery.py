@@ -15,17 +15,14 @@ import pandas as pd
 from headroles import plots
 from headroles.analysis import role_rules
 from headroles.analysis.summaries import sizes_of
-from headroles.plots.labels import axis_label
 from headroles.tables.columns import Column, of_name, stem_of
-from headroles.tables.declared import SCORES, declared, metric_of, signature_of
+from headroles.tables.declared import SCORES, declared, signature_of
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import check_ours, mark_of, replacing
 from headroles.tables.study import Study, as_study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-DRAWING = ("headroles", "matplotlib", "seaborn")
 
 
 class Figure(NamedTuple):
@@ -41,7 +38,7 @@ class Figure(NamedTuple):
 
     def digest(self) -> str:
         """Return a digest of what is drawn: values, names, options, and the versions of what draws."""
-        drawn = hashlib.sha256(repr([version(name) for name in DRAWING]).encode())
+        drawn = hashlib.sha256(repr([version(name) for name in ("headroles", "matplotlib", "seaborn")]).encode())
         drawn.update(f"{self.call.func.__name__} {self.call.keywords}".encode())
         for table in map(pd.DataFrame, self.call.args):
             drawn.update(repr([list(table), list(table.index.names)]).encode())
@@ -127,14 +124,11 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = 
     """
     import matplotlib.pyplot as plt
 
-    kind = path.suffix.lstrip(".") or "png"
-    note = {"png": "Software", "pdf": "Creator", "svg": "Creator"}.get(kind)
-    metadata = None if note is None else {note: mark_of(of)}
-    if metadata is not None and kind == "png":
-        metadata["Source"] = digest
+    kind, mark = path.suffix.lstrip(".") or "png", mark_of(of)
+    notes = {"png": {"Software": mark, "Source": digest}, "pdf": {"Creator": mark}, "svg": {"Creator": mark}}
     figure = plt.figure(axes.get_figure(root=True))
     with replacing(path) as draft:
-        figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=kind, metadata=metadata)
+        figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=kind, metadata=notes.get(kind))
     plt.close(figure)
     return path
 
@@ -173,10 +167,10 @@ def _effects(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
 
 
-def _sizes(name: str, load: Load) -> Iterator[Figure]:
+def _sparsity(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     if len(table) > 2:  # the whole model and one size are no line
-        yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
+        yield Figure(_slug(name), partial(plots.survival, table))
         if sum(table[kind].nunique() > 1 for kind in KINDS if kind in table) > 1:
             yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
 
@@ -198,29 +192,28 @@ def _each_kind(name: str, table: pd.DataFrame, draw: Callable[..., Axes], kinds:
         yield Figure(_slug(f"{name} {kind}"), partial(draw, table, kind=kind))
 
 
-def _compensation(name: str, load: Load) -> Iterator[Figure]:
+def _weight_change(name: str, load: Load) -> Iterator[Figure]:
     label = "change of the weights, relative"
     yield Figure(_slug(name), partial(plots.heatmaps, load(name)["moved[all]"], label=label))
 
 
-def _contest(name: str, load: Load) -> Iterator[Figure]:
-    table = load(name)
-    yield Figure(name, partial(plots.compare_pruning, table, load("compare-pruning-seeds"), label=_measured(table)))
+def _comparison(name: str, load: Load) -> Iterator[Figure]:
+    yield Figure(name, partial(plots.compare_pruning, load(name), load("compare-pruning-seeds")))
 
 
 def _dynamics(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    yield Figure("dynamics", partial(plots.dynamics, table, label=_measured(table)))
+    yield Figure("dynamics", partial(plots.dynamics, table))
     if table["epoch"].nunique() > 1:
         yield Figure("settling", partial(plots.settling, load("dynamics-order")))
 
 
-def _drift(name: str, load: Load) -> Iterator[Figure]:
+def _role_changes(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))[["before", "after"]].to_numpy().any():
         yield Figure(_slug(name), partial(plots.role_changes, table))
 
 
-def _tests(name: str, load: Load) -> Iterator[Figure]:
+def _role_tests(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     is_set = table.index.get_level_values("heads").str.startswith("all ")
     for sets in sorted({*map(bool, is_set)}):
@@ -232,41 +225,40 @@ def _odds(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(name, partial(plots.survival_odds, table))
 
 
-def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False, along: str = "") -> Draw:
+def _whole(draw: Callable[..., Any], *, column: str = "", along: str = "") -> Draw:
     """One figure of the whole table, if `column` has any value, and `along` more than one."""
 
     def figure(name: str, load: Load) -> Iterator[Figure]:
         table = load(name)
         if (not column or table[column].notna().any()) and (not along or table[along].nunique() > 1):
-            options = {"label": _measured(table)} if labelled else {}
-            yield Figure(_slug(name), partial(draw, table, **options))
+            yield Figure(_slug(name), partial(draw, table))
 
     return figure
 
 
 Draw = Callable[[str, Load], Iterator[Figure]]
 DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
-    **{
-        "heads": _scores,
-        "roles": _roles,
-        "conservation-": _whole(plots.conservation),
-        "ablation-": _effects,
-        "role-": _tests,
-        "budget-": _whole(plots.budget),
-    },
-    **{"curves-": _whole(plots.curves, labelled=True, along="share"), "sparsity-": _sizes, "survival-": _survival},
-    **{"functions-": _functions, "gates-": _whole(plots.gates, along="step"), "weight-change-": _compensation},
-    **{"compare-pruning": _contest, "role-changes-": _drift, "dynamics-curves": _dynamics},
-    **{"efficiency": _whole(plots.efficiency, along="share")},
-    **{"relate": _whole(plots.relation, column="auc"), "survival-odds": _odds},
-    **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},
+    "heads": _scores,
+    "roles": _roles,
+    "conservation-": _whole(plots.conservation),
+    "ablation-": _effects,
+    "role-": _role_tests,
+    "budget-": _whole(plots.budget),
+    "curves-": _whole(plots.curves, along="share"),
+    "sparsity-": _sparsity,
+    "survival-": _survival,
+    "functions-": _functions,
+    "gates-": _whole(plots.gates, along="step"),
+    "weight-change-": _weight_change,
+    "compare-pruning": _comparison,
+    "role-changes-": _role_changes,
+    "dynamics-curves": _dynamics,
+    "efficiency": _whole(plots.efficiency, along="share"),
+    "relate": _whole(plots.relation, column="auc"),
+    "survival-odds": _odds,
+    "predictors": _whole(plots.predictors, column="spearman"),
+    "offsets": _whole(plots.offsets),
 }
-
-
-def _measured(table: pd.DataFrame) -> str:
-    """Name of the metric of a table, from its provenance."""
-    signature = signature_of(table, "value")
-    return axis_label(signature) if metric_of(signature) else "metric"
 
 
 def _kinds(table: pd.DataFrame) -> list[Kind]:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pandas as pd
+
 from headroles.analysis.role_rules import ROLES
 from headroles.tables.columns import Column, Pruning, ranked_by
-from headroles.tables.declared import GROUPS, RELATIONS, SCORES, declared, harm, metric_of, quality, title_of
+from headroles.tables.declared import (
+    GROUPS,
+    RELATIONS,
+    SCORES,
+    declared,
+    harm,
+    metric_of,
+    quality,
+    signature_of,
+    title_of,
+)
 
 LOOKS, FINDS, MATTERS = GROUPS
 UNITS = {
@@ -46,10 +58,10 @@ def column_label(text: str, signature: str = "") -> ColumnLabel:
         return _ablation(column, signature)
     if column.name in MAKERS and column.detail:
         return _with_role(text, MAKERS[column.name](column))
-    said = declared("score", column.name, signature)
+    given = declared("score", column.name, signature)
     detail = f" [{column.detail}]" if column.detail else ""
-    label = f"{said['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in said else text
-    return ColumnLabel(MATTERS if "matters" in said else FINDS, label, said.get("about", ""))
+    label = f"{given['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in given else text
+    return ColumnLabel(MATTERS if "matters" in given else FINDS, label, given.get("about", ""))
 
 
 def _with_role(column: str, label: ColumnLabel) -> ColumnLabel:
@@ -66,8 +78,8 @@ def label_of(column: object, signature: str = "") -> str:
     name, descending = ranked_by(str(column))
     if descending:
         return f"−{label_of(name, signature)}"
-    ranking, again, _ = name.partition(", again")
-    if again:
+    ranking, recomputed, _ = name.partition(", again")
+    if recomputed:
         return f"{label_of(ranking, signature)}, recomputed"
     kind, by, ranking = name.partition(" by ")
     if by and kind in SIDES:
@@ -80,8 +92,8 @@ def label_of(column: object, signature: str = "") -> str:
         return title_of(name, signature) or column_label(name, signature).label
     detail, ends = " ".join(word for word in part.words if word != "logit"), part.suffix.split(".")
     quantity = f"{'size of ' * ('size' in ends)}{part.name} ({detail})"
-    whole = ["of the whole"] * ("logit" in part.words)
-    return ", ".join([quantity, *whole, *(end for end in ends if end not in ("", "size"))])
+    of_model = ["of the whole"] * ("logit" in part.words)
+    return ", ".join([quantity, *of_model, *(end for end in ends if end not in ("", "size"))])
 
 
 def strategy_label(pruning: Pruning, signature: str = "") -> str:
@@ -112,6 +124,11 @@ def harmful(*, more: bool) -> str:
 def axis_label(signature: str) -> str:
     """Return the name of the metric in a signature, with its unit."""
     return str(quality(metric_of(signature) or "value", signature))
+
+
+def value_label(table: pd.DataFrame) -> str:
+    """Return the name of the metric in the column `value` of a table, with its unit."""
+    return axis_label(signature_of(table, "value"))
 
 
 def _position(column: Column) -> ColumnLabel:
@@ -199,7 +216,7 @@ def _ablation(column: Column, signature: str) -> ColumnLabel:
     change = "the head is ablated" if unit is None else UNITS[unit]
     needed = "Larger" if harm(column, signature) > 0 else "More negative"
     matters = "its layer loses more without the others" if unit == "all_but_one" else "matters more"
-    others = "".join(f" ({word})" for word in rest if word not in UNITS)
+    options = "".join(f" ({word})" for word in rest if word not in UNITS)
     what = "" if unit is None else ", kept alone" if unit == "all_but_one" else f" of its {unit}"
-    label = f"effect on {known.title}{what}{others}"
-    return ColumnLabel(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")
+    label = f"effect on {known.title}{what}{options}"
+    return ColumnLabel(MATTERS, label, f"Change of {known} when {change}{options}. {needed}: {matters}.")

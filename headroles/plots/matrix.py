@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import STABLE, held, names, prefer_nosink_roles, role_style
+from headroles.analysis.role_rules import STABLE, families, held, names, prefer_nosink_roles, role_style
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
@@ -33,17 +33,6 @@ CELL = 0.46  # inches of a cell of roles; larger cells leave their texts smaller
 MANY = 256  # heads; where there are more, sinks are marks in the corners of cells
 SINKS = ("sink", "sink-norm")
 CORNER, MARK = 0.32, "0.62"  # of a cell, and the grey of the mark
-
-
-class HeatmapOptions(TypedDict, total=False):
-    """Options of `heatmap`."""
-
-    order: Literal["head", "sorted"]
-    annotate: pd.Series[str] | Literal[True] | None
-    vmin: float | None
-    vmax: float | None
-    cmap: str | None
-    label: str | None
 
 
 def heatmap(
@@ -77,9 +66,6 @@ def heatmap(
         cbar: Whether to draw the colour bar.
         ax: Axes to draw on; by default those of a new figure.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import headroles as hr
         >>> heads = hr.load_table("study/heads.parquet")  # doctest: +SKIP
@@ -91,10 +77,10 @@ def heatmap(
     notes = None if texts is None else of_kind(texts.to_frame("text"), kind)[0]["text"].reindex(part.index).fillna("")
     cells = _ordered(pd.DataFrame({"value": part.astype(float), "text": notes}), order)
     grid = _grid(cells["value"])
-    limits = scale(values, vmin, vmax, cmap)
+    low, high, cmap = scale(values, vmin, vmax, cmap)
     shape, cell = _size(grid)
     ax = ax or new_axes(shape, cell=cell)[0]
-    _layers(ax, grid, kind, limits["cmap"], limits=(limits["vmin"], limits["vmax"]))
+    _layers(ax, grid, kind, cmap=cmap, vmin=low, vmax=high)
     label = label_of(values.name or "", signature_of(values, values.name)) if label is None else label
     letters = max(int(ax.get_window_extent().width / ax.figure.dpi / 0.1), 20)  # of a line of the title
     titles = [*textwrap.wrap(label.partition("\n")[0], letters, break_on_hyphens=False), TITLES[kind]]
@@ -115,15 +101,12 @@ def heatmap(
     return ax
 
 
-def heatmaps(values: pd.Series[float], **options: Unpack[HeatmapOptions]) -> list[Axes]:
+def heatmaps(values: pd.Series[float], **options: Any) -> list[Axes]:
     """Draw the heatmap of each kind that has values, side by side on one scale.
 
     Args:
         values: A column of a head table.
         **options: Options of `heatmap`.
-
-    Returns:
-        One axes per kind.
     """
     check_numbers(values)
     known = values.dropna()
@@ -152,14 +135,12 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
         kind: The kind of attention; may be left out if the table has one kind.
         legend: Whether to draw the legend.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     given, table = table, prefer_nosink_roles(table)
     part, kind = of_kind(table, kind)
-    families = (Column.parse(name).name for name in names(table) if part[f"{name}.value"].notna().any())
-    hues = colours(families, table)
+    variants = families(table).items()
+    known = [family for family, named in variants if part[[f"{name}.value" for name in named]].notna().any(axis=None)]
+    hues = colours(known, table)
     bands, grid = _bands(table, kind), _grid(pd.Series(0.0, index=part.index))
     deep = _is_deep(grid)
     crowded = deep or len(part) > MANY
@@ -172,7 +153,7 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
             {"below": 0.36 * len(hues) + 0.8} if under else {"beside": 3.2, "tall": 0.22 * len(hues) + 1.6}
         )
         ax = new_axes(shape, cell=cell, **room if legend else {})[0]
-    _layers(ax, grid, kind, ["0.93"], linewidths=0.5 if crowded else 1.5)
+    _layers(ax, grid, kind, cmap=["0.93"], linewidths=0.5 if crowded else 1.5)
     if legend:
         under = crowded or ax.get_window_extent().width / ax.figure.dpi >= NARROW - 0.7
         _explain(ax, bands, hues, table, len(part), crowded=crowded, quiet=quiet, below=under)
@@ -227,22 +208,13 @@ def _is_deep(grid: pd.DataFrame) -> bool:
     return len(grid) > DEEP
 
 
-def _layers(
-    ax: Axes,
-    grid: pd.DataFrame,
-    kind: Kind,
-    cmap: str | list[str],
-    *,
-    limits: tuple[float, float] | None = None,
-    linewidths: float = 0.5,
-) -> None:
+def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, *, linewidths: float = 0.5, **colours: Any) -> None:
     """A seaborn heatmap with layer 0 at the bottom, of many layers at the left."""
     import seaborn as sns
 
-    low, high = limits or (None, None)
     deep = _is_deep(grid)
     ax.figure.set_visible(False)  # seaborn draws the whole figure to rotate labels, which stay upright here
-    sns.heatmap(grid.T if deep else grid, cbar=False, ax=ax, cmap=cmap, vmin=low, vmax=high, linewidths=linewidths)
+    sns.heatmap(grid.T if deep else grid, cbar=False, ax=ax, linewidths=linewidths, **colours)
     ax.figure.set_visible(True)
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0, labelsize=7 if max(grid.shape) > 40 else None)
@@ -263,8 +235,6 @@ def _write(ax: Axes, grid: pd.DataFrame, texts: pd.Series[str]) -> None:
 
 def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """A row per role of each head: family, value, text."""
-    if not names(table):
-        raise ValueError(f"no roles in the table: got {described(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"] = [Column.parse(role).name for role in bands["role"]]
     bands["text"] = [short(role, table) for role in bands["role"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis.summaries import THIRDS, gate_density, sizes_of, thirds
-from headroles.plots.axes import TITLES, colour_bar, evenly, finish, line, needs, new_axes, panels_of, stack
-from headroles.plots.labels import SIDES, label_of, strategy_label
+from headroles.plots.axes import TITLES, colour_bar, evenly, finish, line, needs, new_axes, stack
+from headroles.plots.labels import SIDES, label_of, strategy_label, value_label
 from headroles.plots.styling import colours, hue, readable
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column, of_name
@@ -26,36 +26,25 @@ WHOLE = "all heads"  # the row of the whole model
 WAYS = {"cut": "removed", "gates": "masked"}  # entry of the column `way` -> its label
 
 
-def survival(
-    tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, label: str = "metric", ax: Axes | None = None
-) -> Axes:
+def survival(table: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -> Axes:
     """Draw the quality of models pruned to several sizes, with 95 % intervals.
 
     The dotted line is the control: the whole model after the same training (Voita et al. 2019, Fig. 7).
 
     Args:
-        tables: Table of `hr.sparsity_sweep`, or several by name.
-        label: Name of the metric.
+        table: Table of `hr.sparsity_sweep`.
+        label: Name of the metric; by default that of the table.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
-    named = {"": tables} if isinstance(tables, pd.DataFrame) else dict(tables)
-    for table in named.values():
-        needs(table, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
-    ax = ax or new_axes((9, 13), cell=0.4, beside=2.2 * (len(named) > 1))[0]
-    for place, (name, table) in enumerate(named.items()):
-        spread = [table["value"] - table["low"], table["high"] - table["value"]]
-        ax.errorbar(
-            table["of"] - table["heads"], table["value"], spread, color=hue(place), label=name,
-            marker="o", markersize=4, capsize=2, linewidth=1.2,
-        )  # fmt: skip
-        ax.axhline(table["value"].iloc[0], color=hue(place), linestyle=":", linewidth=1)
-    of = int(next(iter(named.values()))["of"].iloc[0])
+    needs(table, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
+    ax = ax or new_axes((9, 13), cell=0.4)[0]
+    pruned, spread = table["of"] - table["heads"], [table["value"] - table["low"], table["high"] - table["value"]]
+    ax.errorbar(pruned, table["value"], spread, color=hue(0), marker="o", markersize=4, capsize=2, linewidth=1.2)
+    ax.axhline(table["value"].iloc[0], color=hue(0), linestyle=":", linewidth=1)
+    of = int(table["of"].iloc[0])
     top = ax.secondary_xaxis("top", functions=(partial(np.subtract, of), partial(np.subtract, of)))
     top.set_xlabel("heads left")
-    ax.set(xlabel="heads pruned", ylabel=label)
+    ax.set(xlabel="heads pruned", ylabel=label or value_label(table))
     finish(ax)
     ax.spines["top"].set_visible(True)
     return ax
@@ -68,9 +57,6 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
         table: Table `functions-...` of `hr.sparsity_sweep`; "several" are heads with roles of more than one family.
         kind: The kind of attention.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     needs(table, {"kind", "function", "count", "heads"}, "hr.sparsity_sweep with scored=")
     rows = table[table["kind"] == one_of("kind", kind, table["kind"].unique())]
@@ -96,9 +82,6 @@ def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.sparsity_sweep`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     needs(table, {"heads", "of"}, "hr.sparsity_sweep")
     ax = ax or new_axes((9, 13), cell=0.4, beside=2.2)[0]
@@ -117,9 +100,6 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
         table: Table `survival-...` of `hr.sparsity_sweep`: a column `survival[...]` for each size.
         kind: The kind of attention.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
@@ -145,21 +125,18 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     return ax
 
 
-def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Draw how many decoder heads the lower, middle and upper layers have left.
+def by_third(table: pd.DataFrame) -> list[Axes]:
+    """Draw how many heads the lower, middle and upper layers of a decoder have left: a panel per kind.
+
+    This is Fig. 10 of Voita et al. 2019.
 
     Args:
         table: Table `survival-...` of `hr.sparsity_sweep`.
-        axes: Axes to draw on, one for decoder self-attention and one for cross-attention; by default those of a new
-            figure.
-
-    Returns:
-        One axes per kind (Voita et al. 2019, Fig. 10).
     """
     kind_of_row = table.index.get_level_values("kind")
     pruned = pd.Series([0, *((table[name] == 0).sum() for name in sizes_of(table))])
     kinds = [kind for kind in ("dec-self", "cross") if kind in kind_of_row]
-    drawn = panels_of(axes, len(kinds), "kinds of decoder heads", (8, 10), beside=1)
+    drawn = new_axes((8, 10), cell=0.42, panels=len(kinds), beside=1)
     for ax, kind in zip(drawn, kinds, strict=True):
         left = thirds(table[kind_of_row == kind])
         for place, (third, marker) in enumerate(zip(THIRDS, "osD", strict=True)):
@@ -177,9 +154,6 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
         history: Table `gates-...` that `hr.prune` keeps in a study.
         kind: The kind of attention; by default all.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
@@ -208,23 +182,19 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     return ax
 
 
-def densities(log_alphas: Sequence[float] = (0, 2, -3), *, temperature: float = 0.5, ax: Axes | None = None) -> Axes:
+def densities(log_alphas: Sequence[float] = (0, 2, -3), *, ax: Axes | None = None) -> Axes:
     """Draw the Hard Concrete distribution for values of log alpha (Voita et al. 2019, Fig. 6b).
 
     Args:
         log_alphas: Location parameters.
-        temperature: Temperature of the Concrete distribution.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
     ax = ax or new_axes((8, 12), cell=0.42, beside=2.4)[0]
     x = np.linspace(0, 1, 400)[1:-1]
     for place, log_alpha in enumerate(log_alphas):
-        density, zero, full = gate_density(x, log_alpha, temperature)
+        density, zero, full = gate_density(x, log_alpha)
         text = f"log α = {log_alpha:g}: P(0) = {zero:.3f}, P(1) = {full:.3f}".replace("-", "−")
         ax.plot(x, density, color=hue(place), label=text)
         shift = 0.012 * (place - (len(log_alphas) - 1) / 2)
@@ -235,26 +205,20 @@ def densities(log_alphas: Sequence[float] = (0, 2, -3), *, temperature: float = 
     return ax
 
 
-def compare_pruning(
-    table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, label: str = "metric", axes: Sequence[Axes] | None = None
-) -> list[Axes]:
+def compare_pruning(table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, label: str = "") -> list[Axes]:
     """Draw the quality of each pruning strategy, masked and retrained: a panel per number of heads left.
 
     Args:
         table: Table `compare-pruning` of `hr.compare_pruning`: means with 95 % intervals; dotted lines: all heads.
         seeds: Table `compare-pruning-seeds` of `hr.compare_pruning`; each seed is a small mark.
-        label: Name of the metric.
-        axes: Axes to draw on, one per number of heads; by default those of a new figure.
-
-    Returns:
-        One axes per number of heads.
+        label: Name of the metric; by default that of the table.
     """
     needs(table, {"strategy", "heads", "tuned", "value", "value.low", "value.high"}, "hr.compare_pruning")
     whole = table[table["strategy"] == WHOLE]
     rest = table[table["strategy"] != WHOLE]
     sizes = sorted(rest["heads"].unique(), reverse=True)
     names = list(dict.fromkeys(rest["strategy"]))
-    drawn = panels_of(axes, len(sizes), "numbers of heads", (len(names) + 2, 11), beside=1.2)
+    drawn = new_axes((len(names) + 2, 11), cell=0.42, panels=len(sizes), beside=1.2)
     for ax, size in zip(drawn, sizes, strict=True):
         for tuned, text in ((False, "masked, not retrained"), (True, "removed, retrained")):
             part = rest[(rest["heads"] == size) & (rest["tuned"] == tuned)].set_index("strategy").loc[names]
@@ -269,7 +233,7 @@ def compare_pruning(
                 ax.axvline(value, color=hue(tuned), linestyle=":", linewidth=1, label=f"{WHOLE}, {text.split(', ')[1]}")
         ax.set_yticks(range(len(names)), [label_of(name) for name in names])
         ax.invert_yaxis()
-        ax.set(title=f"{size} heads left", xlabel=label)
+        ax.set(title=f"{size} heads left", xlabel=label or value_label(table))
     ends = [end for ax in drawn for end in ax.get_xlim()]
     for ax in drawn:
         ax.set_xlim(min(ends), max(ends))
@@ -286,9 +250,6 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         table: Table of `hr.efficiency`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
@@ -308,21 +269,18 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
+def dynamics(curves: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -> Axes:
     """Draw the quality kept by pruning at each epoch of training (Michel et al. 2019, Fig. 5).
 
     Args:
         curves: Table `dynamics-curves` of `hr.dynamics`; a checkpoint is a line, and of many five are drawn.
-        label: Name of the metric.
+        label: Name of the metric; by default that of the table.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     import seaborn as sns
 
     needs(curves, {"epoch", "share", "kept", "value"}, "hr.dynamics")
-    ax = ax or new_axes((9, 12), cell=0.42, beside=2)[0]
+    ax, label = ax or new_axes((9, 12), cell=0.42, beside=2)[0], label or value_label(curves)
     epochs = evenly(sorted(curves["epoch"].unique()))
     for epoch, color in zip(epochs, sns.color_palette("flare", len(epochs)), strict=True):
         part = curves[curves["epoch"] == epoch].sort_values("share")
@@ -333,19 +291,17 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
     return ax
 
 
-def settling(order: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+def settling(order: pd.DataFrame) -> list[Axes]:
     """Draw when the ranking of heads converges during training, and when roles appear.
+
+    The first panel has the rank correlation with the last ranking, the second the number of heads with each role.
 
     Args:
         order: Table `dynamics-order` of `hr.dynamics`.
-        axes: Two axes to draw on; by default those of a new figure.
-
-    Returns:
-        Two axes: rank correlation with the last ranking, and number of heads with each role.
     """
     needs(order, {"epoch", "all", "all.low", "all.high", "within"}, "hr.dynamics")
     roles = {str(Column.parse(name).detail): name for name in of_name(order, "roles") if order[name].any()}
-    left, right = panels_of(axes, 2, "panels", (8, 10), beside=1)
+    left, right = new_axes((8, 10), cell=0.42, panels=2, beside=1)
     for place, (name, text) in enumerate((("all", "all heads"), ("within", "within layers"))):
         ends = order[f"{name}.low"], order[f"{name}.high"]
         line(left, order["epoch"], order[name], color=hue(place), label=text, ends=ends)

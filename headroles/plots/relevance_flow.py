@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colorbar import Colorbar
 
-WAYS = {  # column of the conservation report -> its label, in the order of the bars
-    "leaves": "down the stream",
-    "source": "to the source, by cross-attention",
-    "biases": "absorbed by biases",
-    "residue": "residue",
+WAYS = {  # column of the conservation report -> its label and hue, in the order of the bars
+    "leaves": ("down the stream", 0),
+    "source": ("to the source, by cross-attention", 2),
+    "biases": ("absorbed by biases", 1),
+    "residue": ("residue", 4),
 }
 LEAST = 5e-4  # of the target; a way with less in every layer is no part of the legend
 INPUT = ("input", 0)  # the row of the inputs
-_HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seaborn's "colorblind"
 
 
 def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
@@ -38,9 +37,6 @@ def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | 
         values: A column of relevance, such as `heads["relevance[cp].size"]`.
         kind: The kind of attention; may be left out if the table has one kind.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
@@ -63,17 +59,15 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Args:
         report: Report of `headroles.scores.lrp.conservation_report.balance`.
         ax: Axes to draw on; by default those of a new figure.
-
-    Returns:
-        The axes.
     """
     needs(report, {"arrives", *WAYS}, "headroles.scores.lrp.conservation")
     part = pd.Series(report.index.get_level_values("part"))
     place = np.arange(len(report)) + 0.5 * (part.ne(part.shift()).cumsum().to_numpy() - 1)  # a gap between the stacks
     tall = place[-1] + 1
     ax = ax or new_axes((tall, 24), cell=0.24, beside=2.6, tall=2.3)[0]
-    labels = {way: text if report[way].abs().max() >= LEAST else f"_{text}" for way, text in WAYS.items()}
-    stack(ax, place, report[[*WAYS]], {way: hue(_HUES[way]) for way in WAYS}, labels=labels, across=True)
+    labels = {way: text if report[way].abs().max() >= LEAST else f"_{text}" for way, (text, _) in WAYS.items()}
+    faces = {way: hue(face) for way, (_, face) in WAYS.items()}
+    stack(ax, place, report[[*WAYS]], faces, labels=labels, across=True)
     ax.vlines(report["arrives"], place - 0.46, place + 0.46, color="0.1", linewidth=1.2, label="arrives")
     ax.use_sticky_edges = False  # a margin also where a bar ends
     ax.axvline(0, color="0.1", linewidth=0.8)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from html import escape
 from itertools import cycle
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -137,23 +137,17 @@ HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", 
 _OTHERS = (9, 6, GREY)  # of families of the user's own
 
 
-class Scale(TypedDict):
-    """Limits and colours of a map."""
-
-    vmin: float
-    vmax: float
-    cmap: str
-
-
-def scale(values: pd.Series[float], vmin: float | None, vmax: float | None, cmap: str | None) -> Scale:
+def scale(
+    values: pd.Series[float], vmin: float | None, vmax: float | None, cmap: str | None
+) -> tuple[float, float, str]:
     """Choose limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
     known = values.astype(float)[np.isfinite(values.astype(float))]
     low, high = min([0.0, *known]), max([0.0, *known])
     high = high if high > low else 1.0
     if cmap is None and (low < 0 or harm(values.name, signature_of(values, values.name)) != 0):
         far = max((abs(end) for end in (vmin, vmax) if end is not None), default=max(-low, high)) or 1.0
-        return {"vmin": -far, "vmax": far, "cmap": palette(values)}
-    return {"vmin": low if vmin is None else vmin, "vmax": high if vmax is None else vmax, "cmap": cmap or "YlGnBu"}
+        return -far, far, palette(values)
+    return low if vmin is None else vmin, high if vmax is None else vmax, cmap or "YlGnBu"
 
 
 def palette(values: pd.Series[float]) -> str:

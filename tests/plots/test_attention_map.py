@@ -79,15 +79,6 @@ def test_offsets_draws_one_histogram_per_relation_with_gathered_tails() -> None:
     )
 
 
-def test_offsets_takes_a_limit_and_axes() -> None:
-    figure, axes = plt.subplots(2, 1)
-    drawn = plots.offsets(distances(), limit=4, axes=axes)
-    assert drawn == list(axes)
-    assert heights(drawn[0]) == {-5: 0.2, 1: 0.8}
-    assert words(drawn[0].get_xticklabels()) == ["<−4", "−2", "0", "+2", ">+4"]
-    assert plt.get_fignums() == [figure.number]
-
-
 def test_dependency_shows_the_best_heads_their_intervals_and_the_baseline() -> None:
     ax = plots.dependency(syntax())
     best, baseline = ax.containers

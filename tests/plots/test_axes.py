@@ -56,8 +56,7 @@ REFUSED = {
     "no rows": (lambda: plots.heatmap(ONE.iloc[:0]), "not a head table: .* 0 rows"),
     "rows twice": (lambda: plots.heatmap(pd.concat([ONE, ONE])), "not a head table: .* 4 rows"),
     "no relevance": (lambda: plots.relevance(ONE * np.nan), "nothing to draw: 'confidence'"),
-    "no roles": (lambda: plots.roles(ONE.to_frame()), "no roles in the table: got a DataFrame .confidence."),
-    "axes": (lambda: plots.offsets(distances(), axes=[plt.Axes]), "has 2 relations and needs as many axes; got 1"),  # type: ignore[list-item]
+    "no roles": (lambda: plots.roles(ONE.to_frame()), "not a table of roles: expected columns .stability"),
     "no syntax": (lambda: plots.dependency(ONE.to_frame()), "no values of syntax: got a DataFrame .confidence."),
     "few words": (lambda: plots.dependency(_few()), "nothing to draw: no relation has 10 words; got o→v"),
     "no effects": (lambda: plots.histogram(OTHER), r"not a table of hr.ablate: .* expected one column ablation\[...\]"),

@@ -38,13 +38,6 @@ def test_sizes_stand_where_they_are_with_their_intervals_and_the_control_across(
     assert sorted(top.get_xlim()) == pytest.approx(sorted(12 - x for x in ax.get_xlim()))
 
 
-def test_several_tables_are_several_lines():
-    ax = plots.survival({"one": SIZES, "two": SIZES.assign(value=SIZES["value"] - 1)})
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
-    assert len(ax.containers) == 2
-    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1  # not over the data
-
-
 def test_each_kind_is_a_line():
     ax = plots.by_kind(SIZES)
     assert [marks(line) for line in ax.lines] == [[(0, 6), (3, 4), (8, 1)], [(0, 6), (3, 5), (8, 3)]]
