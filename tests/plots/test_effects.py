@@ -197,7 +197,7 @@ def test_of_many_rankings_the_best_by_the_metric_have_a_colour(metric, sign):
 def test_sizes_of_two_strategies_share_colours_and_differ_in_marks():
     outcomes = [f"survival[l0 {size}{of}]" for of in ("", " enc-self") for size in (36, 24, 12)]
     rows = [{"score": "confidence", "outcome": name, "auc": 0.7, "spearman": 0.5, "holm": 0.01} for name in outcomes]
-    ax = plots.predictors(pd.DataFrame(rows).assign(**{"auc.low": 0.6, "auc.high": 0.8}))
+    ax = plots.predictors(pd.DataFrame(rows).assign(note="", **{"auc.low": 0.6, "auc.high": 0.8}))
     marks = [(to_rgb(line.get_color()), line.get_marker()) for line in ax.lines if line.get_marker() in ("o", "s")]
     assert len(marks) == len(set(marks)) == 4  # of six the largest and the smallest of each strategy
     assert len({colour for colour, _ in marks}) == 2
