@@ -26,11 +26,11 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_430, 8),  # budget 1,300 in 7
-    "data": (2_294, 10),  # budget 2,100 in 10
-    "analysis": (2_243, 10),  # budget 1,950 in 9
-    "plots": (2_399, 11),  # budget 2,300 in 11
-    "models": (4_855, 21),  # budget 4,700 in 21
+    "tables": (1_368, 8),  # budget 1,300 in 7
+    "data": (2_121, 10),  # budget 2,100 in 10
+    "analysis": (2_241, 9),  # budget 1,950 in 9
+    "plots": (2_300, 11),
+    "models": (4_700, 21),
     "patterns": (1_053, 9),  # budget 1,000 in 9
     "scores": (4_934, 27),  # budget 4,900 in 27
     "ablation": (3_200, 14),
@@ -42,10 +42,10 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_681, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (33_022, 162),  # budget 31,000 in 158
+    "all": (31_869, 160),  # budget 31,000 in 158
 }  # fmt: skip
-PUBLIC_NAMES = 79  # budget 75
-LINES_OF_TESTS = 40_100  # budget 37,500
+PUBLIC_NAMES = 75
+LINES_OF_TESTS = 39_060  # budget 37,500
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

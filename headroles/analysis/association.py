@@ -86,7 +86,7 @@ def outcomes_of(table: pd.DataFrame, columns: Sequence[str] | None) -> list[str]
     chosen = [name for name in known if is_outcome(name, table)] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
         expected = ", ".join(OUTCOMES if columns is None else chosen)
-        hint = "; make some with hr.ablate" if columns is None else ""
+        hint = "; make them with hr.ablate" if columns is None else ""
         raise ValueError(f"outcomes must have columns of {expected}, got {frame.listed(known)}{hint}")
     return chosen
 

@@ -95,9 +95,9 @@ def stability(
             now = similarity(earlier, later, draw)
             row.append(_statistics(now, held[earlier, :, draw], held[later, :, draw], layers, matched(now)))
         values.append(row)
-        for one, other in zip(distributed[:, earlier], distributed[:, later], strict=True):
-            now = everything[np.ix_(one, other)]
-            permuted.append(_statistics(now, every_role[:, one], every_role[:, other], layers, matched(now)))
+        for first, second in zip(distributed[:, earlier], distributed[:, later], strict=True):
+            now = everything[np.ix_(first, second)]
+            permuted.append(_statistics(now, every_role[:, first], every_role[:, second], layers, matched(now)))
     estimates = np.array(values)  # [pair, 1 + draws, statistic]
     chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
     table = _labels([role.name for role in assigned], held[:, :, 0], index)

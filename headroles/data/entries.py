@@ -135,15 +135,15 @@ def _linked(pairs: Iterator[Sentence | None], source: Path, path: Path) -> Itera
 
 def _aligned(first: Iterator[T], second: Iterator[U], source: Path, other: Path) -> Iterator[tuple[int, T, U]]:
     """Number from 1 and pair the entries of two files; raise ValueError if one file has more."""
-    both: Iterator[tuple[int, tuple[Any, Any]]] = enumerate(zip_longest(first, second, fillvalue=...), 1)
-    for number, (one, two) in both:
-        if one is ... or two is ...:
-            sizes = [number - 1, number + sum(1 for _ in both)][:: 1 if one is ... else -1]
+    numbered: Iterator[tuple[int, tuple[Any, Any]]] = enumerate(zip_longest(first, second, fillvalue=...), 1)
+    for number, (left, right) in numbered:
+        if left is ... or right is ...:
+            sizes = [number - 1, number + sum(1 for _ in numbered)][:: 1 if left is ... else -1]
             raise ValueError(
                 f"{source} has {sizes[0]} sentences, {other} has {sizes[1]} lines or sentences; the n-th of one must "
                 f"belong to the n-th of the other, blank ones included"
             )
-        yield number, one, two
+        yield number, left, right
 
 
 def _with_links(pair: Sentence, line: str) -> Linked:

@@ -84,12 +84,12 @@ def read(
     if is_named:
         names = () if text is None else text if isinstance(text, tuple) else (text,)
         fetched = gather(place, tuple(map(str, names)), None if label is None else str(label))
-        found, where, name = _or_none(fetched), place, name or place
+        rows, where, name = _or_none(fetched), place, name or place
     else:
         files = [source] if target is None else [source, target]
-        found = entries(source, target, form, text, label, None if links is None else Path(links))
+        rows = entries(source, target, form, text, label, None if links is None else Path(links))
         where, name = ", ".join(map(str, files)), name or stem(*files)
-    sentences: Iterable[Sentence] = complete(found, where, limit)
+    sentences: Iterable[Sentence] = complete(rows, where, limit)
     drawn = sentences if sample is None else _drawn(sentences, sample, seed)
     return Corpus(name, tuple(map(as_chat, drawn) if chat else drawn))
 

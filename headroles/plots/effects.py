@@ -37,8 +37,8 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     """
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
-    marks = (table[f"{name}.p"] < SURE).astype(int) + (table[f"{name}.holm"] < SURE).astype(int)
-    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−") + marks.map(lambda stars: "*" * stars)
+    marks = (table[f"{name}.p"] < SURE).astype(float) + (table[f"{name}.holm"] < SURE)
+    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−") + marks.map(lambda stars: "*" * int(stars))
     metric, *unit = Column.parse(name).words
     known = quality(metric, signature_of(table, name))
     label = ", ".join([f"change in {known.title}", *(ABLATED.get(word, word) for word in unit)])
@@ -193,10 +193,10 @@ def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     layers, groups = (int(table.index.get_level_values(level).max()) + 1 for level in ("layer", "group"))
     deep = layers > DEEP
     if ax is None:
-        shape, room = (groups, layers), {"cell": WIDTH / layers, "tall": 2.6}
-        if not deep:  # with room for a colour bar and a legend, also of two layers
-            shape, room = (layers, groups), {"cell": 0.5, "beside": 2.2, "below": 0.4, "tall": 3}
-        ax = new_axes(shape, **room)[0]
+        if deep:
+            ax = new_axes((groups, layers), cell=WIDTH / layers, tall=2.6)[0]
+        else:  # with room for a colour bar and a legend, also of two layers
+            ax = new_axes((layers, groups), cell=0.5, beside=2.2, below=0.4, tall=3)[0]
     heatmap(effect, vmin=-far, vmax=far, cmap="vlag", label="effect of streaming\non the loss (nats)", ax=ax)
     kept = table.index[table["retrieval"] == 1]
     options: dict[str, Any] = {"fill": False, "edgecolor": "0.1", "linewidth": 1.6}

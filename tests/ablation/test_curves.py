@@ -30,6 +30,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import heads as families
 from headroles.models import loading, masking
 from headroles.models.head_model import HeadModel
+from headroles.models.parts import sharing
 from headroles.patterns import First, Previous
 from headroles.scores.objectives import Top
 from headroles.tables import frame
@@ -573,7 +574,7 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
         for name, given in {"removed": "zero", "hard-coded": patterns}.items()
     }
     assert len([*tmp_path.glob("curves-loss*.parquet")]) == 2  # beside each other
-    slow = case.sharing()
+    slow = sharing(case.model)
     first, second = hr.attention_sites(slow)
     rows = [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in texts]
 

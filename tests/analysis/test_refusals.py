@@ -52,7 +52,7 @@ REFUSED = {
     ),
     "no outcome": (
         lambda: hr.relate(RARE, frame.only(SCORES, ["confidence"])),
-        "outcomes must have columns of ablation, .*, survival, got confidence; make some with hr.ablate",
+        "outcomes must have columns of ablation, .*, survival, got confidence; make them with hr.ablate",
     ),
     "an end as outcome": (
         lambda: hr.relate(RARE, frame.table({"confidence.low": range(8)}, EIGHT, "s")), "outcomes must .*, got none; m",

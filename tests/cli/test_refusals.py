@@ -44,7 +44,7 @@ REFUSED = {  # files are those of the fixture `place`
         "study is a study: it holds heads.parquet; name another folder for the model",
     "train none labels.tsv --output text.txt": "cannot write into folder text.txt: Not a directory; name another",
     "ablation-curve model text.txt --study study --by ablation[loss] --kind cross":
-        "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds",
+        "--kind must be one of enc-self, got 'cross'",
     "prune model labels.tsv --keep 0.5":
         "objective 'loss' needs a model that classifies or predicts tokens, got BertModel; try --strategy confidence, ",
     "prune model labels.tsv --strategy l0 --gate-rate -1 --cls BertForSequenceClassification --allow-random":

@@ -14,6 +14,7 @@ from transformers.masking_utils import eager_mask
 import headroles as hr
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import head_mask
+from headroles.models.parts import sharing
 from headroles.testing.case import Case
 
 NAME = "a slow loop"
@@ -72,7 +73,7 @@ def imposed_equals_loop(case, pattern, kind, row, head=1, layer=0, sentence=0):
     (batch,) = handle.batches(handle.encode(case.corpus[sentence : sentence + 1]))
     with torch.no_grad(), handle.mask(head_mask(handle.model, [(*site.key, head)]), pattern.bind(batch)):
         imposed = case.output(case.model, batch.inputs)
-    slow = case.sharing()
+    slow = sharing(case.model)
     twin = next(other for other in hr.attention_sites(slow) if other.key == site.key)
     with by_loop(slow, twin, head, row(batch)):
         expected = case.output(slow, batch.inputs)

@@ -17,6 +17,7 @@ from torch import Tensor
 import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.models.identity import fingerprint
+from headroles.models.parts import sharing
 from headroles.models.replacements import ByHead, allowed
 from headroles.patterns import Diagonal, First, Offset, Pattern, Previous, Shuffle, Uniform
 
@@ -117,7 +118,7 @@ def test_values_outside_the_interface(replacement, row):
     }
     with torch.no_grad(), hr.mask_heads(case.model, hr.head_mask(case.model, [head]), replacement):
         imposed = case.output(case.model, padded)[:, :length]
-    slow, states = case.sharing(), {}
+    slow, states = sharing(case.model), {}
     (site,) = [site for site in hr.attention_sites(slow) if site.key == head[:2]]
     part = slice(site.size, 2 * site.size)
     site.module.register_forward_pre_hook(lambda _, args: states.update(x=args[0]))

@@ -15,6 +15,7 @@ from transformers.masking_utils import eager_mask
 import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import eager
+from headroles.models.parts import sharing
 from headroles.patterns import (
     Duplicate,
     First,
@@ -184,7 +185,7 @@ def test_ablated_is_a_slow_loop():
     special = set(case.tokenizer.all_special_ids)
     counts = Counter(token for row in rows for token in row if token not in special)
     changes, steps = 0.0, 0
-    slow = case.sharing()
+    slow = sharing(case.model)
     site = next(site for site in hr.attention_sites(slow) if site.key == head[:2])
     for ids in rows:
         rarest = min(range(len(ids)), key=lambda place: counts[ids[place]] or len(rows) ** 3)  # noqa: B023

@@ -44,7 +44,7 @@ def _report(*names, **options):
         (_report("gates"), ValueError, r"tables must .*gates \(gates-l0-1\) with 1 heads, 0 of them among the 2 "),
         (_report(PUD, compare=True), ValueError, "a comparison needs the studies of two models .*, got 1"),
         (_report(PUD, FIGURES / "translator-en-de", compare=True), ValueError,
-         "models of different shapes .* got 72 and 40"),
+         "the models are of different heads: got 72 and 40 rows"),
         (lambda _: hr.explore(PUD).attention("a"), ValueError, "attention needs a model; try hr.explore"),
         (lambda _: hr.explore(PUD, zoo.tiny("marian"), planted.tokenizer()), ValueError,
          "the model must have the 72 heads of the study, got 24 heads"),

@@ -47,7 +47,7 @@ def test_the_loss_is_the_models_own_whatever_its_class_is_called(name):
 def test_a_model_that_reads_later_tokens_gives_sentences_no_likelihood(name):
     model = hr.tiny_model(name)
     pairs = hr.Corpus("pairs", pair("11 12 13", "11 13 12"))
-    with pytest.raises(ValueError, match="which does not predict one token after the other"):
+    with pytest.raises(ValueError, match="needs the likelihood of sentences: got .*; try a decoder"):
         hr.evaluate(model, Case(model).tokenizer, pairs, ["pair_accuracy"], n_resamples=0)
 
 
