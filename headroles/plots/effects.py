@@ -38,7 +38,8 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
     marks = (table[f"{name}.p"] < SURE).astype(float) + (table[f"{name}.holm"] < SURE)
-    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−") + marks.map(lambda stars: "*" * int(stars))
+    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
+    texts += marks.map({0: "", 1: "*", 2: "**"})
     metric, *unit = Column.parse(name).words
     known = quality(metric, signature_of(table, name))
     label = ", ".join([f"change in {known.title}", *(ABLATED.get(word, word) for word in unit)])
