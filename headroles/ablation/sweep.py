@@ -221,9 +221,8 @@ class Sweep:
         if self.replacement == "rescale":
             sites = self.model.sites
             for site, layer in zip(sites, gates.split([site.heads for site in sites], dim=1), strict=True):
-                present = layer.new_tensor(
-                    [number in site.remaining for number in site.numbers]
-                )  # 0 if zeroed in weights
+                # 0 for a head that is zeroed in the weights
+                present = layer.new_tensor([number in site.remaining for number in site.numbers])
                 left = (layer * present).sum(1, keepdim=True)
                 layer *= torch.where(left > 0, present.sum() / left, 1.0)
         return gates
