@@ -16,7 +16,7 @@ def test_sites_are_those_the_config_says(name):
     assert all(site.out is not None for site in found)
 
 
-@pytest.mark.parametrize("name", zoo.each(NAMES))
+@pytest.mark.parametrize("name", ["bert", "llama-grouped", "marian"])
 def test_discovery_leaves_no_trace(name):
     model = zoo.tiny(name).train()
     before = _traces(model)

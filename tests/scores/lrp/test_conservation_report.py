@@ -121,7 +121,7 @@ def test_the_worst_row_is_a_layer_or_what_is_outside(residues, between, expected
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["marian", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped"])
 def test_a_report_adds_up(name, rules):
     """What is missing in the end is what was lost on the way; only gradients and softmax lose."""
     found = report(name, rules)
