@@ -25,7 +25,10 @@ import headroles
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 WITHOUT_GPU = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
-SERVER = WITHOUT_GPU | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # which a command sets, too late for what is imported
+SERVER = WITHOUT_GPU | {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # a command sets it too late for what is imported
+    "PYTHONHASHSEED": "7",  # other hashes than in this process
+}
 COMMAND = "from headroles.cli.main import main\nmain()"
 IMPORTED = [  # all that a command brings in, so that no fork has to
     *("accelerate.utils", "matplotlib.backends.backend_agg", "matplotlib.pyplot", "pandas.core.methods.to_dict"),

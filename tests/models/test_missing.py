@@ -78,11 +78,9 @@ def without(folder, *starts):
 
 
 @pytest.fixture
-def headless(tmp_path):
+def headless(saved_model):
     """A masked language model without its output layer, as sentence encoders are published."""
-    model = zoo.tiny("bert")
-    assert type(model) is transformers.BertForMaskedLM
-    return without(hr.save(model, tokens_of("bert"), tmp_path / "headless"), "cls.")
+    return without(saved_model, "cls.")
 
 
 MESSAGE = (
@@ -130,9 +128,8 @@ def test_a_head_that_was_trained_or_loaded_since_is_not_random(headless):
     assert hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0).equals(expected)
 
 
-def test_an_untrained_classifier_is_refused_until_it_is_trained(tmp_path):
-    place = hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
-    model, tokenizer = hr.load_classifier(place, LABELLED)
+def test_an_untrained_classifier_is_refused_until_it_is_trained(saved_model, tmp_path):
+    model, tokenizer = hr.load_classifier(saved_model, LABELLED)
     with pytest.raises(ValueError, match=r"random: its checkpoint lacks (classifier\.weight|bert\.pooler)"):
         hr.evaluate(model, tokenizer, LABELLED, ["accuracy"], n_resamples=0)
     history = hr.train(
@@ -143,19 +140,14 @@ def test_an_untrained_classifier_is_refused_until_it_is_trained(tmp_path):
     hr.ablate(*hr.load(tmp_path / "trained"), LABELLED, metric="accuracy", n_resamples=0)
 
 
-def test_a_new_head_is_pruned_by_what_trains_it_and_not_ranked(tmp_path):
-    place, four = (
-        hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole"),
-        {"keep": (4,), "tune": {"epochs": 1}},
-    )
-    table = hr.sparsity_sweep(
-        *hr.load_classifier(place, LABELLED), LABELLED, LABELLED, hr.L0(), study=tmp_path / "a", **four
-    )
-    assert table["value"].notna().all()
+def test_a_new_head_is_pruned_by_what_trains_it_and_not_ranked(saved_model, tmp_path):
+    def swept(strategy, study):
+        given = *hr.load_classifier(saved_model, LABELLED), LABELLED, LABELLED
+        return hr.sparsity_sweep(*given, strategy, keep=(4,), tune={"epochs": 1}, study=tmp_path / study)
+
+    assert swept(hr.L0(), "a")["value"].notna().all()
     with pytest.raises(ValueError, match="the output of BertForSequenceClassification would be random"):
-        hr.sparsity_sweep(
-            *hr.load_classifier(place, LABELLED), LABELLED, LABELLED, "importance", study=tmp_path / "b", **four
-        )
+        swept("importance", "b")
 
 
 def test_attention_by_random_weights_is_refused_and_a_pooler_is_not_missed(tmp_path):
@@ -223,12 +215,11 @@ def test_the_command_refuses_and_may_be_asked_to_measure(headless, tmp_path):
     assert run("evaluate", headless, text, "--allow-random", "--study", tmp_path / "random").code == 0
 
 
-def test_weights_that_mismatch_are_missing(tmp_path):
-    place = hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
-    weights = load_file(place / "model.safetensors")
+def test_weights_that_mismatch_are_missing(saved_model):
+    weights = load_file(saved_model / "model.safetensors")
     name = "cls.predictions.transform.dense.weight"
     weights[name] = torch.zeros(3, 3)
-    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
-    model, tokenizer = hr.load(place, ignore_mismatched_sizes=True)
+    save_file(weights, saved_model / "model.safetensors", metadata={"format": "pt"})
+    model, tokenizer = hr.load(saved_model, ignore_mismatched_sizes=True)
     with pytest.raises(ValueError, match=f"random: its checkpoint lacks {name};"):
         hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0)

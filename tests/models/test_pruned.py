@@ -120,7 +120,7 @@ def test_what_people_wrote_into_a_card_stays(smaller, saved_model):
     assert (smaller / "README.md").read_text() == "mine"
 
 
-LOADED = ["albert", "gpt2", "llama-grouped", "marian", "bert2gpt2"]
+LOADED = ["albert", "gpt2", "llama-grouped", "marian", "bert2gpt2", "t5", "bloom", "phi3", "deberta-v2"]
 
 
 @pytest.mark.slow

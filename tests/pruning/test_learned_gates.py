@@ -439,15 +439,8 @@ class Stop(transformers.TrainerCallback):
             raise KeyError("stopped")
 
 
-RESUMED = [
-    pytest.param("a strength", marks=pytest.mark.slow),
-    "a target",
-    "exactly",
-]  # the first keeps what the next does
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("which", RESUMED)
+@pytest.mark.parametrize("which", ["a target", "exactly"])
 def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
     def ran(folder, **options):
         model = untrained(num_hidden_layers=2)  # with dropout
@@ -544,37 +537,17 @@ def test_what_is_scheduled_is_done_when_training_is(parts, length, forwards):
     assert made[0].progress() == 1
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Pruning that was not stopped: its folder, the model and the table."""
-    made = {}
-
-    def ran(which):
-        if which not in made:
-            folder, (strategy, keep) = tmp_path_factory.mktemp("finished"), STRATEGIES[which]
-            made[which] = folder, *pruned(strategy, folder, keep=keep)
-        return made[which]
-
-    return ran
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("which", STRATEGIES)
-def test_finished_pruning_is_not_done_again(which, finished):
-    folder, model, table = finished(which)
-    before, (strategy, keep) = contents(folder), STRATEGIES[which]
+def test_pruning_is_not_done_again_and_resumes_with_the_same_result(which, tmp_path):
+    folder, (strategy, keep) = tmp_path / "finished", STRATEGIES[which]
+    model, table = pruned(strategy, folder, keep=keep)
+    before, whole = contents(folder), training_in(folder)
     again, found = pruned(strategy, folder, keep=keep)
     assert contents(folder) == before
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
     assert found.attrs == table.attrs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", STRATEGIES)
-def test_interrupted_pruning_resumes_with_the_same_result(which, finished, tmp_path):
-    (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]
-    whole = training_in(folder)
     stopped = tmp_path / ".pruning" / whole.name
     shutil.copytree(whole / "checkpoint-2", stopped / "checkpoint-2")
     shutil.copy(whole / "recipe.txt", stopped)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pandas as pd
 import pytest
 import torch
@@ -23,7 +21,6 @@ from headroles.pruning.rankings import (
     FromColumn,
     Random,
     RankingContext,
-    Reverse,
 )
 from headroles.pruning.selection import prune
 from headroles.tables import frame
@@ -124,29 +121,3 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     assert [head for _, _, head in line] == [2, 3, 1, 0]
     with pytest.raises(ValueError, match="table must have columns of alignment, .*, translation, got confidence$"):
         role_rules.margins(table[["confidence"]])
-
-
-def test_a_reverse_has_the_same_heads():
-    assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
-
-
-def ordered(*, down):
-    @dataclass(frozen=True)
-    class Mine(rankings.Ranking):
-        name = "mine"
-
-        def order(self, setting):
-            return sorted(setting.among, reverse=down)
-
-    return Mine()
-
-
-def test_an_edited_ranking_is_computed_again(tmp_path):
-    corpus = hr.Corpus("films", tuple(films(8)))
-    kept = [
-        prune(learnt(), tokenizer(), corpus, ordered(down=down), keep=3, remove=False, study=tmp_path)
-        .iloc[:, 0]
-        .tolist()
-        for down in (False, True)
-    ]
-    assert kept[0] == kept[1][::-1] != kept[1]

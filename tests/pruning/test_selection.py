@@ -99,15 +99,11 @@ def test_a_study_keeps_the_training_of_gates(tmp_path, monkeypatch):
     same_weights(again, model)
 
 
-def test_a_study_of_another_model_is_refused_before_work(tmp_path, monkeypatch):
+def test_a_study_of_another_model_is_refused_before_work_and_replaced_if_allowed(tmp_path, monkeypatch):
     prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
     no_training(monkeypatch)
     with pytest.raises(FileExistsError, match="holds another model"):
         prune(untrained(), tokenizer(), films(24), hr.L0(), keep=2, study=tmp_path)
-
-
-def test_columns_of_another_model_are_replaced_if_allowed(tmp_path):
-    prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
     study = Study(tmp_path, overwrite=True)
     table = prune(untrained(), tokenizer(), films(24), "random", keep=2, study=study)
     assert study.load("survival-random").equals(table)
@@ -176,29 +172,23 @@ def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.fixture
-def smaller(tmp_path):
-    """A folder with a model whose heads were cut out, and its record."""
-    hr.save(hr.remove_heads(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path / "smaller")
-    config = tmp_path / "smaller/config.json"
-    return config.parent, json.loads(config.read_text()), config
-
-
-def unloadable(folder, reason):
-    hint = "a local folder needs config.json, weights, tokenizer"
-    with pytest.raises(OSError, match=whole(f"could not load {str(folder)!r}: {reason} ({hint})")):
-        hr.load(folder)
-
-
-def test_a_record_that_does_not_fit_the_weights_is_no_model(smaller):
-    folder, told, config = smaller
-    told["headroles"]["sites"][0]["heads"] = [0, 2]
-    config.write_text(json.dumps(told))
-    unloadable(folder, "config.headroles records other sizes than the weights have")
-    told["headroles"]["sites"][0] |= {"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"}
-    config.write_text(json.dumps(told))
+def test_a_record_that_does_not_fit_the_weights_is_no_model(tmp_path):
+    hr.save(hr.remove_heads(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path)
+    config = tmp_path / "config.json"
+    record = json.loads(config.read_text())
     other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
-    unloadable(folder, f"config.headroles refers to module {other}; the checkpoint was pruned for another class")
+    for change, reason in (
+        ({"heads": [0, 2]}, "config.headroles records other sizes than the weights have"),
+        (
+            {"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"},
+            f"config.headroles refers to module {other}; the checkpoint was pruned for another class",
+        ),
+    ):
+        record["headroles"]["sites"][0] |= change
+        config.write_text(json.dumps(record))
+        hint = "(a local folder needs config.json, weights, tokenizer)"
+        with pytest.raises(OSError, match=whole(f"could not load {str(tmp_path)!r}: {reason} {hint}")):
+            hr.load(tmp_path)
 
 
 LEARNING = """

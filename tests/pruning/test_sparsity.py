@@ -24,7 +24,7 @@ TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
 
 
 @pytest.mark.slow
-def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
+def test_sizes_are_measured_against_the_same_training_without_pruning_and_saved_as_trained(tmp_path, monkeypatch):
     study, model = Study(tmp_path), learnt()
     asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
     table = sparsity_sweep(model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), study=study, **asked)
@@ -42,23 +42,11 @@ def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, 
     assert told.groupby("heads")["count"].sum().to_dict() == {8: 8, 6: 6, 2: 2}
     assert study.load("gates-l0-6")["step"].min() == 0
     no_training(monkeypatch)
-    assert sparsity_sweep(model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), study=study, **asked).equals(
-        table
-    )
-
-
-@pytest.mark.slow
-def test_pruned_models_are_saved_as_they_were_trained(tmp_path, monkeypatch):
-    asked = {"keep": [6, 2], "metric": "accuracy", "tune": TUNE, "study": Study(tmp_path / "study")}
-    asked = [learnt(), tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5)], asked
-    table = sparsity_sweep(*asked[0], **asked[1])
-    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))
-    saved = {"output": tmp_path / "smaller"}
-    assert sparsity_sweep(*asked[0], **asked[1], **saved).equals(table)
+    asked |= {"study": study, "output": tmp_path / "smaller"}
+    assert sparsity_sweep(model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
     assert sorted(path.name for path in (tmp_path / "smaller").iterdir()) == ["2", "6"]  # not the control
     for size, value in zip(table["heads"][1:], table["value"][1:], strict=True):
-        place = tmp_path / "smaller" / str(size)
-        smaller, tokens = hr.load(place)
+        smaller, tokens = hr.load(tmp_path / "smaller" / str(size))
         measured = hr.evaluate(smaller, tokens, films(40, 1), ["accuracy"], n_resamples=0)
         assert (len(hr.models.head_index(smaller)), measured.loc["accuracy", "value"]) == (size, pytest.approx(value))
 
