@@ -39,7 +39,7 @@ class RequiredTable:
 REQUIRED: dict[str, RequiredTable] = {
     "relevance": RequiredTable(
         "scores with confidence and relevance", "headroles score MODEL CORPUS --scores confidence,relevance",
-        r"(.*-)?heads", columns=("confidence", r"relevance\[[^ ]*\]\.size"),
+        "heads", columns=("confidence", r"relevance\[[^ ]*\]\.size"),
     ),
     "untrained": RequiredTable(
         "scores of untrained models of the same shape",
@@ -48,7 +48,7 @@ REQUIRED: dict[str, RequiredTable] = {
     ),
     "functions": RequiredTable(
         "scores with position, syntax and rarity", "headroles score MODEL CORPUS, on a corpus with trees",
-        r"(.*-)?heads", columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
+        "heads", columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
     ),
     "offsets": RequiredTable(
         "distances between words and their heads", "headroles score MODEL CORPUS, on a corpus with trees", "offsets"

@@ -137,7 +137,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     further = [column for column in map(str, table) if _is_declared(table, column)]
     for column in (*SCORES, *further):
-        if column in table and table[column].nunique() > 1:  # a map in one colour shows nothing
+        if column in table and column != "position[offset]" and table[column].nunique() > 1:  # no map of one colour
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in of_name(table, "relevance", "size"):
         base = Column.parse(column).base

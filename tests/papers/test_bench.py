@@ -22,8 +22,7 @@ matplotlib.use("agg")
 def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_path):
     study = tmp_path / "captions-en-de"
     one = {"ablation[loss]": [1.0]}
-    files = ["ablation-bleu-head-zero", "ablation-loss-head-zero", "captions/ablation-loss-head-zero"]
-    files += ["a/ablation-loss-head-zero"]
+    files = ["ablation-bleu-head-zero", *(f"{at}ablation-loss-head-zero" for at in ("", "captions/", "a/"))]
     for name in (*files, "papers/x/ablation-bleu-head-zero", ".sweeps/ablation-bleu-head-zero", "other"):
         put(study / f"{name}.parquet", one)
     bench = Bench([study])
@@ -55,6 +54,7 @@ def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
     columns = {"strategy": ["middle", "ends"], "tuned": [True, True], "value.low": [0.1, 0.2]}
     put(tmp_path / "b" / "compare-pruning.parquet", columns)
     put(tmp_path / "heads.parquet", {"confidence": [0.5]})
+    put(tmp_path / "pooled-heads.parquet", {"confidence": [0.5], "relevance[cp].size": [0.5]})  # of several models
     bench = Bench([tmp_path])
     assert bench.table("compare-pruning").attrs["file"] == str(tmp_path / "a" / "compare-pruning.parquet")
     assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "compare-pruning.parquet")

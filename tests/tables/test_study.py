@@ -427,7 +427,7 @@ def test_roles_are_assigned_and_saved_and_the_figures_are_the_files_it_says(stud
     assert set(told.index[told["rare"]]) == expected
     before = os.listdir(study.folder)
     files = hr.plot(study)
-    names = ["heatmap-confidence", "heatmap-position-best", "heatmap-position-offset", "heatmap-rarity",
+    names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity",
              "dependency-enc-self", "roles-enc-self", "offsets"]  # fmt: skip
     assert files == [study.folder / f"{name}.png" for name in names]
     assert sorted(os.listdir(study.folder)) == sorted([*before, *(file.name for file in files)])
