@@ -45,7 +45,8 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workflow, "COUNT", 2)  # untrained models
         toys = workflows(tmp_path_factory.mktemp("toys"))
-    return {name: replace(toy, keep=(0.2,)) for name, toy in toys.items()}  # trainings of one size
+    timed = {"shares": (0.0, 0.5), "batches": (1, 4), "length": 8, "repeats": 2}
+    return {name: replace(toy, keep=(0.2,), timed=timed) for name, toy in toys.items()}  # trainings of one size
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,8 @@ def test_every_artefact_is_made_of_toys(made):
         assert re.search(r"\d|no task", artefact.verdict.why), (paper, name)
         assert "nan" not in artefact.verdict.why, (paper, name)
         assert (artefact.draw is not None) == (name in DRAWN), (paper, name)
+    assert made["michel2019", "table3"].toy == "classifier"  # what a toy lacks is made of the other
+    assert made["michel2019", "table2"].toy == "translation"
 
 
 @pytest.mark.slow
@@ -100,12 +103,6 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     contest = contest.set_index(["strategy", "heads", "tuned"])
     for row in made["budhraja2020", "claim2"].artefact.table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
-
-
-@pytest.mark.slow
-def test_what_a_toy_lacks_is_made_of_the_other(made):
-    assert made["michel2019", "table3"].toy == "classifier"
-    assert made["michel2019", "table2"].toy == "translation"
 
 
 @pytest.mark.slow

@@ -287,6 +287,6 @@ def test_a_table_of_roles_is_coloured_where_a_head_has_the_role(study):
 
 @pytest.mark.slow
 def test_the_report_of_a_study_of_several_kinds_is_explored(tmp_path):
-    explorer = hr.explore(studied(tmp_path / "study"))
+    explorer = hr.explore(studied(tmp_path / "study", tokens=3))
     assert len(explorer.heads) == 144
     assert explorer.heads[0] == ("enc-self", 0, 0)
