@@ -82,14 +82,14 @@ def test_planted_survival_is_found_where_it_is(pooled):
 
 
 def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path):
-    for seed, folder in enumerate(folders):
-        place = shutil.copytree(folder, tmp_path / folder.name)
+    places = copied(folders, tmp_path)
+    for seed, place in enumerate(places):
         survival = load_table(place / "survival.parquet")
         noise = np.random.default_rng(seed).normal(size=24) / 20
         index = frame.index({(kind, layer): 8 for kind in ("enc-self", "dec-self") for layer in range(3)})
         effects = np.concatenate([survival["positional"] + noise, np.zeros(24)])
         save_table(frame.table({"ablation[loss]": effects}, index, "x"), place / "ablation-loss-head-zero.parquet")
-    found = pool_models([tmp_path / folder.name for folder in folders])
+    found = pool_models(places)
     assert found.heads["ablation[loss]"].notna().all()
     table = found.survival.set_index(["analysis", "outcome", "predictor"])["r"]
     assert table["roles and ablation[loss]", "ablation[loss]", "positional"] > 0.9
@@ -104,7 +104,7 @@ def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders
     index = frame.index({("enc-self", layer): 8 for layer in range(3)})
     before = np.zeros(24)
     before[:4] = 1
-    places = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
+    places = copied(folders, tmp_path)
     for place in places:
         random = np.random.default_rng(100 + int(place.name[-1]))
         columns = {"position[-1]": before, "rarity": random.uniform(size=24)}
@@ -176,21 +176,23 @@ def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
     assert "positional" in done.output
 
 
+def copied(folders, place, **options):
+    """Copies of the folders of models."""
+    return [shutil.copytree(folder, place / folder.name, **options) for folder in folders]
+
+
 def test_models_without_controls_are_pooled(folders, tmp_path):
-    for folder in folders:
-        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("controls"))
-    found = pool_models([tmp_path / folder.name for folder in folders])
+    found = pool_models(copied(folders, tmp_path, ignore=shutil.ignore_patterns("controls")))
     assert (found.controls, found.differences) == (None, None)
     assert found.sizes.groupby("heads").size().to_dict() == {24: 10, 12: 10, 6: 10, 3: 10}
     assert found.sizes.loc[found.sizes["heads"] == 24, "change"].tolist() == [0.0] * 10
 
 
 def test_one_seed_of_each_control_leaves_the_interval_over_models(folders, tmp_path):
-    for folder in folders:
-        place = shutil.copytree(folder, tmp_path / folder.name)
-        for path in place.glob("*/compare-pruning-seeds.parquet"):
-            save_table(frame.signed(load_table(path).query("seed == 0").reset_index(drop=True), "x"), path)
-    found = pool_models([tmp_path / folder.name for folder in folders])
+    places = copied(folders, tmp_path)
+    for path in tmp_path.rglob("compare-pruning-seeds.parquet"):
+        save_table(frame.signed(load_table(path).query("seed == 0").reset_index(drop=True), "x"), path)
+    found = pool_models(places)
     values = found.controls.query("tuned and strategy in ('roles', 'random')").pivot(
         index="model", columns="strategy", values="value"
     )
@@ -202,12 +204,11 @@ def test_one_seed_of_each_control_leaves_the_interval_over_models(folders, tmp_p
 
 
 def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):
-    for folder in folders:
-        shutil.copytree(folder, tmp_path / folder.name)
+    places = copied(folders, tmp_path)
     place = tmp_path / "C-3/controls/compare-pruning-seeds.parquet"
     table = load_table(place)
     save_table(frame.signed(table[table["strategy"] != "-importance"], "simulated"), place)
-    found = pool_models([tmp_path / folder.name for folder in folders]).differences
+    found = pool_models(places).differences
     assert [*zip(found["strategy"], found["against"], strict=True)] == [
         *(("roles", "random"), ("roles", "importance"), ("-roles", "random"), ("l0", "random")),
         *(("importance", "random"), ("l0", "importance")),

@@ -55,9 +55,8 @@ def output(model, batch):
         return model(**batch.inputs, **without_cache(model))
 
 
-@torch.no_grad()
 def alone(model, name, sentence):
-    """The logits at the steps of one sentence by itself, and what it says there: [step, vocabulary], [step]."""
+    """The logits at the steps of one sentence alone, and the tokens there: [step, vocabulary], [step]."""
     ids = tokens_of(name)(sentence.text, return_tensors="pt")["input_ids"]
     if model.config.is_encoder_decoder:
         labels = tokens_of(name)(sentence.target.text, return_tensors="pt")["input_ids"]

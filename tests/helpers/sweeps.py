@@ -49,7 +49,7 @@ TEXT = corpus(6)
 
 def by_token(model, name, formula):
     """A formula of every token of the corpus, sentence by sentence."""
-    return torch.cat([formula(*alone(model, name, sentence)) for sentence in TEXT]).double()
+    return torch.cat([formula(*alone(model, name, sentence)) for sentence in TEXT]).detach().double()
 
 
 def singles(model):

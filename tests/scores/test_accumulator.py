@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 from helpers import zoo
@@ -11,6 +13,7 @@ import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.scores.accumulator import Accumulator
 from headroles.tables import frame
+from headroles.testing.case import Case
 
 
 def test_a_score_without_a_value_is_logged(caplog):
@@ -39,11 +42,8 @@ def test_totals_are_those_of_every_sum_of_every_batch():
 
 
 def test_a_corpus_of_one_sentence_has_values_and_no_intervals(caplog):
-    model = hr.tiny_model("bert")
-    from headroles.testing.case import Case
-
-    case = Case(model)
-    table = hr.score(model, case.tokenizer, case.corpus[:1], ["confidence", "entropy"], n_resamples=200)
+    case = Case(hr.tiny_model("bert"))
+    table = hr.score(case.model, case.tokenizer, case.corpus[:1], ["confidence", "entropy"], n_resamples=200)
     ends = [name for name in table if name.endswith((".low", ".high"))]
     assert table[["confidence", "entropy"]].notna().all(axis=None)
     assert len(ends) == 4
@@ -54,12 +54,8 @@ def test_a_corpus_of_one_sentence_has_values_and_no_intervals(caplog):
 
 
 def test_rarity_has_no_interval_where_ties_decide_which_tokens_are_frequent(caplog):
-    from headroles.testing.case import Case
-
     case = Case(hr.tiny_model("bert"))
-    counts: dict[str, int] = {}
-    for word in " ".join(sentence.text for sentence in case.corpus).split():
-        counts[word] = counts.get(word, 0) + 1
+    counts = Counter(" ".join(sentence.text for sentence in case.corpus).split())
     repeated = sum(count > 1 for count in counts.values())
     assert 0 < repeated < len(counts)
     for frequent, reference in ((repeated, None), (repeated + 1, None), (repeated + 1, case.corpus)):

@@ -13,7 +13,7 @@ from helpers.close import close
 from helpers.messages import whole
 from helpers.silenced import silenced
 from helpers.worded import of_words
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import processors
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, pair
@@ -52,22 +52,13 @@ def test_a_model_that_reads_later_tokens_gives_sentences_no_likelihood(name):
 
 
 TEXTS = ["7", "3 9 27 1", "8 8 5", "50 4 31 2 6 7 9", "11 12", "44 2 5 13 21"]
-
-
 SCORES = [0, 1, "0.5", 2.5, "-1", np.int64(3)]
-
-
 SEVERAL = ["LABEL_0", "LABEL_2,LABEL_1", "1", 0, "LABEL_0, 2", "LABEL_1"]
-
-
 VECTORS = [[1, 0, 0], [0, 1, 1], [0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 0]]
 
 
 def tokenizer():
-    ids = {"<pad>": 0} | {str(number): number for number in range(1, 64)}
-    words = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")
+    return of_words(["<pad>", *map(str, range(1, 64))], "<pad>", pad_token="<pad>")
 
 
 def classifier(architecture="bert", **options):
@@ -138,9 +129,38 @@ def test_metrics_of_one_choice_are_refused(options, labels, problem, metric):
         value_of(classifier(**options), corpus(labels), metric)
 
 
-def test_a_label_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="label must be a number for BertForSequenceClassification.*, got 'good'"):
-        value_of(classifier(num_labels=1), corpus(["good"] * 6), "loss")
+def electra(labels):
+    return built("ElectraForPreTraining", "ElectraConfig", zoo.BERT | {"num_labels": labels})
+
+
+REFUSED = {
+    "no number": (
+        lambda: value_of(classifier(num_labels=1), corpus(["good"] * 6), "loss"),
+        "label must be a number for BertForSequenceClassification.*, got 'good'",
+    ),
+    "no end": (
+        lambda: value(sequences("Bart"), ending("$A"), labelled(), "loss"),
+        "^each text for BartForSequenceClassification must have the end token .*, got 5 of 5 texts",
+    ),
+    "several texts": (
+        lambda: value(built("BertForMultipleChoice", "BertConfig", zoo.BERT), ending(), labelled(), "loss"),
+        "BertForMultipleChoice",
+    ),
+    **{  # a label for each token, as many as a small forward has tokens
+        f"{count} labels": (
+            lambda count=count: value(electra(count), ending(), labelled(), "accuracy"),
+            "metric 'accuracy' is for classifiers",
+        )
+        for count in (7, 8)
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_model_does_not_put_out_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_labels_may_be_integers():
@@ -299,13 +319,6 @@ def test_a_token_classifier_of_an_encoder_decoder_has_an_encoder_alone():
     }
 
 
-def test_texts_without_an_end_token_are_refused():
-    with pytest.raises(
-        ValueError, match="^each text for BartForSequenceClassification must have the end token .*, got 5 of 5 texts"
-    ):
-        value(sequences("Bart"), ending("$A"), labelled(), "loss")
-
-
 @pytest.mark.parametrize("family", ["Bart", "T5"])
 def test_all_checks_hold_for_a_classifier_of_an_encoder_decoder(family):
     table = hr.check_model(sequences(family))
@@ -355,11 +368,6 @@ def test_a_head_of_neither_classes_nor_words_is_refused_in_one_sentence(name):
     assert hr.score(model, ending(), labelled(), ["confidence"], n_resamples=0)["confidence"].notna().all()
 
 
-def test_a_choice_among_several_texts_is_refused():
-    with pytest.raises(ValueError, match="BertForMultipleChoice"):
-        value(built("BertForMultipleChoice", "BertConfig", zoo.BERT), ending(), labelled(), "loss")
-
-
 # --- what a model is, whatever its class is called --------------------------------------------------------------------
 
 
@@ -377,10 +385,3 @@ def test_a_classifier_is_one_whatever_its_class_is_called():
     close(value(model, ending(), labelled(), "loss"), plain(model, labelled())[0])
     with pytest.raises(ValueError, match="TokensLikeSequenceClassification"):
         value(other, ending(), labelled(), "accuracy")
-
-
-@pytest.mark.parametrize("labels", [7, 8])  # as many as a small forward has tokens
-def test_a_label_for_each_token_is_no_class_of_the_text(labels):
-    model = built("ElectraForPreTraining", "ElectraConfig", zoo.BERT | {"num_labels": labels})
-    with pytest.raises(ValueError, match="metric 'accuracy' is for classifiers"):
-        value(model, ending(), labelled(), "accuracy")

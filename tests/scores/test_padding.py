@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from helpers.close import close
-from tokenizers import Tokenizer, models, pre_tokenizers
+from helpers.worded import of_words
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
@@ -26,13 +26,7 @@ DECODERS = {
 
 
 def tokenizer(pad):
-    words = Tokenizer(
-        models.WordLevel({w: i for i, w in enumerate([*SPECIAL, *map(str, range(60))])}, unk_token="<unk>")
-    )
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="<unk>", eos_token="<eos>", pad_token=pad
-    )
+    return of_words([*SPECIAL, *map(str, range(60))], eos_token="<eos>", pad_token=pad)
 
 
 def classifier(name, pad):

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.close import bound
 from helpers.explaining import FEW, finished, measured, scored
-from helpers.letters import corpus, tokens_of
+from helpers.letters import corpus
+from helpers.objectives import alone
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
@@ -22,28 +23,13 @@ NAMES = ["marian", "bert", "gpt2"]
 # --- importance -----------------------------------------------------------------------------------------------------
 
 
-def losses(model, tokenizer, sentence):
-    """The loss of each token of one sentence, by the plain definition: [step]."""
-    ids = tokenizer(sentence.text, return_tensors="pt")["input_ids"]
-    if model.config.is_encoder_decoder:
-        labels = tokenizer(sentence.target.text, return_tensors="pt")["input_ids"]
-        start = torch.tensor([[model.config.decoder_start_token_id]])
-        logits = model(input_ids=ids, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
-        return F.cross_entropy(logits[0], labels[0], reduction="none")
-    logits = model(input_ids=ids).logits[0]
-    if "MaskedLM" in type(model).__name__:
-        words = ids[0] >= zoo.FIRST_WORD
-        return F.cross_entropy(logits[words], ids[0, words], reduction="none")
-    return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
-
-
 def by_hand(name, split, given=None):
     """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
     model, found = zoo.tiny(name), []
     for sentence in given or corpus(FEW):
         gate = torch.ones(len(families.head_index(model)), requires_grad=True)
         with hr.mask_heads(model, gate):
-            parts = split(losses(model, tokens_of(name), sentence))
+            parts = split(F.cross_entropy(*alone(model, name, sentence), reduction="none"))
         found += [torch.autograd.grad(part, gate, retain_graph=True)[0].abs() for part in parts]
     return torch.stack(found).mean(0).numpy()
 
@@ -69,7 +55,7 @@ def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
     model = zoo.tiny("marian")
     gate = torch.ones(len(table), requires_grad=True)
     with hr.mask_heads(model, gate):
-        mean = torch.stack([losses(model, tokens_of("marian"), one).mean() for one in corpus(FEW)]).mean()
+        mean = torch.stack([F.cross_entropy(*alone(model, "marian", one)) for one in corpus(FEW)]).mean()
     np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
 
 
