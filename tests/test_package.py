@@ -31,7 +31,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "analysis": (2_241, 9),  # budget 1,950 in 9
     "plots": (2_300, 11),
     "models": (4_700, 21),
-    "patterns": (1_053, 9),  # budget 1,000 in 9
+    "patterns": (1_050, 9),  # budget 1,000 in 9
     "scores": (4_934, 27),  # budget 4,900 in 27
     "ablation": (3_200, 14),
     "training": (950, 6),
@@ -40,9 +40,9 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "testing": (1_000, 6),
     "papers": (2_489, 11),  # budget 2,400 in 11
     "reports": (950, 6),
-    "cli": (1_681, 8),  # budget 1,600 in 8
+    "cli": (1_677, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (31_869, 160),  # budget 31,000 in 158
+    "all": (31_862, 160),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 38_837  # budget 37,500

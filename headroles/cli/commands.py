@@ -92,10 +92,6 @@ def _orders(call: Call) -> None:
     call.arguments["orders"] = hr.ablation.orders(scores, columns, kind=given["kind"], seeds=given["seeds"])
 
 
-def _study_of_roles(call: Call) -> None:
-    call.arguments["table"] = hr.Study(call.given["table"])
-
-
 def _roles_of_study(call: Call) -> None:
     """Take roles of a study, by default of the one that gets the table: those of some names or families, or all.
 
@@ -152,10 +148,6 @@ def _scored(call: Call) -> None:
     if call.given["reference"] is not None:
         reference = hr.read(call.given["reference"], call.given["reference_target"])
         call.arguments["scored"] = {"corpus": call.arguments["scored"], "reference": reference}
-
-
-def _trainer(call: Call) -> None:
-    call.arguments |= trainer(call.given)
 
 
 def _with_index(call: Call) -> None:
@@ -275,7 +267,13 @@ COMMANDS = {  # by headings of the help, which is a screen
         ),
     ),
     "Inspect and compare": (
-        Command("roles", ("table",), show=results.show_assigned, before=(_study_of_roles,), extra=(THRESHOLDS,)),
+        Command(
+            "roles",
+            ("table",),
+            show=results.show_assigned,
+            before=(lambda call: call.arguments.update(table=hr.Study(call.given["table"])),),
+            extra=(THRESHOLDS,),
+        ),
         Command("relate", ("roles", "outcomes"), show=results.show_related),
         Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
         Command("report", ("studies",), show=results.show_report, defaults={"output": Path("report.html")}),
@@ -330,7 +328,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command(
             "train",
             prints=Printed("trained on {corpus.name}, an epoch per row", note="written: {folder}"),
-            before=(_free_folder, _trainer),
+            before=(_free_folder, lambda call: call.arguments.update(trainer(call.given))),
             load=_trainable,
             flags={"folder": "output"},
             extra=(*trainer_options(), SCRATCH),

@@ -323,10 +323,8 @@ def _save(call: Call, model: PreTrainedModel) -> None:
 
 
 def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
-    layers: dict[tuple[str, int], list[str]] = {}
-    for kind, layer, head in heads:
-        layers.setdefault((kind, layer), []).append(str(head))
-    for (kind, layer), numbers in layers.items():
+    for (kind, layer), rows in heads.to_frame(index=False).groupby(["kind", "layer"], sort=False):
+        numbers = rows["head"].astype(str)
         say(f"{what}: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
     say(f"{len(heads)} of {count} heads are {what}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -16,11 +16,8 @@ from headroles.tables.frame import Kind
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Weights = Literal["attention", "norm", "nosink"]
 LEAST = 0.01  # of a query's weight off the sink; with less, it is not counted without the sink
+UNCOUNTED = torch.zeros(0, dtype=torch.long)
 NOWHERE = -2  # the key of a query with no weight on any content key; not next to a key either
-
-
-def _none() -> Tensor:
-    return torch.zeros(0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,8 @@ class Observation:
     weights: Tensor
     queries: TokenView
     keys: TokenView
-    counts: Tensor = field(default_factory=_none)
-    ranks: Tensor = field(default_factory=_none)
+    counts: Tensor = UNCOUNTED
+    ranks: Tensor = UNCOUNTED
     first: int = 0
     value_norms: Callable[[], Tensor] | None = None
     of: Weights = "attention"
