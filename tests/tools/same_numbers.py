@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 import warnings
@@ -32,7 +33,14 @@ from transformers import PreTrainedTokenizerFast  # noqa: E402
 import headroles as hr  # noqa: E402
 from headroles.patterns import Offset  # noqa: E402
 
-RENAMED = {"ablation[loss other]": "ablation[loss resample]", "ablation[loss rest]": "ablation[loss all_but_one]"}
+RENAMED = {  # whole words in names of columns
+    "other": "resample", "rest": "all_but_one", "closed": "masked", "turn": "order", "own": "role_pattern",
+    "there": "removed_local",
+}  # fmt: skip
+REWORDED = {  # verdicts
+    "does not matter here": "no measurable effect on this corpus",
+    "it has the pattern, and does something else": "has the pattern, but the pattern does not explain it",
+}
 TINY = ("bert", "llama", "marian")
 OPTIONS = {"bert": {}, "llama": {"num_key_value_heads": 2}, "marian": {}}
 
@@ -212,9 +220,8 @@ def difference(before: Path, after: Path) -> str:
     if not (before.exists() and after.exists()):
         return f"only {'before' if before.exists() else 'after'}"
     old, new = pd.read_parquet(before), pd.read_parquet(after)
-    for column in [*old]:
-        for was, name in RENAMED.items():
-            old = old.rename(columns={column: column.replace(was, name)}) if was in column else old
+    old = old.rename(columns=lambda name: re.sub(r"\w+", lambda word: RENAMED.get(word[0], word[0]), name))
+    old = old.replace({repr(was): repr(now) for was, now in REWORDED.items()})
     if "error" in new and "error" in old:
         return "" if list(old["error"]) == list(new["error"]) else f"error {old['error'][0]} -> {new['error'][0]}"
     if "error" in new or "error" in old:
