@@ -14,7 +14,6 @@ import headroles as hr
 from headroles.models import masking
 from headroles.models import sites as site
 from headroles.models.pruned import resized
-from headroles.pruning import removal
 
 
 def first_layers(model):
@@ -46,13 +45,6 @@ def apart(one, other):
 def reloaded(model, folder):
     model.save_pretrained(folder)
     return resized(type(model)).from_pretrained(folder).eval()
-
-
-def refuse(monkeypatch, error):
-    def check(*_):
-        raise error("on purpose")
-
-    monkeypatch.setattr(removal, "_check_same", check)
 
 
 @cache

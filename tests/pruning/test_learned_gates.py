@@ -68,14 +68,13 @@ def gates_of(model, strategy, keep=None, kinds=frame.KINDS):
 
 def rows_of(name):
     """A model without dropout, rows that the Trainer takes, and what makes batches of them."""
+    words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
     if name == "llama":
-        words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
         rows = [{"input_ids": row, "labels": row} for row in words.tolist()]
         return zoo.tiny("llama"), rows, transformers.default_data_collator
     if name == "decoder classifier":
         config = zoo.tiny("llama").config
         config.num_labels, config.pad_token_id = 2, zoo.PAD
-        words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
         rows = [{"input_ids": row, "labels": number % 2} for number, row in enumerate(words.tolist())]
         return transformers.LlamaForSequenceClassification(config).eval(), rows, transformers.default_data_collator
     model, tokens, text = small(name)

@@ -101,23 +101,14 @@ def test_pruning_counts_the_heads_that_are_left(strategy):
     assert list(hr.models.head_index(model)) == survivors
 
 
-def test_a_share_is_of_the_heads_that_are_left():
+def test_shares_gates_and_groups_of_keys_are_of_the_heads_that_are_left():
     assert hr.prune(pruned(), TOKENS, corpus(8), "random", keep=0.75, remove=False).iloc[:, 0].sum() == 3
-
-
-def test_gates_are_of_the_heads_that_are_left():
-    gates = L0().gates(pruned(), HeadModel(pruned()).heads, 2)
+    handle = HeadModel(pruned())
+    gates = L0().gates(handle.model, handle.heads, 2)
     assert gates.learnt == LEFT
     assert gates.now().shape == (5,)  # the mask of a forward has one of each head in the weights
-    table = gates.table(HeadModel(pruned()).index, "survival[l0]", "")
-    assert list(table.index) == LEFT
-
-
-def test_groups_of_keys_are_of_the_heads_that_are_left():
-    groups = HeadModel(pruned()).groups
-    assert groups[LEFT[0]] == {LEFT[0]}
-    assert groups[LEFT[1]] == {*LEFT[1:3]}
-    assert set(groups) == set(LEFT)
+    assert list(gates.table(handle.index, "survival[l0]", "").index) == LEFT
+    assert handle.groups == {LEFT[0]: {LEFT[0]}, LEFT[3]: {LEFT[3]}} | dict.fromkeys(LEFT[1:3], {*LEFT[1:3]})
 
 
 def test_a_removed_head_is_not_known_by_name():
