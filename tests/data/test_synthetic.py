@@ -7,11 +7,20 @@ import sys
 from collections import Counter, defaultdict
 
 import pytest
-from helpers.synthetic import children, words
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.synthetic import LENGTHS, synthetic_corpus
+
+
+def words(sentence):
+    return [sentence.text[slice(*span)] for span in sentence.spans if span]
+
+
+def children(sentence, head, relation):
+    pairs = enumerate(zip(sentence.heads, sentence.relations, strict=True))
+    return [i for i, pair in pairs if pair == (head, relation)]
+
 
 PAPER = ("nsubj", "obj", "amod", "advmod")
 CORPUS = synthetic_corpus(2000, translated=True)

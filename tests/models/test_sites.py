@@ -11,6 +11,7 @@ from helpers import zoo
 from helpers.close import close
 from helpers.letters import tokens_of
 from helpers.silenced import silenced
+from helpers.trainings import wrapped
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import headroles as hr
@@ -30,7 +31,7 @@ def test_sites_are_discovered_again_after_heads_are_removed():
 @pytest.mark.parametrize("name", ["bert", "marian", "t5", "llama", "gpt2"])
 def test_transformers_still_ignores_head_masks(name):
     """The reason why we refuse them: when this fails, transformers has changed its mind."""
-    model, given = zoo.tiny(name), None
+    model = zoo.tiny(name)
     given = zoo.inputs(model)
     with torch.no_grad():
         plain = model(**given).logits
@@ -65,13 +66,7 @@ def bitsandbytes(name, folder):
 
 
 def adapted(name, *targets):
-    """A PeftModel with adapters of random weights."""
-    peft = pytest.importorskip("peft")
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of PEFT to transformers
-        torch.manual_seed(0)
-        config = peft.LoraConfig(target_modules=[*targets], init_lora_weights=False)
-        return peft.get_peft_model(deepcopy(zoo.tiny(name)), config).eval()
+    return wrapped(*targets, base=zoo.tiny(name)).eval()
 
 
 @torch.no_grad()
