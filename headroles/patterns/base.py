@@ -165,13 +165,7 @@ Place = tuple[tuple[Kind, int], Pattern]  # kind and layer of heads, and a patte
 def count_applications(
     model: HeadModel, patterns: Mapping[Place, Head], batch: Batch, counted: Counted | None
 ) -> dict[Place, Tensor]:
-    """Count the queries to which patterns apply.
-
-    Args:
-        model: The model.
-        patterns: Patterns that do not need weights, each with a head of the layer.
-        batch: The batch.
-        counted: Counts of tokens, where a pattern needs them.
+    """Count the queries to which patterns apply that need no weights, each given with a head of its layer.
 
     Returns:
         The number of content queries of each text to which each pattern applies, and of all content queries: [2, text].

@@ -122,9 +122,6 @@ class Observation:
 
         The weights of a query on the other keys are divided by their sum. A query with less than `least` of its weight
         on them has zeros and does not count, nor does the first token of a decoder.
-
-        Args:
-            least: the least weight off the sink of a query that counts.
         """
         if least in self._without_sink:
             return self._without_sink[least]

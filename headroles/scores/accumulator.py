@@ -163,17 +163,8 @@ def _rows(left: npt.NDArray[np.bool_], values: Tensor) -> Array:
 def missing(
     table: pd.DataFrame, scores: Sequence[Measure], uncounted: Mapping[Kind, str] | None = None
 ) -> dict[str, str]:
-    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why.
-
-    Args:
-        table: score table.
-        scores: its scores.
-        uncounted: why tokens of the keys of a kind of heads were not counted.
-
-    Returns:
-        Score and kind -> the reason.
-    """
-    reasons: dict[str, str] = {}
+    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
+    reasons: dict[str, str] = {}  # `uncounted`: why tokens of the keys of a kind were not counted
     for score in scores:
         names = [name for name in without_ends(table) if _is_of(name, score.label) and score.has_interval(name)]
         empty = table[names].isna().all(axis=1).groupby(level="kind").all()  # by kind

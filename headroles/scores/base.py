@@ -134,9 +134,6 @@ class Score(Measure):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Compute per-sentence denominators, by default the number of content queries.
 
-        Args:
-            observation: attention of one site on one batch.
-
         Returns:
             {name: [batch, 1] or [batch, 1, detail]}, without the sink {name: [batch, heads(, detail)]}.
         """

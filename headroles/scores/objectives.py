@@ -59,12 +59,7 @@ class Objective(ABC):
     fitted_on: Any  # what a fitted objective has computed from the corpus
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:  # noqa: ARG002
-        """Return a copy fitted to a model and a corpus; ValueError if the model does not have such targets.
-
-        Args:
-            model: the model.
-            batches: the batches of the corpus, for one pass.
-        """
+        """Return a copy fitted to a model and the batches of a corpus; ValueError for a model without such targets."""
         if self.reads == "vocabulary":
             outputs.check_vocabulary(model, f"objective {self.name!r}")
         elif self.reads == "classes":

@@ -136,11 +136,7 @@ def balance(
 
 
 def totals(report: pd.DataFrame) -> dict[str, float]:
-    """Return the shares of a report that "inputs" receive, "biases" absorb, and rules lose ("residue"); they sum to 1.
-
-    Args:
-        report: report of `conservation` or `balance`.
-    """
+    """Return the shares of a report that "inputs" receive, "biases" absorb, and rules lose ("residue"): 1 in sum."""
     inputs, biases = float(report["leaves"].iloc[-1]), float(report["biases"].sum())
     return {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
 
