@@ -15,16 +15,7 @@ import headroles as hr
 from headroles.ablation import role_tests
 from headroles.analysis.role_rules import VERDICTS
 from headroles.data.corpus import Corpus
-from headroles.patterns import (
-    Duplicate,
-    First,
-    LearnedOffset,
-    Offset,
-    Previous,
-    Shift,
-    Shuffle,
-    Streaming,
-)
+from headroles.patterns import Duplicate, First, LearnedOffset, Offset, Previous, Shift, Shuffle, Streaming
 from headroles.tables.frame import fields
 from headroles.testing.case import Case
 
@@ -168,9 +159,8 @@ def test_no_head_of_an_untrained_model_is_what_a_role_says(case):
     assert set(table["verdict"][little]) == {VERDICTS[3]}
     assert table["explained"][little].isna().all()
     assert not little.all()
-    assert (
-        table["explained"][~little] > 0.5
-    ).all()  # a share of the cost of removal alone would have called it their role
+    # a share of the cost of removal alone would have called it their role
+    assert (table["explained"][~little] > 0.5).all()
     assert (table["uniform"] < table["role_pattern"]).all()
 
 
@@ -288,16 +278,8 @@ def test_a_head_with_two_roles_has_a_row_of_each(planted, case):
 def test_heads_alone_have_rows_and_sets_are_of_all_heads(planted, case, table):
     some = hr.test_roles(planted, case.tokenizer, texts(case), ROLES, heads=[EXACT], n_resamples=200)
     assert list(some.index) == [("dec-self:0:0", "previous"), ("all 3", "previous")]
-    costs = [
-        "removed",
-        "mean",
-        "uniform",
-        "role_pattern",
-        "wrong",
-        "role_pattern.low",
-        "role_pattern.high",
-        "p.role_pattern",
-    ]  # Holm's are of fewer rows
+    costs = ["removed", "mean", "uniform", "wrong"]
+    costs += [f"role_pattern{end}" for end in ("", ".low", ".high")] + ["p.role_pattern"]  # Holm's are of fewer rows
     pd.testing.assert_frame_equal(some[costs], table.loc[some.index, costs], rtol=1e-6, atol=1e-7)
     none = hr.test_roles(planted, case.tokenizer, texts(case, 8), ROLES, heads=(), n_resamples=10)
     assert list(none.index) == [("all 3", "previous")]

@@ -13,12 +13,7 @@ from helpers.letters import batches_of, corpus, tokens_of
 
 from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import without_cache
-from headroles.scores.objectives import (
-    Agreement,
-    Loss,
-    Reference,
-    Top,
-)
+from headroles.scores.objectives import Agreement, Loss, Reference, Top
 
 CLASSES = {0: "no", 1: "maybe", 2: "yes"}
 ALL = 10**6  # tokens: one batch
@@ -69,12 +64,8 @@ def alone(model, name, sentence):
     return logits[:-1], ids[0, 1:]
 
 
-def without_padding(logits):
-    return logits.index_fill(-1, torch.tensor([zoo.PAD]), -torch.inf)
-
-
 FORMULAS = {
-    Top: lambda logits, _: without_padding(logits).amax(-1),
+    Top: lambda logits, _: logits.index_fill(-1, torch.tensor([zoo.PAD]), -torch.inf).amax(-1),
     Reference: lambda logits, labels: logits[range(len(labels)), labels],
     Loss: lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
     Agreement: lambda _, labels: torch.ones(len(labels)),

@@ -32,16 +32,8 @@ SERVER = WITHOUT_GPU | {
 COMMAND = "from headroles.cli.main import main\nmain()"
 IMPORTED = [  # all that a command brings in, so that no fork has to
     *("accelerate.utils", "matplotlib.backends.backend_agg", "matplotlib.pyplot", "pandas.core.methods.to_dict"),
-    *(
-        "PIL.PngImagePlugin",
-        "pandas",
-        "pyarrow.parquet",
-        "pydantic.main",
-        "pydantic.type_adapter",
-        "sacrebleu",
-        "scipy.stats",
-    ),
-    *("seaborn", "sentencepiece", "torch.utils.flop_counter", "transformers.generation.utils"),
+    *("PIL.PngImagePlugin", "pandas", "pyarrow.parquet", "pydantic.main", "pydantic.type_adapter", "sacrebleu"),
+    *("scipy.stats", "seaborn", "sentencepiece", "torch.utils.flop_counter", "transformers.generation.utils"),
     *(f"transformers.models.auto.{name}_auto" for name in ("modeling", "tokenization")),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "marian")),
     "transformers.trainer_seq2seq",

@@ -180,10 +180,8 @@ def small(name, **options):
 WAYS = [(rules, 0.0) for rules in ("cp", "attn", "voita", "voita-exact")] + [("cp", 0.1), ("attn", 0.1)]
 
 
-SMALL = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-
-
-SMALL |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "scale_embedding": True}
+SMALL = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "scale_embedding": True}
+SMALL |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
 
 
 def compared(model, inputs, textbook, rules, epsilon):
