@@ -189,7 +189,7 @@ def test_output_attentions_work_outside_the_block():
     assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
 
 
-WHOLE = {"t5"}
+WHOLE = {"t5", "bloom"}
 LONG = 300  # tokens
 
 
@@ -202,7 +202,7 @@ def in_parts(model, given, cells):
 
 
 @pytest.mark.parametrize("cells", [1, 60, 10**6])
-@pytest.mark.parametrize("name", [*THREE, "t5"])
+@pytest.mark.parametrize("name", [*THREE, *sorted(WHOLE)])
 def test_parts_concatenate_to_the_attention(name, cells):
     assert divisible(tiny(name)) == (name not in WHOLE)
     given = zoo.inputs(tiny(name))

@@ -54,8 +54,8 @@ REFUSED = [  # the call, two parts of the message
     (lambda: hr.attention_sites(zoo.tiny("fnet")), "no attention found in FNetForMaskedLM ('fnet')", "OUTSIDE"),
     (lambda: HeadModel(zoo.tiny("bert")).encode(TEXTS), "no tokenizer: got BertForMaskedLM", "expected the tokenizer"),
     *(
-        (lambda heads=heads: hr.head_mask(zoo.tiny("bert"), heads), "heads must be (kind, layer, head) or text", "got")
-        for heads in (None, 3, [3])
+        (lambda heads=heads: hr.head_mask(zoo.tiny("bert"), heads), "heads must be (kind, layer, head) or text", said)
+        for heads, said in ((None, "got None"), (3, "got 3"), ([3], "got 3"))
     ),
     (lambda: hr.head_mask(zoo.tiny("marian"), "L0H1"), "'L0H1' has no kind", "enc-self, dec-self, cross; try "),
     (lambda: hr.head_mask(zoo.tiny("marian-asymmetric"), [("enc-self", 0, 8)]), *SITES),
