@@ -32,7 +32,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "plots": (2_300, 11),
     "models": (4_700, 21),
     "patterns": (1_041, 9),  # budget 1,000 in 9
-    "scores": (4_913, 27),  # budget 4,900 in 27
+    "scores": (4_912, 27),  # budget 4,900 in 27
     "ablation": (3_200, 14),
     "training": (950, 6),
     "pruning": (2_450, 10),
@@ -42,7 +42,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_677, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (31_832, 160),  # budget 31,000 in 158
+    "all": (31_831, 160),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 38_768  # budget 37,500

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from headroles.patterns.observation import LEAST
-from headroles.patterns.observation import NOWHERE as NOWHERE
 from headroles.patterns.observation import SELF as SELF
 from headroles.patterns.observation import Observation as Observation
 from headroles.patterns.observation import Weights as Weights
