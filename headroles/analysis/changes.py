@@ -153,12 +153,10 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
         have it before. `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
 
     Raises:
-        ValueError: If `after` is empty, or has heads that `before` has not.
+        ValueError: If `after` has heads that `before` has not.
     """
     if isinstance(after, Mapping):
         parts = [role_changes(before, table).assign(heads=size) for size, table in after.items()]
-        if not parts:
-            raise ValueError("after must have tables of roles, got an empty mapping")
         return _signed(pd.concat(parts, ignore_index=True), before)
     if len(extra := after.index.difference(before.index)):
         raise ValueError(f"heads after pruning must be among those before, got {':'.join(map(str, extra[0]))}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import optimize, special, stats
+import scipy  # its parts are imported at their first use
 
 from headroles.tables.columns import ENDS
 
@@ -19,7 +19,7 @@ Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
-Z = float(stats.norm.isf(LEVEL / 2))
+Z = 1.9599639845400545  # standard errors from the mean to a bound at this level
 COARSE = 2**-13  # relative rounding of resamples, which have 13 significant bits
 PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
 SINGLE = 0.25  # share of resamples without a value that separates one sentence from two
@@ -38,8 +38,8 @@ def wilson(share: Array, of: Array | int, z: Array | float = Z) -> tuple[Array, 
 def exact_share(share: float, of: int) -> Ends:
     """Compute the exact 95 % interval of a share of examples (Clopper and Pearson 1934): [.69, 1] for 10 of 10."""
     hits = share * of  # not an integer for a mean of values between 0 and 1, which varies at most as much
-    low = float(stats.beta.ppf(LEVEL / 2, hits, of - hits + 1)) if hits > 0 else 0.0
-    return low, float(stats.beta.isf(LEVEL / 2, hits + 1, of - hits)) if hits < of else 1.0
+    low = float(scipy.stats.beta.ppf(LEVEL / 2, hits, of - hits + 1)) if hits > 0 else 0.0
+    return low, float(scipy.stats.beta.isf(LEVEL / 2, hits + 1, of - hits)) if hits < of else 1.0
 
 
 def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
         hits = size * np.minimum(observed, 1 - observed)
         design, alike = total / size, np.maximum(total / clusters, total / size)
         size = total * (hits + PRIOR) / (hits * design + PRIOR * alike)
-        low, high = wilson(observed, size, stats.t.isf(LEVEL / 2, clusters - 1))
+        low, high = wilson(observed, size, scipy.stats.t.isf(LEVEL / 2, clusters - 1))
     enough = np.isfinite(observed) & (clusters > 1.5)  # a single sentence has no spread
     enough &= np.isfinite(squares).any(1)
     return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
@@ -103,7 +103,9 @@ def over_seeds(values: Array) -> Ends:
     if seeds < 2 or values.shape[1] < 2:
         return NONE
     middle, error = float(values[:, 0].mean()), float(values[:, 0].std(ddof=1)) / math.sqrt(seeds)
-    half = math.hypot(float(stats.t.isf(LEVEL / 2, seeds - 1)) * error, Z * float(np.nanstd(values[:, 1:].mean(0))))
+    half = math.hypot(
+        float(scipy.stats.t.isf(LEVEL / 2, seeds - 1)) * error, Z * float(np.nanstd(values[:, 1:].mean(0)))
+    )
     return middle - half, middle + half
 
 
@@ -137,7 +139,7 @@ def correlation(observed: float, draws: Array, pairs: int) -> Ends:
     varied = draws[np.abs(draws) < 1 - 1e-12]  # not NaN
     if pairs < FEW or len(varied) < 2 or not abs(observed) < 1 - 1e-12:
         return NONE
-    return _fisher(observed, float(stats.t.isf(LEVEL / 2, pairs - 2)) * float(np.arctanh(varied).std()))
+    return _fisher(observed, float(scipy.stats.t.isf(LEVEL / 2, pairs - 2)) * float(np.arctanh(varied).std()))
 
 
 def _fisher(observed: float, half: float) -> Ends:
@@ -156,7 +158,7 @@ def unskewed(ratio: Array | float, skewness: Array | float) -> Array:
 
 def t_test(ratio: float, skewness: float, freedom: int) -> float:
     """Return the two-sided p of a mean by its ratio to its standard error: the larger of that by t and unskewed t."""
-    return float(2 * stats.t.sf(min(abs(ratio), abs(float(unskewed(ratio, skewness)))), freedom))
+    return float(2 * scipy.stats.t.sf(min(abs(ratio), abs(float(unskewed(ratio, skewness)))), freedom))
 
 
 def least_p(examples: int) -> float:
@@ -218,8 +220,8 @@ def _auc_ends(areas: Array, errors: Array, held: int, rest: int) -> Ends:
     if observed in (0.0, 1.0):
         return _solved(observed, error, critical(areas[1:] - 0.5, error(0.5)), 0.0, 1.0)
     inside = np.clip(areas, 1e-9, 1 - 1e-9)
-    (low, high), _ = studentised(special.logit(inside), errors / (inside * (1 - inside)))
-    return float(special.expit(low)), float(special.expit(high))
+    (low, high), _ = studentised(scipy.special.logit(inside), errors / (inside * (1 - inside)))
+    return float(scipy.special.expit(low)), float(scipy.special.expit(high))
 
 
 def chances(observed: float, counts: Array, permuted: Array) -> Ends:
@@ -256,7 +258,7 @@ def _solved(observed: float, error: Callable[[float], float], limit: float, leas
             ends.append(end)
             continue
         inside = observed if first == 0 else float(grid[first - 1])
-        ends.append(float(optimize.brentq(beyond, inside, float(grid[first]))) if beyond(inside) < 0 else inside)
+        ends.append(float(scipy.optimize.brentq(beyond, inside, float(grid[first]))) if beyond(inside) < 0 else inside)
     return ends[0], ends[1]
 
 
@@ -305,7 +307,7 @@ def holm(p: Array) -> Array:
 
 def benjamini_hochberg(p: Array) -> Array:
     """Correct p by Benjamini and Hochberg (1995), which controls the share of false findings."""
-    corrected_p: Array = stats.false_discovery_control(p) if np.isfinite(p).all() else np.full_like(p, np.nan)
+    corrected_p: Array = scipy.stats.false_discovery_control(p) if np.isfinite(p).all() else np.full_like(p, np.nan)
     return corrected_p
 
 
@@ -521,7 +523,7 @@ def centred_ranks(values: Array, layers: Whole) -> Array:
 
 def spearman(first: Array, second: Array) -> Array:
     """Compute the rank correlation of the rows of two arrays: [draws, heads] -> [draws]."""
-    return pearson(stats.rankdata(first, axis=1), stats.rankdata(second, axis=1))
+    return pearson(scipy.stats.rankdata(first, axis=1), scipy.stats.rankdata(second, axis=1))
 
 
 def pearson(first: Array, second: Array) -> Array:

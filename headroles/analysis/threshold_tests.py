@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, corrections, least_p, unskewed
 from headroles.tables import frame
@@ -83,11 +83,11 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     if (bounded and not ends) or (draws is None and not bounded):
         raise ValueError(f"{column} must have resamples to be tested; make it with hr.score and n_resamples above 0")
     if draws is None or (bounded and not _are_percentiles(table, column, draws)):
-        ratio = _of_shares(table, column, threshold) * stats.t.isf(LEVEL / 2, sentences - 1)
+        ratio = _of_shares(table, column, threshold) * scipy.stats.t.isf(LEVEL / 2, sentences - 1)
     else:
         baseline = table[f"{column}{over}"].to_numpy(float) if over else 0.0
         ratio = _of_means(values - baseline, draws, threshold)
-    p = np.maximum(stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
+    p = np.maximum(scipy.stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
     return np.where(np.isnan(values), np.nan, p)
 
 

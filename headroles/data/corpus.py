@@ -242,10 +242,7 @@ def _sentence(number: int, item: object) -> Sentence:
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
     """Draw for each example another one of similar length; each is drawn once. Returns their indices."""
     if len(lengths) < 2:
-        raise ValueError(
-            f"replacement 'resample' takes the output for another example of the corpus: got {len(lengths)} examples; "
-            f"expected 2 or more; try another replacement"
-        )
+        raise ValueError(f"replacement 'resample' needs two or more examples, got {len(lengths)}; try another")
     buckets: list[list[int]] = []  # of examples of the same lengths; one alone is merged with the next longer ones
     for _, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), key=lengths.__getitem__):
         if buckets and len(buckets[-1]) < 2:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headroles.data.corpus import Corpus, Sentence, pair
+from headroles.data.corpus import Corpus, Sentence, Tokens, pair
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -104,13 +104,13 @@ def to_dataset(corpus: Corpus) -> Dataset:
     sentence has them, there are also `label`, and `spans`, `heads` and `relations` of the trees of the first texts.
 
     Args:
-        corpus: Sentences with text. Token ids of probes are not kept.
+        corpus: Sentences with text.
 
     Returns:
         The data set. It has `to_parquet`, `push_to_hub` and the like.
 
     Raises:
-        ValueError: If only some sentences have translations or second texts.
+        ValueError: If only some sentences have translations or second texts, or any is given as token ids.
 
     Example:
         >>> hr.to_dataset(hr.Corpus.of(["Some text."])).to_parquet("mine/train.parquet")
@@ -120,6 +120,8 @@ def to_dataset(corpus: Corpus) -> Dataset:
     if some := [name for name, count in counts.items() if count not in (0, len(corpus))]:
         part = f"{counts[some[0]]} of {len(corpus)}"
         raise ValueError(f"all or no sentences of corpus {corpus.name!r} must have a {some[0]}, got {part}")
+    if any(isinstance(item, Tokens) for item in corpus):
+        raise ValueError(f"sentences of a data set must be texts, got token ids in corpus {corpus.name!r}")
     labelled, parsed = (any(getattr(item, name) for item in corpus) for name in ("label", "relations"))
     return _library().Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
 

@@ -204,7 +204,7 @@ class Study:
         if not self.has(name):
             hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
             hint += f" {shlex.quote(str(self.folder))}" if command == "roles" else ""
-            raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
+            raise FileNotFoundError(f"no table {name!r} in {self.folder}, which has {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:

@@ -136,7 +136,7 @@ REFUSED = {
     ),
     "one example": (
         ablate(*given(text=corpus(1)), replacement="resample"),
-        "'resample' takes the output for another example .*got 1 examples",
+        "'resample' needs two or more examples, got 1;",
     ),
     "weights": (
         ablate(*spoilt()),

@@ -58,7 +58,7 @@ def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
 def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
     found = hr.relate(studies / "one/roles.parquet", [studies / "two/survival-l0.parquet"], study=Study(studies / "b"))
     assert found["outcome"].unique().tolist() == ["survival[l0 24]", "survival[l0 10 cross]"]
-    with pytest.raises(FileNotFoundError, match=r"^no table 'roles' in .*two; there are: heads, roles-l0"):
+    with pytest.raises(FileNotFoundError, match=r"^no table 'roles' in .*two, which has heads, roles-l0"):
         hr.relate(studies / "two", [studies / "one"], study=Study(studies / "c"))
 
 
@@ -119,7 +119,7 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     assert "nan" not in found.out
     found = run("relate", studies / "two", studies / "one", "--study", studies / "both")
     assert found.code == 2
-    assert re.match(r"headroles: no table 'roles' in .*two; there are: ", found.err)
+    assert re.match(r"headroles: no table 'roles' in .*two, which has ", found.err)
 
 
 @pytest.mark.parametrize("cells", [(3, 9, 12, 4), (0, 7, 9, 5), (6, 0, 1, 30)])  # the last two are separated

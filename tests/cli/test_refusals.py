@@ -32,12 +32,12 @@ REFUSED = {  # files are those of the fixture `place`
         r"column of study/heads.parquet must be one of survival\[...\], got ''",
     "roles study --threshold magic=0.5": "role must be .*'magic'",
     "roles text.txt": "study must be a folder of tables, got the file text.txt",
-    "roles none": "no table 'heads' in none; there are: none; make it with headroles score",
-    "roles none --json": "no table 'heads' in none; there are: none; make it with headroles score",
+    "roles none": "no table 'heads' in none, which has none; make it with headroles score",
+    "roles none --json": "no table 'heads' in none, which has none; make it with headroles score",
     "plot none": "no tables in none; make them with headroles score",
-    "test-roles model text.txt --study new": "no table 'roles' in new; there are: none; make it with headroles roles ",
+    "test-roles model text.txt --study new": "no table 'roles' in new, which has none; make it with headroles roles ",
     "relate study study --study new":
-        "no table 'roles' in study; there are: heads; make it with headroles roles study",
+        "no table 'roles' in study, which has heads; make it with headroles roles study",
     "report study --output folder": "folder is a folder; name a file in it",
     "reproduce voita2019 fig99 --model none --data none": "artefact must be one of fig1a, .*, got 'fig99'; try 'fig9'",
     "train none labels.tsv --output study":

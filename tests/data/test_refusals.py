@@ -15,7 +15,7 @@ from helpers.treebanks import GERMAN, ZUM
 import headroles as hr
 from headroles.data import hf_datasets
 from headroles.data.conllu import offsets
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.readers import as_corpus, read, write
 
 HERE = Path(__file__).parent
@@ -125,6 +125,7 @@ def test_parallel_files_that_are_refused(what, file):
 
 TREE = Sentence("a", ((0, 1),), (-1,), ("root",))
 MIXED = hr.Corpus("mine", (Sentence("a"), Sentence("b", target=Sentence("c"))))
+IDS = hr.Corpus("probe", (Tokens("a", ids=(5,)),))
 CALLS = {  # what -> call, error, message
     "two files, one form": (lambda: read("a", "b", form="text"), ValueError, "form='text' must be of one file, got a "),
     "two files, a column": (lambda: read("a", "b", label=1), ValueError, "one labelled table, got a target, b too; tr"),
@@ -145,6 +146,7 @@ CALLS = {  # what -> call, error, message
         lambda: offsets(Corpus("x", (ZUM,)), ("dobj",)), ValueError, "none of dobj in corpus 'x'; its relations: case,",
     ),
     "a mixed data set": (lambda: hr.to_dataset(MIXED), ValueError, "corpus 'mine' must have a target, got 1 of 2"),
+    "a data set of ids": (lambda: hr.to_dataset(IDS), ValueError, "must be texts, got token ids in corpus 'probe'"),
     "parsing nothing": (lambda: hr.parse([" "]), ValueError, "corpus 'texts' must have text, got 1 blank sentences"),
     "parsing no target": (lambda: hr.parse(["a"], side="target"), ValueError, "sentence 1 of corpus 'texts' has no ta"),
     "parsing trees": (lambda: hr.parse([Sentence("a"), TREE]), ValueError, "sentence 2 of .* already has a tree on it"),

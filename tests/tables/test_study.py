@@ -208,14 +208,12 @@ def test_a_tilde_and_a_colon_in_the_path_of_a_study(name, tmp_path, monkeypatch)
 def test_a_table_that_is_not_there(study):
     with pytest.raises(
         FileNotFoundError,
-        match=whole(
-            f"no table 'roles' in {study.folder}; there are: none; make it with headroles roles {study.folder}"
-        ),
+        match=whole(f"no table 'roles' in {study.folder}, which has none; make it with headroles roles {study.folder}"),
     ):
         study.load("roles")
     for name in ("heads", "a"):
         study.keep(name, "recipe", Counted(1))
-    with pytest.raises(FileNotFoundError, match=whole(f"no table 'b' in {study.folder}; there are: a, heads")):
+    with pytest.raises(FileNotFoundError, match=whole(f"no table 'b' in {study.folder}, which has a, heads")):
         study.load("b")
 
 
@@ -459,7 +457,7 @@ def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
     message = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
         hr.plot(study)
-    message = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
+    message = f"no table 'heads' in {study.folder}, which has none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
         hr.roles(study)
 
