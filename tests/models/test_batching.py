@@ -194,15 +194,21 @@ def faults():
         del pieces
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+faults()
+first = faults()
 keep_memory()
 faults()
-print(faults())
+print(first, faults())
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems keep memory by rules of their own")
 def test_keep_memory_keeps_the_memory_of_a_batch_for_the_next():
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
-    pages = 10 * 4 * 2**23 // resource.getpagesize()  # of all pieces; an import that freed a larger piece may save them
-    assert int(done.stdout) < pages / 10
+    pages = 10 * 4 * 2**23 // resource.getpagesize()
+    for _ in range(10):  # where an import has freed a larger piece (one process of five), memory is kept from the start
+        done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+        first, then = map(int, done.stdout.split())
+        if first > pages / 10:
+            break
+    assert then < pages / 10 < first

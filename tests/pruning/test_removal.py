@@ -118,6 +118,16 @@ def test_a_pruned_model_has_the_output_of_masked_heads(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["t5", "phi3", "whisper", "deberta-v2"])
+def test_a_pruned_model_is_saved_and_comes_back(name, tmp_path):
+    model, given = cut(name), zoo.inputs(unpruned(name))
+    loaded = reloaded(model, tmp_path)
+    assert torch.equal(outputs(loaded, given), outputs(model, given))
+    assert families.head_index(loaded).equals(families.head_index(model))
+    assert recorded(loaded.config) == recorded(model.config)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bert2gpt2", "albert", "gpt2"])
 def test_transformers_alone_does_not_load_a_pruned_model(name, tmp_path):
     """Rather an error than a model with some weights drawn at random."""

@@ -42,7 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import coverage  # noqa: E402
 import pytest  # noqa: E402
-from tools.mutations import again, done, key, mutants, noted  # noqa: E402
+from tools.mutations import again, change, done, key, mutants, noted  # noqa: E402
 
 MUTATED = (
     *("models/masking", "analysis/role_rules", "analysis/association"),
@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--only", help="files such as masking or scores/runner, separated by commas; by default all")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for each mutant, quick ones first")
     parser.add_argument("--again", action="store_true", help="run the survivors again")
+    parser.add_argument("--same", type=Path, help="only the mutants of this mutants.csv whose line still stands")
     parser.add_argument("--output", type=Path, required=True, help="the folder of mutants.csv and mutation.json")
     parser.add_argument("--map", type=Path, help="which test reaches which line is kept here, or taken from here")
     asked = parser.parse_args()
@@ -69,6 +70,9 @@ def main():
     rows = done(asked.output / "mutants.csv")
     every = {module: list(mutants(module, source(module))) for module in MUTATED}
     drawn = [one for module in files for one in every[module]]
+    if asked.same:
+        earlier = {change(row) for row in done(asked.same).values()}
+        drawn = [one for one in drawn if change(one[0]) in earlier]
     random.Random(asked.seed).shuffle(drawn)
     ahead = [(row, tree) for row, tree in drawn if key(row) not in rows or (asked.again and again(rows[key(row)]))]
     ahead.sort(key=lambda one: key(one[0]) not in rows)  # survivors first

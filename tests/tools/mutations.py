@@ -140,6 +140,11 @@ def key(row: dict) -> tuple[str, ...]:
     return tuple(str(row[name]) for name in KEY)
 
 
+def change(row: dict) -> tuple[str, ...]:
+    """A mutant wherever its line has moved to."""
+    return tuple(str(row[name]) for name in ("text", "before", "after", "number"))
+
+
 def again(row: dict) -> bool:
     return row["ended"] != "killed"
 
