@@ -95,7 +95,8 @@ def test_the_next_call_undoes_what_an_interrupt_at_a_line_leaves(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_next_call_undoes_what_an_interrupt_at_any_line_leaves(name):
-    assert left_by(name, 80) == ({}, 80)
+    most = 80 if name in [*OPERATIONS][:5] else 40  # of single blocks more
+    assert left_by(name, most) == ({}, most)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that send signals")

@@ -24,16 +24,9 @@ import headroles as hr
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / ".docs/_build/html"  # .ci/run builds there too, and finds it done
-PAGES = (
-    *(
-        "index.html",
-        "generated/gallery.html",
-        "concepts/scores.html",
-        "results/ablation.html",
-        "tutorials/2_roles.html",
-    ),
-    *("generated/api/names/headroles.score.html", "generated/papers/voita2019.html", "reference/architectures.html"),
-)
+PAGES = ["index.html", "generated/gallery.html", "concepts/scores.html", "results/ablation.html"]
+PAGES += ["tutorials/2_roles.html", "generated/api/names/headroles.score.html", "generated/papers/voita2019.html"]
+PAGES += ["reference/architectures.html"]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""House rules that ruff cannot check: layers, sizes of packages, public names, headers, nothing runs what it reads."""
+"""House rules that ruff cannot check: layers, sizes of packages, public names, words; nothing runs what it reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -197,3 +198,43 @@ def test_no_module_shadows_a_public_name_of_its_package():
     for stub in ROOT.rglob("__init__.pyi"):
         named = re.findall(r"^from \.\S+ import .* as (\w+)$", stub.read_text(), re.MULTILINE)
         assert [name for name in named if (stub.parent / f"{name}.py").exists() or (stub.parent / name).is_dir()] == []
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+BANNED = re.compile(
+    r"\b(told|tells?|whose|anew|goes|gone|went|seams?|spy|ledger|miniatures?|towers?|slopes|shr[iu]nk\w*|cut out|dealt"
+    r"|what is no|in its place|such as it is|(heads?|gates?) (is|are|were|be|been) closed|closed (heads?|gates?)"
+    r"|clos(e[sd]?|ing) (all |every |these |one |the )?(heads?|gates?))\b"
+)
+NAMES = {"one", "own", "each", "found", "told", "there", "worth"}  # of variables and parameters, which are nouns
+CODE = (ast.FunctionDef, ast.Lambda)
+KEPT = ("testing/runner.py",)  # areas of the table of checks on disk
+
+
+def sentences():
+    """Strings of three or more words, comments, and the lines of the report's page and scripts, with their files."""
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1:
+                yield str(path), node.value
+        with tokenize.open(ROOT / path) as file:
+            comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+        yield from ((f"{path}:{token.start[0]}", token.string) for token in comments)
+    for path in sorted(path for path in ROOT.rglob("*") if path.suffix in (".js", ".html", ".css")):
+        yield from ((path.name, line) for line in path.read_text(encoding="utf8").splitlines())
+
+
+def test_no_sentence_has_a_banned_word():
+    found = [*sentences()]
+    assert len(found) > 1000
+    without_code = ((place, re.sub("`[^`]*`", "", text)) for place, text in found if not place.startswith(KEPT))
+    assert [(place, word[0]) for place, text in without_code if (word := BANNED.search(text))] == []
+
+
+def test_no_variable_has_a_banned_name():
+    for path, tree in trees().items():
+        nodes = [node for function in ast.walk(tree) if isinstance(function, CODE) for node in ast.walk(function)]
+        names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        assert names.isdisjoint(NAMES), path

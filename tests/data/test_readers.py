@@ -67,17 +67,10 @@ def test_a_tab_between_words_is_kept(tmp_path):
 def test_what_is_written(tmp_path):
     lines = write(Corpus("x", (ZUM,)), tmp_path / "x.conllu").read_text().split("\n")
     assert lines == [
-        "# text = Er geht zum Arzt.",
-        "1\tEr\t_\t_\t_\t_\t2\tnsubj\t_\t_",
-        "2\tgeht\t_\t_\t_\t_\t0\troot\t_\t_",
-        "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t_",
-        "3\t_\t_\t_\t_\t_\t5\tcase\t_\t_",
-        "4\t_\t_\t_\t_\t_\t5\tdet\t_\t_",
-        "5\tArzt\t_\t_\t_\t_\t2\tobl\t_\tSpaceAfter=No",
-        "6\t.\t_\t_\t_\t_\t2\tpunct\t_\t_",
-        "",
-        "",
-    ]
+        "# text = Er geht zum Arzt.", "1\tEr\t_\t_\t_\t_\t2\tnsubj\t_\t_", "2\tgeht\t_\t_\t_\t_\t0\troot\t_\t_",
+        "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t_", "3\t_\t_\t_\t_\t_\t5\tcase\t_\t_", "4\t_\t_\t_\t_\t_\t5\tdet\t_\t_",
+        "5\tArzt\t_\t_\t_\t_\t2\tobl\t_\tSpaceAfter=No", "6\t.\t_\t_\t_\t_\t2\tpunct\t_\t_", "", ""
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

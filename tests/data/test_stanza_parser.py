@@ -38,26 +38,11 @@ def test_a_file_is_parsed_once(shared, text, monkeypatch):
     words = [dog.text[slice(*span)] for span in dog.spans if span]
     assert words == ["The", "old", "dog", "chased", "a", "cat", "."]
     assert dict(zip(words, zip(dog.heads, dog.relations, strict=True), strict=True)) == {
-        "The": (2, "det"),
-        "old": (2, "amod"),
-        "dog": (3, "nsubj"),
-        "chased": (-1, "root"),
-        "a": (5, "det"),
-        "cat": (3, "obj"),
-        ".": (3, "punct"),
-    }
+        "The": (2, "det"), "old": (2, "amod"), "dog": (3, "nsubj"), "chased": (-1, "root"), "a": (5, "det"),
+        "cat": (3, "obj"), ".": (3, "punct")
+    }  # fmt: skip
     assert again == dog
-    assert [late.text[slice(*span)] for span in late.spans if span] == [
-        "I",
-        "ca",
-        "n't",
-        "go",
-        ".",
-        "It",
-        "'s",
-        "late",
-        "!",
-    ]
+    assert " ".join(late.text[slice(*span)] for span in late.spans if span) == "I ca n't go . It 's late !"
     assert late.heads.count(-1) == 1
     (kept,) = text.parent.glob("x.txt.en.*.conllu")
     assert re.fullmatch(r"x\.txt\.en\.[0-9a-f]{12}\.conllu", kept.name)

@@ -13,6 +13,7 @@ from scipy import stats
 import headroles as hr
 
 FIGURES = Path(overview.__file__).parent
+CAPTIONS = ["captions", "tatoeba"]
 
 
 @pytest.mark.slow
@@ -45,12 +46,9 @@ def test_controls_by_one_rule_are_made_of_their_runs():
 @pytest.mark.parametrize(
     ("table", "studies"),
     [
-        ("tatoeba/eight.csv", ["captions", "tatoeba"]),
+        ("tatoeba/eight.csv", CAPTIONS),
         ("captions/any-length/six.csv", ["captions/any-length/C", "captions/any-length/A-B"]),
-        (
-            "captions/any-length/fourteen.csv",
-            ["captions", "tatoeba", "captions/any-length/A-B", "captions/any-length/C"],
-        ),
+        ("captions/any-length/fourteen.csv", [*CAPTIONS, "captions/any-length/A-B", "captions/any-length/C"]),
     ],
 )
 def test_tests_over_several_studies_are_made_of_their_tables(table, studies, tmp_path):

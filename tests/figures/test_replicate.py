@@ -47,15 +47,9 @@ def test_prepare_counts_the_pairs_that_are_left_out(tmp_path):
     corpora = [given(*lines, *faulty), given(*capitals)]
     counts = prepare(tmp_path / "made", corpora, parsed=PAIRS[:5], held_out=4)
     assert counts["pairs"].to_dict() == {
-        "left out: not text": 3,
-        "left out: too long": 1,
-        "left out: twice": 1,
-        "left out: also held out": 8,
-        "train": 64,
-        "dev": 4,
-        "test": 4,
-        "parsed": 5,
-    }
+        "left out: not text": 3, "left out: too long": 1, "left out: twice": 1, "left out: also held out": 8,
+        "train": 64, "dev": 4, "test": 4, "parsed": 5
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("other", [None, given("Good news = Gute Nachricht", "aaa! = x")])

@@ -32,18 +32,12 @@ def words(labels: Any) -> list[str]:
 def table_of_roles() -> pd.DataFrame:
     """Two layers of three heads; the last has no role."""
     held = {
-        "positional[-1]": {(0, 0): (0.95, 1.0)},
-        "positional[+1]": {(0, 1): (0.9, 0.5)},
-        "syntactic[nsubj dep>head]": {(0, 0): (0.4, 1.0)},
-        "syntactic[advmod head>dep]": {(1, 0): (1.0, 1.0)},
-        "syntactic[nmod:poss dep>head]": {(1, 1): (0.3, 1.0)},
-        "syntactic[ccomp head>dep]": {(1, 1): (0.3, 0.94)},
-        "rare": {(0, 2): (0.66, 0.95), (1, 0): (0.6, 1.0)},
-        "sink[first]": {(1, 1): (0.5, 1.0)},
-        "sink[special]": {(1, 1): (0.8, 1.0)},
-        "alignment[monotone]": {},
-        "copying": {(0, 1): (0.7, float("nan"))},
-    }
+        "positional[-1]": {(0, 0): (0.95, 1.0)}, "positional[+1]": {(0, 1): (0.9, 0.5)},
+        "syntactic[nsubj dep>head]": {(0, 0): (0.4, 1.0)}, "syntactic[advmod head>dep]": {(1, 0): (1.0, 1.0)},
+        "syntactic[nmod:poss dep>head]": {(1, 1): (0.3, 1.0)}, "syntactic[ccomp head>dep]": {(1, 1): (0.3, 0.94)},
+        "rare": {(0, 2): (0.66, 0.95), (1, 0): (0.6, 1.0)}, "sink[first]": {(1, 1): (0.5, 1.0)},
+        "sink[special]": {(1, 1): (0.8, 1.0)}, "alignment[monotone]": {}, "copying": {(0, 1): (0.7, float("nan"))}
+    }  # fmt: skip
     table = pd.DataFrame(index=index(enc_self=(2, 3)))
     for name, where in held.items():
         rows = [where.get((layer, head)) for _, layer, head in table.index]
@@ -63,22 +57,14 @@ def distances() -> pd.DataFrame:
 def syntax() -> pd.DataFrame:
     """Two relations scored, the second only one way and without an interval; a third that the corpus does not have."""
     return pd.DataFrame(
-        {
-            "syntax[obj dep>head]": [0.2, 0.8, np.nan, 0.5],
-            "syntax[obj dep>head].low": [0.1, 0.7, np.nan, 0.4],
-            "syntax[obj dep>head].high": [0.3, 0.85, np.nan, 0.6],
-            "syntax[obj dep>head].baseline": 0.4,
-            "syntax[obj dep>head].words": 1390.0,
-            "syntax[obj head>dep]": [0.2, 0.3, 0.6, 0.5],
-            "syntax[obj head>dep].low": [0.1, 0.2, 0.5, 0.4],
-            "syntax[obj head>dep].high": [0.3, 0.4, 0.7, 0.6],
-            "syntax[obj head>dep].baseline": 0.3,
-            "syntax[nmod:poss head>dep]": [0.2, 0.3, 0.4, 0.9],
-            "syntax[nmod:poss head>dep].baseline": 0.1,
-            "syntax[expl head>dep]": np.nan,
-        },
+        {"syntax[obj dep>head]": [0.2, 0.8, np.nan, 0.5], "syntax[obj dep>head].low": [0.1, 0.7, np.nan, 0.4],
+         "syntax[obj dep>head].high": [0.3, 0.85, np.nan, 0.6], "syntax[obj dep>head].baseline": 0.4,
+         "syntax[obj dep>head].words": 1390.0, "syntax[obj head>dep]": [0.2, 0.3, 0.6, 0.5],
+         "syntax[obj head>dep].low": [0.1, 0.2, 0.5, 0.4], "syntax[obj head>dep].high": [0.3, 0.4, 0.7, 0.6],
+         "syntax[obj head>dep].baseline": 0.3, "syntax[nmod:poss head>dep]": [0.2, 0.3, 0.4, 0.9],
+         "syntax[nmod:poss head>dep].baseline": 0.1, "syntax[expl head>dep]": np.nan},
         index(enc_self=(2, 2)),
-    )
+    )  # fmt: skip
 
 
 def marks(line):

@@ -6,7 +6,7 @@ import copy
 import random
 import signal
 import sys
-from collections import defaultdict
+from collections import Counter
 from functools import cache, partial
 
 import torch
@@ -157,33 +157,31 @@ def _is_ours(code):
 
 
 def events(run):
-    """The events of a run by places in the code: (file, function, line, event) -> their numbers."""
-    places, count = defaultdict(list), 0
+    """How often each place in the code is reached in a run: (file, function, line, event) -> times."""
+    places = Counter()
 
     def trace(frame, event, _):
-        nonlocal count
         if not _is_ours(frame.f_code):
             return None
-        count += 1
-        places[frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno, event].append(count)
+        places[frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno, event] += 1
         return trace
 
     _traced(trace, run)
-    return dict(places)
+    return places
 
 
-def at_event(number, run):
-    """Run something with an interrupt at the n-th event of our code; return the interrupt, or None."""
-    count = 0
+def at_event(place, time, run):
+    """Run something with an interrupt at a place in the code, the n-th time; return the interrupt, or None."""
+    file, name, count = *place[:2], 0
 
-    def trace(frame, _, value):
+    def trace(frame, event, value):
         nonlocal count
         del value  # what a function returns would live as long as the traceback, which a real interrupt does not keep
-        if not _is_ours(frame.f_code):
-            return None
-        count += 1
-        if count == number:
-            raise KeyboardInterrupt(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        if frame.f_code.co_qualname != name or frame.f_code.co_filename != file:
+            return None  # most frames are not traced line by line: that would take most of the time
+        count += (frame.f_lineno, event) == place[2:]
+        if count == time:
+            raise KeyboardInterrupt(f"{file}:{frame.f_lineno}")
         return trace
 
     return _traced(trace, run)
@@ -235,11 +233,11 @@ def by_signal(delays, run):
 
 
 def left_by(name, most):
-    """What interrupts at some places leave after the next call of headroles: {number of the event: what}."""
+    """What interrupts at some places leave after the next call of headroles: {place and time: what}."""
     attack = Attack(name)
     model = copy.deepcopy(attack.model) if attack.permanent else attack.model
-    found = events(partial(attack.operation, model)).values()
-    numbers = sorted({number for numbers in found for number in (numbers[0], numbers[-1])})
-    random.Random(0).shuffle(numbers)
-    outcomes = {number: attack.run(partial(at_event, number))[1] for number in numbers[:most]}
-    return {number: left for number, left in outcomes.items() if left}, len(outcomes)
+    found = events(partial(attack.operation, model))
+    moments = sorted({(place, time) for place, count in found.items() for time in (1, count)})
+    chosen = random.Random(0).sample(moments, min(most, len(moments)))
+    outcomes = {moment: attack.run(partial(at_event, *moment))[1] for moment in chosen}
+    return {moment: left for moment, left in outcomes.items() if left}, len(outcomes)

@@ -19,12 +19,9 @@ POSITIONS, SIZE, HEADS, LAYERS, SENTENCES = 32, 40, 8, 2, 600
 HIDDEN = HEADS * SIZE
 # Classes of words: ending, number of frequent types (500 with the function words and endings), number of rare types.
 CLASSES = {
-    "subject": ("or", 74, 41),
-    "verb": ("ate", 80, 45),
-    "object": ("um", 145, 82),
-    "adjective": ("ish", 109, 62),
-    "adverb": ("ly", 80, 45),
-}
+    "subject": ("or", 74, 41), "verb": ("ate", 80, 45), "object": ("um", 145, 82), "adjective": ("ish", 109, 62),
+    "adverb": ("ly", 80, 45)
+}  # fmt: skip
 RARE_COUNTS = (1, 1, 1, 2, 3)  # how often the rare types of a class occur, in turn; a frequent type occurs more often
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]")
 # "withthe" is two words in one piece, so that one has none of its own; an unknown word is a word like any other

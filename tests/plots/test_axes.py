@@ -77,21 +77,14 @@ REFUSED = {
     **{
         f"not of {function.__name__}": (partial(function, OTHER), f"not a table of {made_by}.*: got .*x.* 1 rows")
         for function, made_by in {
-            plots.survival: "hr.sparsity_sweep",
-            plots.by_kind: "hr.sparsity_sweep",
-            plots.functions: "hr.sparsity_sweep",
-            plots.gates: "hr.prune",
-            plots.compare_pruning: "hr.compare_pruning",
-            plots.efficiency: "hr.efficiency",
-            plots.dynamics: "hr.dynamics",
-            plots.settling: "hr.dynamics",
-            plots.offsets: "hr.data.offsets",
-            plots.budget: "hr.cache_budget",
-            plots.conservation: "headroles.scores.lrp.conservation",
-            plots.relation: "hr.relate",
+            plots.survival: "hr.sparsity_sweep", plots.by_kind: "hr.sparsity_sweep",
+            plots.functions: "hr.sparsity_sweep", plots.gates: "hr.prune", plots.compare_pruning: "hr.compare_pruning",
+            plots.efficiency: "hr.efficiency", plots.dynamics: "hr.dynamics", plots.settling: "hr.dynamics",
+            plots.offsets: "hr.data.offsets", plots.budget: "hr.cache_budget",
+            plots.conservation: "headroles.scores.lrp.conservation", plots.relation: "hr.relate"
         }.items()
     },
-}
+}  # fmt: skip
 
 
 def _few() -> pd.DataFrame:

@@ -114,18 +114,8 @@ def swept(tmp_path_factory):
     planted.tokenizer().save_pretrained(folder / "model")
     text = folder / "given.txt"
     text.write_text("\n".join(sentence.text for sentence in planted.corpus()[:12]) + "\n")
-    done = run(
-        "ablate",
-        folder / "model",
-        text,
-        "--metric",
-        "agreement",
-        "--study",
-        folder / "s",
-        "--resamples",
-        20,
-        figures=True,
-    )
+    asked = "--metric", "agreement", "--study", folder / "s", "--resamples", 20
+    done = run("ablate", folder / "model", text, *asked, figures=True)
     assert done.code == 0, done.err
     return folder, done
 

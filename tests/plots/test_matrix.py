@@ -228,12 +228,9 @@ def test_roles_labels_and_colours_every_role_of_every_head() -> None:
     ax = plots.roles(table_of_roles())
     drawn = bands(ax)
     assert {cell: [text for text, _ in each] for cell, each in drawn.items()} == {
-        (0, 0): ["−1", "s→v"],
-        (0, 1): ["+1?", "copying"],
-        (0, 2): ["rare"],
-        (1, 0): ["v→adv", "rare"],
-        (1, 1): ["nmod:poss↑", "ccomp↓?", "sink"],
-    }
+        (0, 0): ["−1", "s→v"], (0, 1): ["+1?", "copying"], (0, 2): ["rare"], (1, 0): ["v→adv", "rare"],
+        (1, 1): ["nmod:poss↑", "ccomp↓?", "sink"]
+    }  # fmt: skip
     assert drawn[0, 0][0][1] == tint(BLUE, 0.95)
     assert drawn[0, 0][1][1] == tint(GREEN, 0.4)
     assert drawn[0, 2][0][1] == tint(VERMILION, 0.66)

@@ -13,16 +13,9 @@ from headroles.tables import frame
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 SIZES = pd.DataFrame(
-    {
-        "heads": [12, 9, 4],
-        "of": 12,
-        "enc-self": [6, 4, 1],
-        "cross": [6, 5, 3],
-        "value": [30.0, 29.5, 20.0],
-        "low": [29.0, 28.0, 18.0],
-        "high": [31.0, 31.5, 23.0],
-    }
-)
+    {"heads": [12, 9, 4], "of": 12, "enc-self": [6, 4, 1], "cross": [6, 5, 3], "value": [30.0, 29.5, 20.0],
+     "low": [29.0, 28.0, 18.0], "high": [31.0, 31.5, 23.0]}
+)  # fmt: skip
 
 
 def test_sizes_stand_where_they_are_with_their_intervals_and_the_control_across():

@@ -162,16 +162,10 @@ def test_a_layer_without_relevance_does_not_hide_the_uniform_share() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "label"),
-    [
-        ("relevance[cp].size", "size of relevance (cp)"),
-        ("relevance[cp-gate]", "relevance (cp-gate)"),
-        ("relevance[cp].size.low", "size of relevance (cp), low"),
-        ("relevance[gradient].high", "relevance (gradient), high"),
-        ("mine", "mine"),
-        (3, "3"),
-        (None, ""),
-    ],
-)
+    [("relevance[cp].size", "size of relevance (cp)"), ("relevance[cp-gate]", "relevance (cp-gate)"),
+     ("relevance[cp].size.low", "size of relevance (cp), low"),
+     ("relevance[gradient].high", "relevance (gradient), high"), ("mine", "mine"), (3, "3"), (None, "")],
+)  # fmt: skip
 def test_the_bar_has_the_columns_name_in_words(name: Any, label: str) -> None:
     assert bar(relevance_flow.relevance(column(deep=6, wide=2, name=name) / 2)).ax.get_ylabel() == label
 
@@ -261,12 +255,9 @@ def test_the_black_line_is_at_what_arrives() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "rows"),
-    [
-        ((2, 2), ["output", "decoder 1", "decoder 0", "encoder 1", "encoder 0", "input"]),
-        ((2, 0), ["output", "encoder 1", "encoder 0", "input"]),
-        ((0, 1), ["output", "decoder 0", "input"]),
-    ],
-)
+    [((2, 2), ["output", "decoder 1", "decoder 0", "encoder 1", "encoder 0", "input"]),
+     ((2, 0), ["output", "encoder 1", "encoder 0", "input"]), ((0, 1), ["output", "decoder 0", "input"])],
+)  # fmt: skip
 def test_rows_go_from_the_input_up_to_the_output(layers: tuple[int, int], rows: list[str]) -> None:
     ax = relevance_flow.conservation(report(*layers))
     assert words(ax.get_yticklabels()) == rows

@@ -29,20 +29,16 @@ def test_one_of_known_choice_is_returned():
 
 @pytest.mark.parametrize(
     ("given", "limits", "message"),
-    [
-        (-1, {}, "n must be a number >= 0, got -1"),
-        (math.nan, {}, "n must be a number >= 0, got nan"),
-        ("1", {}, "n must be a number >= 0, got '1'"),
-        (True, {}, "n must be a number >= 0, got True"),
-        (1.1, {"most": 1}, "n must be a number >= 0 and <= 1, got 1.1"),
-        (0, {"above": 0, "below": 1}, "n must be a number > 0 and < 1, got 0"),
-        (1, {"above": 0, "below": 1}, "n must be a number > 0 and < 1, got 1"),
-        (1.0, {"whole": True, "least": 1}, "n must be an integer >= 1, got 1.0"),
-        (0, {"whole": True, "least": 1}, "n must be an integer >= 1, got 0"),
-        (math.inf, {"below": math.inf}, "n must be a number >= 0, got inf"),
-        (1.5, {"whole": True, "least": -math.inf}, "n must be an integer, got 1.5"),
-    ],
-)
+    [(-1, {}, "n must be a number >= 0, got -1"), (math.nan, {}, "n must be a number >= 0, got nan"),
+     ("1", {}, "n must be a number >= 0, got '1'"), (True, {}, "n must be a number >= 0, got True"),
+     (1.1, {"most": 1}, "n must be a number >= 0 and <= 1, got 1.1"),
+     (0, {"above": 0, "below": 1}, "n must be a number > 0 and < 1, got 0"),
+     (1, {"above": 0, "below": 1}, "n must be a number > 0 and < 1, got 1"),
+     (1.0, {"whole": True, "least": 1}, "n must be an integer >= 1, got 1.0"),
+     (0, {"whole": True, "least": 1}, "n must be an integer >= 1, got 0"),
+     (math.inf, {"below": math.inf}, "n must be a number >= 0, got inf"),
+     (1.5, {"whole": True, "least": -math.inf}, "n must be an integer, got 1.5")],
+)  # fmt: skip
 def test_number_out_of_range_is_refused(given, limits, message):
     with pytest.raises(ValueError, match="must be") as error:
         number("n", given, **limits)

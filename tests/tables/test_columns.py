@@ -42,17 +42,11 @@ def test_the_columns_of_every_committed_table_are_given_back():
 
 @pytest.mark.parametrize(
     ("text", "name", "detail", "suffix"),
-    [
-        ("confidence", "confidence", None, ""),
-        ("position-norm[-1].low", "position-norm", "-1", "low"),
-        ("syntax[nsubj dep>head].baseline.low", "syntax", "nsubj dep>head", "baseline.low"),
-        ("relevance[cp logit].size", "relevance", "cp logit", "size"),
-        ("value.low", "value", None, "low"),
-        ("ablation[my.own]", "ablation", "my.own", ""),
-        ("[x]", "[x]", None, ""),
-        ("", "", None, ""),
-    ],
-)
+    [("confidence", "confidence", None, ""), ("position-norm[-1].low", "position-norm", "-1", "low"),
+     ("syntax[nsubj dep>head].baseline.low", "syntax", "nsubj dep>head", "baseline.low"),
+     ("relevance[cp logit].size", "relevance", "cp logit", "size"), ("value.low", "value", None, "low"),
+     ("ablation[my.own]", "ablation", "my.own", ""), ("[x]", "[x]", None, ""), ("", "", None, "")],
+)  # fmt: skip
 def test_a_name_is_taken_apart(text, name, detail, suffix):
     assert Column.parse(text) == Column(name, detail, suffix)
 
@@ -61,12 +55,8 @@ def test_what_a_column_is():
     low = Column.parse("syntax[obj dep>head].baseline.low")
     assert (low.last, low.is_end, low.is_measurement, low.words) == ("low", True, False, ["obj", "dep>head"])
     assert str(low.base) == "syntax[obj dep>head]"
-    assert [Column.parse(name).is_end for name in ("low", "a.low", "a.highest", "a[b].high")] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    names = ("low", "a.low", "a.highest", "a[b].high")
+    assert [Column.parse(name).is_end for name in names] == [False, True, False, True]
     assert [name for name in ("a", "a[b].order", "a.size", "a.p", "a[b]c") if Column.parse(name).is_measurement] == [
         *("a", "a[b].order", "a.size")
     ]
@@ -82,17 +72,12 @@ def test_what_a_column_is():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("survival[l0 12]", Pruning("l0", 12, (), None)),
-        ("survival[l0 12 enc-self cross].open", Pruning("l0", 12, ("enc-self", "cross"), None)),
-        ("survival[random 36 seed 2]", Pruning("random", 36, (), 2)),
-        ("survival[odd first 36]", Pruning("odd first", 36, (), None)),
-        ("survival[36]", Pruning("", 36, (), None)),
-        ("survival[all]", Pruning("all", None, (), None)),
-        ("survival", None),
-        ("importance", None),
-    ],
-)
+    [("survival[l0 12]", Pruning("l0", 12, (), None)),
+     ("survival[l0 12 enc-self cross].open", Pruning("l0", 12, ("enc-self", "cross"), None)),
+     ("survival[random 36 seed 2]", Pruning("random", 36, (), 2)),
+     ("survival[odd first 36]", Pruning("odd first", 36, (), None)), ("survival[36]", Pruning("", 36, (), None)),
+     ("survival[all]", Pruning("all", None, (), None)), ("survival", None), ("importance", None)],
+)  # fmt: skip
 def test_a_column_of_survival_says_what_was_pruned(text, expected):
     assert Column.parse(text).pruning == expected
 

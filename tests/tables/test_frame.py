@@ -59,19 +59,11 @@ def test_a_column_without_a_signature(signed):
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda made: made[["a"]],
-        lambda made: made.iloc[1:4],
-        lambda made: made[made["a"] > 0],
-        lambda made: made.sort_values("a"),
-        lambda made: made.drop(columns="b"),
-        lambda made: made.assign(c=1.0),
-        lambda made: made.copy(),
-        lambda made: made.xs("enc-self", level="kind", drop_level=False),
-        copy.copy,
-        copy.deepcopy,
-    ],
-)
+    [lambda made: made[["a"]], lambda made: made.iloc[1:4], lambda made: made[made["a"] > 0],
+     lambda made: made.sort_values("a"), lambda made: made.drop(columns="b"), lambda made: made.assign(c=1.0),
+     lambda made: made.copy(), lambda made: made.xs("enc-self", level="kind", drop_level=False), copy.copy,
+     copy.deepcopy],
+)  # fmt: skip
 def test_provenance_stays_with_a_table_and_resamples_are_never_copied(change):
     made = table("a", "b", draws=["a"])
     changed = change(made)
@@ -178,21 +170,14 @@ def assigned(made):
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [
-        (lambda made: made, {"a", "b"}),
-        (lambda made: made.sort_values("a").iloc[1:4], {"a", "b"}),
-        (lambda made: made[["b"]], {"b"}),
-        (lambda made: made.rename(columns={"a": "c"}), {"b"}),
-        (lambda made: made.rename(columns={"a": "b", "b": "a"}), set()),
-        (assigned, {"b"}),
-        (lambda made: made.assign(a=made["a"] * 2), {"b"}),
-        (lambda made: made.assign(a="text"), {"b"}),
-        (lambda made: made.astype("float32"), set()),
-        (lambda made: made.rename(index={"enc-self": "dec-self"}, level="kind"), set()),
-        (lambda made: made.set_axis(SIX[::-1]), set()),
-        (lambda made: made.iloc[:0], {"a", "b"}),
-    ],
-)
+    [(lambda made: made, {"a", "b"}), (lambda made: made.sort_values("a").iloc[1:4], {"a", "b"}),
+     (lambda made: made[["b"]], {"b"}), (lambda made: made.rename(columns={"a": "c"}), {"b"}),
+     (lambda made: made.rename(columns={"a": "b", "b": "a"}), set()), (assigned, {"b"}),
+     (lambda made: made.assign(a=made["a"] * 2), {"b"}), (lambda made: made.assign(a="text"), {"b"}),
+     (lambda made: made.astype("float32"), set()),
+     (lambda made: made.rename(index={"enc-self": "dec-self"}, level="kind"), set()),
+     (lambda made: made.set_axis(SIX[::-1]), set()), (lambda made: made.iloc[:0], {"a", "b"})],
+)  # fmt: skip
 def test_resamples_are_of_columns_that_are_as_they_were_measured(tmp_path, change, expected):
     changed = change(measured())
     loaded = load_table(save_table(changed, tmp_path / "table.parquet"))

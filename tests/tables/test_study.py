@@ -366,13 +366,8 @@ def test_a_model_is_measured_again_with_each_other_option(study):
     with Watching(study) as watching:
         watching.measure(corpus())
         written = watching.written()
-        for change in (
-            {"scores": ["confidence"]},
-            {"scores": None},
-            {"seed": 1},
-            {"n_resamples": 21},
-            {"reference": planted.corpus()},
-        ):
+        changes = [{"scores": ["confidence"]}, {"scores": None}, {"seed": 1}, {"n_resamples": 21}]
+        for change in (*changes, {"reference": planted.corpus()}):
             options |= change
             assert watching.measure(corpus(), **options) > 0, change
             assert watching.measure(corpus(), **options) == 0, change

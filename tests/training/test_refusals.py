@@ -96,18 +96,11 @@ def frozen():
 
 
 OTHER = {  # what differs from the training of a folder
-    "model": {"model": untrained(1)},
-    "parameters": {"model": frozen()},
-    "tokenizer": {"tokenizer": tokenizer("more")},
-    "corpus": {"corpus": films(8, 2)},
-    "held_out": {"held_out": films(9, 1)},
-    "metrics": {"metrics": ["accuracy"]},
-    "epochs": {"epochs": 2},
-    "batch": {"batch": 4},
-    "rate": {"rate": 1e-3},
-    "seed": {"seed": 1},
-    "options": {"warmup_steps": 1},
-}
+    "model": {"model": untrained(1)}, "parameters": {"model": frozen()}, "tokenizer": {"tokenizer": tokenizer("more")},
+    "corpus": {"corpus": films(8, 2)}, "held_out": {"held_out": films(9, 1)}, "metrics": {"metrics": ["accuracy"]},
+    "epochs": {"epochs": 2}, "batch": {"batch": 4}, "rate": {"rate": 1e-3}, "seed": {"seed": 1},
+    "options": {"warmup_steps": 1}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
