@@ -291,12 +291,10 @@ def test_a_head_alone_in_its_layer_has_no_rest_and_is_the_best_of_it(tmp_path):
 # --- sets of heads --------------------------------------------------------------------------------------------------
 
 NAMED = {
-    "two": [("dec-self", 1, 3), ("dec-self", 0, 1)],
-    "none": [],
-    "a layer": [("dec-self", 1, head) for head in range(4)],
-    "the same two": (("dec-self", 0, 1), ("dec-self", 1, 3)),
+    "two": [("dec-self", 1, 3), ("dec-self", 0, 1)], "none": [],
+    "a layer": [("dec-self", 1, head) for head in range(4)], "the same two": (("dec-self", 0, 1), ("dec-self", 1, 3)),
     "one": [["dec-self", 0, 0]],
-}
+}  # fmt: skip
 
 
 def sets(given=NAMED, **options):

@@ -65,11 +65,9 @@ def test_memory_does_not_grow_with_the_resamples_of_all_examples():
 
 
 SETS = [
-    frozenset([("cross", 1, 11), ("enc-self", 0, 2), ("cross", 1, 3)]),
-    frozenset(),
-    frozenset([("dec-self", 10, 0)]),
+    frozenset([("cross", 1, 11), ("enc-self", 0, 2), ("cross", 1, 3)]), frozenset(), frozenset([("dec-self", 10, 0)]),
     frozenset([("dec-self", 2, 0)]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)

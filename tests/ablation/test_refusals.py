@@ -75,10 +75,8 @@ REFUSED = {
     "tokenisation": (evaluate("bleu-jp"), "tokenize must be one of none, zh, 13a.*got 'jp'"),
     "unit": (ablate(unit="all"), "unit must be one of head, all_but_one, group, layer, kind, got 'all'"),
     "replacement": (ablate(replacement="all"), "replacement must be one of zero, mean, resample, .*got 'all'"),
-    "column to order by": (
-        lambda: orders(score_table(), ["-confidences"]),
-        "column to order heads by must be one of confidence, entropy, got 'confidences'; try 'con",
-    ),
+    "column to order by": (lambda: orders(score_table(), ["-confidences"]),
+        "column to order heads by must be one of confidence, entropy, got 'confidences'; try 'con"),
     "kind to order": (lambda: orders(score_table(), [], kind="cross"), "kind must be one of enc-self, got 'cross'"),
     # numbers
     "precision": (ablate(precision=0.9), "precision must be a number >= 1, got 0.9"),
@@ -89,10 +87,8 @@ REFUSED = {
     "truncation": (shapley(truncation=1.0), "truncation must be .*got 1.0"),
     # heads
     "head of a set": (ablate(sets={"x": [ONE, ABSENT]}), r"no head \('cross', 0, 0\) in GPT2LMHeadModel"),
-    "head of a sweep": (
-        lambda: Sweep(HeadModel(*given()[:2]), corpus(3), Loss()).run([frozenset([ABSENT])]),
-        r"no head \('cross', 0, 0\)",
-    ),
+    "head of a sweep": (lambda: Sweep(HeadModel(*given()[:2]), corpus(3), Loss()).run([frozenset([ABSENT])]),
+        r"no head \('cross', 0, 0\)"),
     "head of an order": (curve([ONE, ABSENT]), r"no head \('cross', 0, 0\)"),
     "order twice": (curve([ONE, TWO, ONE]), "order 'mine' must have each head once, got 3, 2 different"),
     "empty order": (curve([]), "order 'mine' must have each head once, got 0"),
@@ -110,10 +106,8 @@ REFUSED = {
     "no role": (roles({}), "heads must have a role with a pattern, got none"),
     "head without a role": (roles({ONE: Previous()}, heads="L1H0"), "must have a role .*got dec-self:1:0"),
     "role ahead": (roles({ONE: [Previous(), Offset(1)]}), r"offset must be 0 or below .*, got Offset\(offset=1\)"),
-    "role of trees": (
-        lambda: hr.test_roles(*given(text=corpus(3, trees=False)), {ONE: Dependency("nsubj")}),
-        "needs dependency trees: got corpus 'letters'",
-    ),
+    "role of trees": (lambda: hr.test_roles(*given(text=corpus(3, trees=False)), {ONE: Dependency("nsubj")}),
+        "needs dependency trees: got corpus 'letters'"),
     "role of cross heads": (roles({ONE: Diagonal()}), r"pattern Diagonal\(\) is for cross heads"),
     # models and corpora
     "translator": (evaluate("bleu", classifier(), tokens_of("bert"), labelled()), "'bleu' needs a translation model"),
@@ -126,32 +120,21 @@ REFUSED = {
     "translated pairs": (evaluate("pair_accuracy", *given("marian", pairs(2))), "pairs without a target"),
     "gradient": (ablate(metric="perplexity", precision=1.1), "precision must be 1 for perplexity of GPT2.*got 1.1"),
     "gradient of text": (ablate(*given("marian"), metric="bleu", precision=1.1), "must be 1 for bleu of MarianMT"),
-    "gradient of a comparison": (
-        ablate(*given(text=pairs(2)), metric="pair_accuracy", precision=1.1),
-        "precision must be 1 for pair_accuracy of GPT2LMHeadModel",
-    ),
+    "gradient of a comparison": (ablate(*given(text=pairs(2)), metric="pair_accuracy", precision=1.1),
+        "precision must be 1 for pair_accuracy of GPT2LMHeadModel"),
     "gradient of states": (
         ablate(zoo.tiny("bert").bert, tokens_of("bert"), corpus(3), metric="agreement", precision=1.1),
         "precision must be 1 for agreement of BertModel",
     ),
-    "one example": (
-        ablate(*given(text=corpus(1)), replacement="resample"),
-        "'resample' needs two or more examples, got 1;",
-    ),
-    "weights": (
-        ablate(*spoilt()),
-        r"loss of the intact model is not finite on sentence 1, 2, 3 .*1 of 32 in transformer.h.1.mlp.c_proj.bias",
-    ),
-    "halves": (
-        lambda: best(measured(np.ones(1), np.ones((2, 1))), score_table().index, halves=True),
-        "too few examples for two halves: got 1",
-    ),
-    "no score map": (
-        lambda: hr.plots.score_map(pd.DataFrame({"first": ["a"]})),
-        "not a table of hr.analysis.score",
-    ),
+    "one example": (ablate(*given(text=corpus(1)), replacement="resample"),
+        "'resample' needs two or more examples, got 1;"),
+    "weights": (ablate(*spoilt()),
+        r"loss of the intact model is not finite on sentence 1, 2, 3 .*1 of 32 in transformer.h.1.mlp.c_proj.bias"),
+    "halves": (lambda: best(measured(np.ones(1), np.ones((2, 1))), score_table().index, halves=True),
+        "too few examples for two halves: got 1"),
+    "no score map": (lambda: hr.plots.score_map(pd.DataFrame({"first": ["a"]})), "not a table of hr.analysis.score"),
     "no curves": (lambda: hr.plots.curves(pd.DataFrame({"order": ["a"]})), "not a table of hr.ablation_curve: got"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -127,13 +127,9 @@ WORDS = [f"w{number}" for number in range(60)]
 
 @pytest.mark.parametrize(
     ("kind", "encoder", "decoder", "said"),
-    [
-        ("Bert", 20, 8, "20 (targets: 8)"),
-        ("Bert", 8, 20, "8 (targets: 20)"),
-        ("Bert", 20, 20, "20"),
-        ("Roberta", 20, 8, "20 (targets: 8)"),
-    ],
-)
+    [("Bert", 20, 8, "20 (targets: 8)"), ("Bert", 8, 20, "8 (targets: 20)"), ("Bert", 20, 20, "20"),
+     ("Roberta", 20, 8, "20 (targets: 8)")]
+)  # fmt: skip
 def test_texts_past_the_positions_of_either_part_of_a_model_are_left_out(kind, encoder, decoder, said, caplog):
     more = int(kind == "Roberta")  # it counts from the id of padding
     model, tokenizer = combined(encoder + more, decoder + more, kind), of_words(["<pad>", *WORDS], "<pad>")

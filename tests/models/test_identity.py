@@ -298,14 +298,10 @@ USED = {  # what a score uses -> how it says so
     "its code": ("", "{0}"),
     "a function of the notebook": ("def power(): return {0}", "power()"),
     "a number in a namespace": ("import types; options = types.SimpleNamespace(power={0})", "options.power"),
-    "an attribute of an object": (
-        "class Options:\n    def __init__(self): self.power = {0}\noptions = Options()",
-        "options.power",
-    ),
-    "a bound method": (
-        "class A:\n    n = 1\n    def power(self): return self.n\na = A(); a.n = {0}; f = a.power",
-        "f()",
-    ),
+    "an attribute of an object": ("class Options:\n    def __init__(self): self.power = {0}\noptions = Options()",
+        "options.power"),
+    "a bound method": ("class A:\n    n = 1\n    def power(self): return self.n\na = A(); a.n = {0}; f = a.power",
+        "f()"),
     "a closure": ("def outer(n):\n    return lambda: n\npower = outer({0})", "power()"),
     "a cached function": ("import functools\n@functools.cache\ndef power(): return {0}", "power()"),
     "a partial function": ("import functools\npower = functools.partial(lambda p: p, {0})", "power()"),
@@ -314,7 +310,7 @@ USED = {  # what a score uses -> how it says so
     "a function of another module": ("", "own_module.power()"),
     "a number of another module": ("", "own_module.POWER"),
     "an imported function": ("", "power()"),
-}
+}  # fmt: skip
 
 
 def own_score(used, number, *, factor=1, options=""):

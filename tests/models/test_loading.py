@@ -294,12 +294,9 @@ def test_options_of_places_reach_the_config_the_weights_and_the_tokenizer(saved_
 
 @pytest.mark.parametrize(
     ("name", "old", "usual"),
-    [
-        ("llama-grouped", "LLaMAForCausalLM", "AutoModelForCausalLM"),
-        ("t5", "T5WithLMHeadModel", "AutoModelForSeq2SeqLM"),
-        ("bert", "BertTokenizer", "AutoModelForMaskedLM"),
-    ],
-)
+    [("llama-grouped", "LLaMAForCausalLM", "AutoModelForCausalLM"),
+     ("t5", "T5WithLMHeadModel", "AutoModelForSeq2SeqLM"), ("bert", "BertTokenizer", "AutoModelForMaskedLM")]
+)  # fmt: skip
 def test_a_class_that_is_none_of_models_is_refused_with_what_to_give(name, old, usual, tmp_path):
     place = hr.save(zoo.tiny(name), tokens_of(name), tmp_path / name)
     file = place / "config.json"

@@ -349,17 +349,10 @@ def swin(shifted):
 
 
 EXAMPLES = {
-    "doge": doge,
-    "doge of few keys": doge_of_few_keys,
-    "mistral": mistral,
-    "markuplm": markuplm,
-    "t5": t5,
-    "parakeet": lambda: parakeet(padded=False),
-    "parakeet, padded": lambda: parakeet(padded=True),
-    "beit": beit,
-    "swin": lambda: swin(shifted=False),
-    "swin, shifted": lambda: swin(shifted=True),
-}
+    "doge": doge, "doge of few keys": doge_of_few_keys, "mistral": mistral, "markuplm": markuplm, "t5": t5,
+    "parakeet": lambda: parakeet(padded=False), "parakeet, padded": lambda: parakeet(padded=True), "beit": beit,
+    "swin": lambda: swin(shifted=False), "swin, shifted": lambda: swin(shifted=True),
+}  # fmt: skip
 
 
 def by_hand(example, site, head):

@@ -106,12 +106,8 @@ def test_left_padding_leaves_the_text_as_it_is():
 
 def test_labels_are_words_for_columns_and_files():
     labels = {
-        "offset=-1": Offset(-1),
-        "previous": Previous(),
-        "shift=first,2": Shift(First(), 2),
-        "streaming=2": Streaming(2),
-        "rarest": Rarest(),
-        "dependency=obj,head-to-dep": Dependency("obj", "head>dep"),
-    }
+        "offset=-1": Offset(-1), "previous": Previous(), "shift=first,2": Shift(First(), 2),
+        "streaming=2": Streaming(2), "rarest": Rarest(), "dependency=obj,head-to-dep": Dependency("obj", "head>dep"),
+    }  # fmt: skip
     assert {pattern.label: pattern for pattern in labels.values()} == labels
     assert all(isinstance(pattern, Pattern) for pattern in labels.values())

@@ -16,17 +16,7 @@ import headroles as hr
 from headroles.data.corpus import Corpus
 from headroles.models.attention_hooks import eager
 from headroles.models.parts import sharing
-from headroles.patterns import (
-    Duplicate,
-    First,
-    Induction,
-    Offset,
-    Previous,
-    Rarest,
-    Special,
-    Streaming,
-    Uniform,
-)
+from headroles.patterns import Duplicate, First, Induction, Offset, Previous, Rarest, Special, Streaming, Uniform
 
 
 @pytest.mark.parametrize("offset", [-9, -2, -1, 0, 1, 3])
@@ -41,13 +31,9 @@ def test_targets_are_content_tokens_at_the_offset(offset, kind):
 
 @pytest.mark.parametrize(
     ("name", "options", "kind", "pattern"),
-    [
-        ("bert", {}, "enc-self", Offset(1)),
-        ("t5", {}, "dec-self", Previous()),
-        ("llama", {"num_key_value_heads": 2}, "dec-self", Previous()),
-        ("gemma3_text", {}, "dec-self", Previous()),
-    ],
-)
+    [("bert", {}, "enc-self", Offset(1)), ("t5", {}, "dec-self", Previous()),
+     ("llama", {"num_key_value_heads": 2}, "dec-self", Previous()), ("gemma3_text", {}, "dec-self", Previous())]
+)  # fmt: skip
 def test_imposed_offsets_are_slow_loops(name, options, kind, pattern):
     def row(batch):
         (content,) = batch.keys(kind).content.tolist()

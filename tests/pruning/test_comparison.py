@@ -49,13 +49,9 @@ TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
 @cache
 def fought(folder, seeds=2):
     asked = {
-        "strategies": ["importance", "random"],
-        "keep": [0.5],
-        "seeds": seeds,
-        "metric": "loss",
-        "scored": 16,
+        "strategies": ["importance", "random"], "keep": [0.5], "seeds": seeds, "metric": "loss", "scored": 16,
         "tune": TUNE,
-    }
+    }  # fmt: skip
     return compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), study=Study(folder), **asked)
 
 

@@ -24,15 +24,7 @@ from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.identity import weights_digest
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.learned_gates import (
-    L0,
-    RATE,
-    HardConcrete,
-    SubsetSelection,
-    frozen,
-    relaxed_top,
-    train_gates,
-)
+from headroles.pruning.learned_gates import L0, RATE, HardConcrete, SubsetSelection, frozen, relaxed_top, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -514,14 +506,9 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "length", "forwards"),
-    [
-        (1, {"epochs": 2}, 8),
-        (3, {"epochs": 2}, 8),
-        (3, {"max_steps": 4}, 8),
-        (3, {"max_steps": 3}, 7),
-        (8, {"max_steps": 2}, 8),
-    ],
-)
+    [(1, {"epochs": 2}, 8), (3, {"epochs": 2}, 8), (3, {"max_steps": 4}, 8), (3, {"max_steps": 3}, 7),
+     (8, {"max_steps": 2}, 8)]
+)  # fmt: skip
 def test_what_is_scheduled_is_done_when_training_is(parts, length, forwards):
     """Four forwards in each epoch: of three parts the second step has but one."""
     made = []

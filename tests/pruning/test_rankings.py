@@ -12,16 +12,7 @@ import headroles as hr
 from headroles.analysis import role_rules
 from headroles.models import heads as families
 from headroles.pruning import rankings
-from headroles.pruning.rankings import (
-    NAMED,
-    ByEffect,
-    ByPosition,
-    ByRoles,
-    ByScore,
-    FromColumn,
-    Random,
-    RankingContext,
-)
+from headroles.pruning.rankings import NAMED, ByEffect, ByPosition, ByRoles, ByScore, FromColumn, Random, RankingContext
 from headroles.pruning.selection import prune
 from headroles.tables import frame
 
@@ -44,16 +35,10 @@ def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
 
 @pytest.mark.parametrize(
     ("where", "alternating", "layers"),
-    [
-        ("bottom", False, [0, 1, 2, 3, 4, 5]),
-        ("top", False, [5, 4, 3, 2, 1, 0]),
-        ("middle", False, [2, 3, 1, 4, 0, 5]),
-        ("ends", False, [0, 5, 1, 4, 2, 3]),
-        ("bottom", True, [0, 2, 4, 1, 3, 5]),
-        ("top", True, [5, 3, 1, 4, 2, 0]),
-        ("middle", True, [2, 4, 0, 3, 1, 5]),
-    ],
-)
+    [("bottom", False, [0, 1, 2, 3, 4, 5]), ("top", False, [5, 4, 3, 2, 1, 0]), ("middle", False, [2, 3, 1, 4, 0, 5]),
+     ("ends", False, [0, 5, 1, 4, 2, 3]), ("bottom", True, [0, 2, 4, 1, 3, 5]), ("top", True, [5, 3, 1, 4, 2, 0]),
+     ("middle", True, [2, 4, 0, 3, 1, 5])]
+)  # fmt: skip
 def test_layers_go_in_their_order(where, alternating, layers):
     assert placed(where, alternating) == layers
 

@@ -54,10 +54,7 @@ def test_prune_of_wrong_options_leaves_the_model_and_the_study(strategy, options
 @pytest.mark.parametrize("name", ["sparsity_sweep", "compare_pruning"])
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        *(({"keep": [keep]}, COUNT) for keep in (2.5, 9, -1)),
-        ({"keep": [2], "metric": "accuracies"}, "accuracies"),
-    ],
+    [*(({"keep": [keep]}, COUNT) for keep in (2.5, 9, -1)), ({"keep": [2], "metric": "accuracies"}, "accuracies")],
 )
 def test_sweep_and_comparison_of_wrong_options_train_nothing(name, options, message, tmp_path, monkeypatch):
     no_training(monkeypatch)

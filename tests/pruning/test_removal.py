@@ -309,14 +309,8 @@ def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(na
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "groups"),
-    [
-        ("llama-grouped", "whole"),
-        ("llama-grouped", "expand"),
-        ("phi3", "equal"),
-        ("phi3", "expand"),
-        ("qwen3", "equal"),
-    ],
-)
+    [("llama-grouped", "whole"), ("llama-grouped", "expand"), ("phi3", "equal"), ("phi3", "expand"), ("qwen3", "equal")]
+)  # fmt: skip
 def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
     model, given = zoo.tiny(name), zoo.inputs(unpruned(name))
     first, second = mixed(model), numbered(model, 2)

@@ -134,14 +134,10 @@ def electra(labels):
 
 
 REFUSED = {
-    "no number": (
-        lambda: value_of(classifier(num_labels=1), corpus(["good"] * 6), "loss"),
-        "label must be a number for BertForSequenceClassification.*, got 'good'",
-    ),
-    "no end": (
-        lambda: value(sequences("Bart"), ending("$A"), labelled(), "loss"),
-        "^each text for BartForSequenceClassification must have the end token .*, got 5 of 5 texts",
-    ),
+    "no number": (lambda: value_of(classifier(num_labels=1), corpus(["good"] * 6), "loss"),
+        "label must be a number for BertForSequenceClassification.*, got 'good'"),
+    "no end": (lambda: value(sequences("Bart"), ending("$A"), labelled(), "loss"),
+        "^each text for BartForSequenceClassification must have the end token .*, got 5 of 5 texts"),
     "several texts": (
         lambda: value(built("BertForMultipleChoice", "BertConfig", zoo.BERT), ending(), labelled(), "loss"),
         "BertForMultipleChoice",
@@ -153,7 +149,7 @@ REFUSED = {
         )
         for count in (7, 8)
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -106,16 +106,11 @@ SCORES = {
     "seed": (lambda: Accumulator([], n_resamples=5, seed=2**64), "seed must be an integer >= 0 and < 1.*, got 1844"),
     "another kind": (lambda: score("bert", "alignment"), "'alignment' is for cross heads; the model has enc-self"),
     "no path": (lambda: score("bert", "direct"), "'direct' is for dec-self or cross heads; the model has enc-self"),
-    "no trees": (
-        lambda: score("bert", "syntax", corpus(trees=False)),
-        "'syntax' needs .*'letters' for enc-self heads",
-    ),
+    "no trees": (lambda: score("bert", "syntax", corpus(trees=False)), "'syntax' needs .*'letters' for enc-self heads"),
     "no links": (lambda: score("marian", "links"), "'links' needs word links, got none in corpus 'letters'"),
     "an empty corpus": (lambda: score("bert", None, Corpus("nothing", ())), "corpus 'nothing' is empty"),
-    "empty sentences": (
-        lambda: score("bert", None, Corpus.of(("</s>", ""))),
-        "corpus 'texts' must have content tokens",
-    ),
+    "empty sentences": (lambda: score("bert", None, Corpus.of(("</s>", ""))),
+        "corpus 'texts' must have content tokens"),
     "long sentences": (lambda: score("bert", None, LONG), "corpus 'long' has no sentence of at most 40 tokens"),
     "no heads": (lambda: score(headless(), "importance"), "BertForMaskedLM has no heads left to measure"),
     "tokenizer": (
@@ -126,16 +121,12 @@ SCORES = {
     "the sink without itself": (lambda: Sink(weights="nosink"), "weights must be one of attention, norm, got 'nosink'"),
     "least": (lambda: Resting(least=1), "least must be a number > 0 and < 1, got 1"),
     "norms of gradients": (lambda: score("bert", "importance", weights="norm"), "weights='norm' .*, got importance"),
-    "no sink left": (
-        lambda: named(["sink", "importance"], without_sink=True),
-        "without_sink=True, got sink, importance",
-    ),
+    "no sink left": (lambda: named(["sink", "importance"], without_sink=True),
+        "without_sink=True, got sink, importance"),
     "limit": (lambda: hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), corpus(2), limit=0), "limit .*got 0"),
-    "no text": (
-        lambda: hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), corpus(2), generate=4),
-        "generate=4 .* got BertForMaskedLM",
-    ),
-}
+    "no text": (lambda: hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), corpus(2), generate=4),
+        "generate=4 .* got BertForMaskedLM"),
+}  # fmt: skip
 GRADIENTS = {
     "rules": (lambda: hr.Relevance("magic"), "rules must be one of cp, .*, got 'magic'"),
     "by": (lambda: hr.Relevance(by="heads"), "by must be one of layer, logit, got 'heads'"),
@@ -148,23 +139,17 @@ GRADIENTS = {
     "unit of AtP": (lambda: attribute("gpt2", unit="group"), r"unit of AtP\* must be one of head, got 'group'"),
     "node": (lambda: attribute("gpt2", node="value"), "node must be one of output, query, key, got 'value'"),
     "patch": (lambda: attribute("gpt2", replacement="uniform"), "replacement must be one of zero, resample, got 'uni"),
-    "resampled": (
-        lambda: attribute("gpt2", method="InputXGradient", replacement="resample"),
-        "replacement must be one of zero, uniform, got 'resample'",
-    ),
+    "resampled": (lambda: attribute("gpt2", method="InputXGradient", replacement="resample"),
+        "replacement must be one of zero, uniform, got 'resample'"),
     "queries outside": (lambda: attribute("bloom", node="query"), "node must be 'output' for Bloom.*, got 'query'"),
     "one layer": (one_layer, "GradDrop needs two layers that are modules, got GPT2LMHeadModel"),
     "another shape": (shortened, r"shape of states, got one from \[1, (\d+), (\d+)\] to \[1, (?!\1)\d+, \2\]"),
     "inference mode": (of_inference, "weights of MarianMTModel: got a model made in inference mode"),
-    "no unembedding": (
-        lambda: hr.score(zoo.tiny("gpt2").transformer, tokens_of("gpt2"), corpus(2), "direct"),
-        r"direct\[reference\] needs logits over a vocabulary, got GPT2Model",
-    ),
+    "no unembedding": (lambda: hr.score(zoo.tiny("gpt2").transformer, tokens_of("gpt2"), corpus(2), "direct"),
+        r"direct\[reference\] needs logits over a vocabulary, got GPT2Model"),
     "no choice": (lambda: score("gpt2", hr.Direct(objective=hr.Difference())), NOTHING[:40]),
-    "an encoder": (
-        lambda: score("marian", hr.Direct(objective=hr.Difference())),
-        "objective 'difference' needs a decoder without an encoder, got MarianMTModel",
-    ),
+    "an encoder": (lambda: score("marian", hr.Direct(objective=hr.Difference())),
+        "objective 'difference' needs a decoder without an encoder, got MarianMTModel"),
     **{f"single tokens {one}": (lambda one=one: score("gpt2", one, SHORT), NOTHING[:40])
        for one in ("relevance", "importance", hr.Attribution(method="FeatureAblation"))},
     "choices": (lambda: score("marian", hr.Importance(objective="agreement")), "no gradient reaches the heads"),
@@ -330,13 +315,9 @@ def sentences_with(token, name):
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [
-        ("gpt2", lambda *given: hr.score(*given, "confidence")),
-        ("bert", lambda *given: hr.score(*given, "relevance")),
-        ("bert", lambda *given: hr.score(*given, "importance")),
-        ("gpt2", hr.attention_examples),
-    ],
-)
+    [("gpt2", lambda *given: hr.score(*given, "confidence")), ("bert", lambda *given: hr.score(*given, "relevance")),
+     ("bert", lambda *given: hr.score(*given, "importance")), ("gpt2", hr.attention_examples)]
+)  # fmt: skip
 def test_the_sentence_that_is_not_finite_is_named(name, call):
     model, letters, given = sentences_with("d", name)
     before = _traces(model)

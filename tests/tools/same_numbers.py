@@ -76,14 +76,10 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
         twice, repeats = hr.repeated_tokens(tokenizer, 8), ["induction", "duplicate", "previous"]
         yield "repeated", lambda: hr.score(model, tokenizer, twice, repeats, **few)
     gradients = [
-        hr.Importance(),
-        hr.Importance(per="token"),
-        hr.Importance(norm="layer"),
-        hr.AttributionPatching(),
-        *([] if kind == "bert" else [hr.Direct()]),
-        hr.Attribution("IntegratedGradients", (("n_steps", 4),)),
+        hr.Importance(), hr.Importance(per="token"), hr.Importance(norm="layer"), hr.AttributionPatching(),
+        *([] if kind == "bert" else [hr.Direct()]), hr.Attribution("IntegratedGradients", (("n_steps", 4),)),
         *([hr.Importance(unit="group")] if kind == "llama" else []),
-    ]
+    ]  # fmt: skip
     for number, score in enumerate(gradients):
         yield f"gradients-{number}", call(hr.score, [score], **few)
     for rules in ("cp", "attn", "voita", "voita-exact"):

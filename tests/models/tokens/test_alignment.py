@@ -78,16 +78,10 @@ def marian(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("the 😀 dog", ["the", "😀", "dog"]),
-        ("the 😀 漢字 dog 😀", ["the", "😀", "漢字", "dog", "😀"]),
-        ("😀the dog", ["😀", "the", "dog"]),
-        ("the dog😀", ["the", "dog", "😀"]),
-        ("the ﬁ dog", ["the", "ﬁ", "dog"]),
-        ("😀", ["😀"]),
-        ("the\u3000dog", ["the", "dog"]),
-    ],
-)
+    [("the 😀 dog", ["the", "😀", "dog"]), ("the 😀 漢字 dog 😀", ["the", "😀", "漢字", "dog", "😀"]),
+     ("😀the dog", ["😀", "the", "dog"]), ("the dog😀", ["the", "dog", "😀"]), ("the ﬁ dog", ["the", "ﬁ", "dog"]),
+     ("😀", ["😀"]), ("the\u3000dog", ["the", "dog"])]
+)  # fmt: skip
 def test_unknown_and_rewritten_letters_belong_to_their_words(marian, text, words):
     ends, spans = 0, []
     for word in words:
@@ -161,11 +155,9 @@ def turns(text, answer=None):
 
 
 CASES = {
-    "no answer": (Sentence("user be kind"), None),
-    "pair": (Sentence("user be kind", second="kind user"), "kind user"),
-    "target": (Sentence("be", target=Sentence("assistant")), "assistant"),
-    "stripped": (Sentence("  be kind \n"), None),
-}
+    "no answer": (Sentence("user be kind"), None), "pair": (Sentence("user be kind", second="kind user"), "kind user"),
+    "target": (Sentence("be", target=Sentence("assistant")), "assistant"), "stripped": (Sentence("  be kind \n"), None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
