@@ -28,11 +28,14 @@ def made(examples, heads=3):
     return measured(counts, rng.normal(0, 1, (heads, examples)).astype(np.float32).astype(float))
 
 
-def test_values_are_those_of_all_counts_at_once():
+def test_values_are_those_of_all_counts_at_once(monkeypatch):
     stats = made(50)
     weights = bootstrap_counts(stats.numbers, 30, 4)
     expected = stats.metric.compute(weights @ stats.intact)
     np.testing.assert_array_equal(stats.resampled([stats.intact], 30, 4), [expected])
+    whole = stats.resampled(stats.masked.values(), 30, 4)
+    monkeypatch.setattr(example_stats, "BLOCK", 7)  # parts add up to the whole
+    np.testing.assert_allclose(stats.resampled(stats.masked.values(), 30, 4), whole, rtol=1e-13)
 
 
 @pytest.mark.parametrize("metric", [F1(), METRICS["accuracy"]])
@@ -43,13 +46,6 @@ def test_a_resample_without_examples_has_no_value(metric):
     values, empty = stats.resampled([stats.intact], 200)[0], ~bootstrap_counts(range(3), 200, 0).any(1)
     assert empty.any()
     np.testing.assert_array_equal(values, np.where(empty, np.nan, 1.0))
-
-
-def test_parts_add_up_to_the_whole(monkeypatch):
-    stats = made(50)
-    whole = stats.resampled(stats.masked.values(), 30, 4)
-    monkeypatch.setattr(example_stats, "BLOCK", 7)
-    np.testing.assert_allclose(stats.resampled(stats.masked.values(), 30, 4), whole, rtol=1e-13)
 
 
 @pytest.mark.slow
@@ -95,9 +91,6 @@ def test_a_table_of_examples_names_what_is_in_it(tmp_path):
     assert table["masked"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
     assert table["example"].tolist() == [0, 1, 2] * 3
     assert {text.partition("|")[0] for text in table.attrs["signatures"].values()} == {"too_long:0"}
-
-
-def test_sets_of_heads_are_written_in_order():
     words = ["cross:1:3 cross:1:11 enc-self:0:2", "none", "dec-self:10:0", "dec-self:2:0"]
     assert [written(each) for each in SETS] == words
 

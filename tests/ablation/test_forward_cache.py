@@ -21,6 +21,7 @@ from helpers import zoo
 from helpers.ablations import by_hand, naive, near, side
 from helpers.close import close
 from helpers.letters import corpus, tokens_of
+from helpers.silenced import silenced
 from helpers.sweeps import swept, traces
 from torch.overrides import TorchFunctionMode
 
@@ -131,10 +132,9 @@ def test_a_replay_leaves_no_trace_even_by_an_exception(name):
     with pytest.raises(KeyError):  # in the last layer: the filling has nothing for it
         Replay(HeadModel(model), batch, lambda site, _: {}[site.key]).run(last)
     assert traces(model) == before
+    beyond = batch.inputs | {"input_ids": batch.inputs["input_ids"] + 10**4}
     with pytest.raises(IndexError):
-        Replay(
-            HeadModel(model), replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"] + 10**4})
-        )
+        Replay(HeadModel(model), replace(batch, inputs=beyond))
     assert traces(model) == before
 
 
@@ -281,9 +281,7 @@ def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_masked(n
     for replacement in ["zero", "uniform"] if name in ("marian", "t5") else ["zero"]:
         expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         for (one,) in ({head for head in pair if head[0] == "enc-self"} for pair in pairs[::4]):
-            alone = naive(
-                model, batch, masking.head_mask(model, [one]), replacement
-            )  # without the decoder's head it is another
+            alone = naive(model, batch, masking.head_mask(model, [one]), replacement)  # without the decoder's head
             assert not any(torch.allclose(alone, logits, atol=1e-4) for logits in expected)
         replay = Replay(HeadModel(model), batch, replacement)
         near(replay.run(rows)[0].logits.reshape(expected.shape), expected)
@@ -340,25 +338,17 @@ def losses(model, corpus, zeroed=(), replaced=None):
     `zeroed`: layer -> heads whose slice is zero; `replaced`: what stands there instead, layer -> [heads, size].
     """
     values = []
-    for sentence in corpus:
-        ids = torch.tensor([[int(word) for word in sentence.text.split()]])
-        hooks = []
+    with torch.no_grad(), ExitStack() as stack:
         for layer, head in zeroed:
             attention = model.model.layers[layer].self_attn
-
-            def change(_, args, layer=layer, head=head, size=attention.head_dim):
-                z = args[0].clone()
-                new = 0.0 if replaced is None else replaced[layer][head]
-                z[..., head * size : (head + 1) * size] = new
-                return (z,)
-
-            hooks.append(attention.o_proj.register_forward_pre_hook(change))
-        with torch.no_grad():
+            columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
+            instead = 0.0 if replaced is None else replaced[layer][head]
+            stack.enter_context(silenced(attention.o_proj, columns, instead))
+        for sentence in corpus:
+            ids = torch.tensor([[int(word) for word in sentence.text.split()]])
             logits = model(input_ids=ids, use_cache=False).logits[0]
-        for hook in hooks:
-            hook.remove()
-        values.append(F.cross_entropy(logits[:-1], ids[0, 1:], reduction="sum"))
-    return float(torch.stack(values).sum()) / sum(len(sentence.text.split()) - 1 for sentence in corpus)
+            values.append(F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none"))
+    return float(torch.cat(values).mean())
 
 
 @pytest.fixture(scope="module", params=["gemma3n, shared keys", "gemma4, shared keys"])
@@ -389,13 +379,11 @@ def test_effects_are_those_of_a_plain_loop(case, size):
 def test_effects_by_means_are_those_of_a_plain_loop(case):
     """The mean output of a head over the tokens of the corpus takes its place."""
     outputs = collections.defaultdict(list)
-    hooks = [
-        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, i=i: outputs[i].append(args[0][0]))
-        for i, layer in enumerate(case.model.model.layers)
-    ]
-    intact = losses(case.model, case.corpus)
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as stack:
+        for i, layer in enumerate(case.model.model.layers):
+            keep = layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args, i=i: outputs[i].append(args[0][0]))
+            stack.callback(keep.remove)
+        intact = losses(case.model, case.corpus)
     means = {layer: torch.cat(rows).mean(0).view(4, -1) for layer, rows in outputs.items()}
     table = hr.ablate(case.model, case.tokenizer, case.corpus, sets=SETS, replacement="mean", n_resamples=0)
     expected = [

@@ -121,19 +121,23 @@ def test_a_worthless_prediction_costs_nothing_and_a_perfect_one_leaves_no_error(
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0, 2.0])
 def test_estimates_are_unbiased_and_their_intervals_cover(slope):
     """Of the effect on the corpus, and of the one in the population that it is drawn from: 0.1 a step."""
-    covered, bias = [], []
+    estimates = []
     for seed in range(300):
         change, steps, predicted = population(400, seed, slope=slope)
-        found = estimate(partly(change, 80, seed), steps, predicted)
-        effect = change.sum() / steps.sum()
-        quantile = stats.t.ppf(0.975, found.freedom)
-        covered.append(
-            [abs(found.effect - effect) < quantile * found.corpus_error, abs(found.effect - 0.1) < found.half_width]
-        )
+        estimates.append((estimate(partly(change, 80, seed), steps, predicted), change.sum() / steps.sum()))
+    holds(estimates)
+
+
+def holds(estimates):
+    """Whether intervals around estimates hold the effect on their corpus, and the estimates are around it."""
+    covered, bias = [], []
+    for found, effect in estimates:
+        half = stats.t.ppf(0.975, found.freedom) * found.corpus_error
+        covered.append([abs(found.effect - effect) < half, abs(found.effect - 0.1) < found.half_width])
         bias.append((found.effect - effect) / found.corpus_error)
-    noise = 3 * np.sqrt(0.05 * 0.95 / 300)
+    noise = 3 * np.sqrt(0.05 * 0.95 / len(estimates))
     assert np.abs(np.mean(covered, axis=0) - 0.95).max() < 0.01 + noise
-    assert abs(np.mean(bias)) < 3 * np.std(bias) / np.sqrt(300)
+    assert abs(np.mean(bias)) < 3 * np.std(bias) / np.sqrt(len(estimates))
 
 
 def test_influences_resample_to_the_error():
@@ -187,7 +191,7 @@ def test_equal_sizes_are_drawn_alike_and_equal_chances_change_nothing():
 
 def test_larger_examples_are_drawn_more_often_without_bias_and_with_smaller_errors():
     """Changes differ most from their prediction where it is large, so that these examples say most."""
-    covered, bias, errors = [], [], []
+    estimates, errors = [], []
     for seed in range(250):
         change, steps, predicted = population(400, seed)
         size = sizes([predicted])
@@ -195,15 +199,10 @@ def test_larger_examples_are_drawn_more_often_without_bias_and_with_smaller_erro
         part = np.full(400, np.nan)
         part[rows] = change[rows]
         found, equal = estimate(part, steps, predicted, chance), estimate(partly(change, 80, seed), steps, predicted)
-        effect, quantile = change.sum() / steps.sum(), stats.t.ppf(0.975, found.freedom)
-        covered.append(
-            [abs(found.effect - effect) < quantile * found.corpus_error, abs(found.effect - 0.1) < found.half_width]
-        )
-        bias.append((found.effect - effect) / found.corpus_error)
+        effect = change.sum() / steps.sum()
+        estimates.append((found, effect))
         errors.append([found.effect - effect, equal.effect - effect])
-    noise = 3 * np.sqrt(0.05 * 0.95 / 250)
-    assert np.abs(np.mean(covered, axis=0) - 0.95).max() < 0.01 + noise
-    assert abs(np.mean(bias)) < 3 * np.std(bias) / np.sqrt(250)
+    holds(estimates)
     unequal, equal = np.mean(np.square(errors), axis=0)
     assert unequal < 0.9 * equal
 
@@ -269,9 +268,6 @@ def test_metrics_are_predicted_by_their_stand_in(name, metric):
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
 
 
-SIZE = 200  # sentences
-
-
 # --- when it is enough ----------------------------------------------------------------------------------------------
 
 
@@ -286,10 +282,8 @@ def predicted_stats(size=400, heads=6, noise=0.2, effect=0.0):
 
 
 def shown(found, end):
-    masked = {
-        key: np.where(np.arange(len(values))[:, None] < end, values, np.nan) for key, values in found.masked.items()
-    }
-    return replace(found, masked=masked)
+    rows = np.arange(len(found.numbers))[:, None] < end
+    return replace(found, masked={key: np.where(rows, values, np.nan) for key, values in found.masked.items()})
 
 
 def test_a_better_prediction_needs_fewer_examples():
@@ -301,9 +295,7 @@ def test_a_better_prediction_needs_fewer_examples():
     assert needed[0] == ends[0]
     assert list(needed.values()) == sorted(needed.values())
     assert needed[5] > 2 * needed[0]
-    for head, end in needed.items():
-        widening = estimates(shown(found, end))[head].widening
-        assert widening <= 1.1
+    assert all(estimates(shown(found, end))[head].widening <= 1.1 for head, end in needed.items())
 
 
 def test_an_interval_is_not_believed_before_enough_examples_have_changed():
@@ -323,6 +315,9 @@ def test_an_interval_is_not_believed_before_enough_examples_have_changed():
 )
 def test_interim_sizes_by_hand(examples, expected):
     assert interim_sizes(examples) == expected
+
+
+SIZE = 200  # sentences
 
 
 @cache

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
-import pytest
+from helpers.errors import refuses
 from helpers.relations import ROLES, effects, index, told
 
 import headroles as hr
@@ -117,9 +117,4 @@ REFUSED = {
     "an absent column": (lambda: agreement(SCORES, ["salience"], "confidence"), "no column to correlate: got salience"),
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_analysis_refusals(what):
-    call, message = REFUSED[what]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_analysis_refusals = refuses(REFUSED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -24,6 +24,18 @@ def planted_scores(
 
 def given_corpus(*sentences: Sentence) -> Corpus:
     return Corpus("given", sentences)
+
+
+def refuses(cases: Mapping[str, tuple[Callable[[], object], str]]) -> Callable[[str], None]:
+    """The test of a table of calls, each of which is refused as a ValueError with the message beside it."""
+
+    @pytest.mark.parametrize("name", cases)
+    def test(name: str) -> None:
+        call, message = cases[name]
+        with pytest.raises(ValueError, match=message):
+            call()
+
+    return test
 
 
 def first(kind: type[Exception], call: Callable[[], object]) -> str:

@@ -23,7 +23,7 @@ from headroles.scores.base import Observation
 from headroles.scores.registry import DEFAULT, list_scores
 
 DETERMINISTIC = settings(
-    derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)
+    derandomize=True, database=None, deadline=None, max_examples=12, suppress_health_check=list(HealthCheck)
 )
 
 VOCABULARY, PADDING, SPECIAL = 1000, 1, 4  # ids below SPECIAL are special

@@ -6,7 +6,6 @@ import io
 import json
 from functools import partial
 
-import torch
 import transformers
 from helpers import zoo
 
@@ -56,13 +55,7 @@ def model_of(family, size, seldom):
     """A model that writes the tokens `seldom` less often."""
     name = {"Nllb": "M2M100", "MBart50": "MBart"}.get(family, family)
     config = getattr(transformers, f"{name}Config")(**SIZES | {"vocab_size": size})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim > 1 and parameter.requires_grad:
-                    parameter.normal_(std=0.3)
-            model.get_input_embeddings().weight[seldom] *= 0.1
+    model = zoo.drawn(lambda: getattr(transformers, f"{name}ForConditionalGeneration")(config), seed=3)
+    model.get_input_embeddings().weight.data[seldom] *= 0.1
     model.generation_config.max_length = 12
     return model

@@ -25,12 +25,7 @@ def classifier():
     config = transformers.BertConfig(
         **zoo.BERT, num_labels=3, id2label=CLASSES, label2id={v: k for k, v in CLASSES.items()}
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = transformers.BertForSequenceClassification(config)
-        for parameter in (one for one in model.parameters() if one.ndim == 2):
-            parameter.data.normal_(std=0.5)
-    return model.eval()
+    return zoo.drawn(lambda: transformers.BertForSequenceClassification(config), seed=1, std=0.5)
 
 
 def labelled(size=6):

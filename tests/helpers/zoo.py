@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -166,6 +166,17 @@ def _built(name: str, seed: int) -> PreTrainedModel:
         model = getattr(transformers, model_class)(config)
         for parameter in model.parameters():
             widen(parameter)
+    return model.eval()
+
+
+def drawn(make: Callable[[], PreTrainedModel], *, seed: int = 0, std: float = 0.3) -> PreTrainedModel:
+    """A model in eval mode with all its matrices drawn by the seed, wide enough for attention far from uniform."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = make()
+        for parameter in model.parameters():
+            if parameter.ndim > 1 and parameter.requires_grad:
+                parameter.normal_(std=std)
     return model.eval()
 
 

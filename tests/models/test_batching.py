@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import platform
 import resource
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from helpers import planted, zoo
-from helpers.errors import given_corpus
+from helpers import zoo
 from helpers.letters import bare, batches_of, corpus, tokenizer, tokens_of, with_repeats, writing
 from helpers.worded import of_words
 
@@ -61,8 +59,8 @@ def test_the_models_own_output_is_not_truncated_at_the_default_of_generate(recwa
     model = zoo.tiny("marian")
     with torch.no_grad():
         model.final_logits_bias[0, zoo.EOS] = -1e9  # it never ends
-    handle = HeadModel(model, _small())
-    written = handle.encode(given_corpus(Sentence("the a .")))
+    handle = HeadModel(model, tokenizer())
+    written = handle.encode(Corpus.of(["a b"]))
     (batch,) = handle.batches(written)
     assert batch.target is not None
     assert batch.target.ids.shape == (1, 40)  # its positions
@@ -73,17 +71,6 @@ def test_the_models_own_output_is_not_truncated_at_the_default_of_generate(recwa
     assert not recwarn.list
 
 
-def _small() -> Any:
-    """The planted tokenizer with the first 64 of its pieces."""
-    made = json.loads(planted.tokenizer().backend_tokenizer.to_str())
-    vocabulary = made["model"]["vocab"]
-    made["model"]["vocab"] = {piece: number for piece, number in vocabulary.items() if number < zoo.VOCABULARY}
-    backend = transformers.tokenization_utils_tokenizers.TokenizerFast.from_str(json.dumps(made))
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
-    )
-
-
 def test_a_large_vocabulary_makes_small_batches(monkeypatch):
     for name in ("gpt2", "marian", "bert"):
         model, own = zoo.tiny(name), tokens_of(name)
@@ -91,10 +78,7 @@ def test_a_large_vocabulary_makes_small_batches(monkeypatch):
         expected = hr.score(model, own, text, "importance", n_resamples=0)
         shapes: list[torch.Size] = []
 
-        def keep(_: object, __: object, output: torch.Tensor, shapes: list[torch.Size] = shapes) -> None:
-            shapes.append(output.shape)
-
-        with model.get_output_embeddings().register_forward_hook(keep):
+        with model.get_output_embeddings().register_forward_hook(lambda *call, to=shapes: to.append(call[-1].shape)):
             hr.score(model, own, text, "importance", n_resamples=0)
             assert max(shape.numel() for shape in shapes) > 20 * size, "the bound would change nothing"
             shapes.clear()
@@ -179,10 +163,10 @@ def test_targets_without_tokens_have_the_end_alone():
     assert hr.ablate(*given, n_resamples=0)["ablation[loss]"].notna().all()
 
 
-FAULTS = """
+FAULTS = f"""
 import resource, torch
-from headroles.models.batching import keep_memory
-
+PIECE = {batching.PIECE}
+{inspect.getsource(batching.keep_memory)}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):

@@ -49,10 +49,6 @@ def run_again(code, module="__main__", **given):
 # what the numbers of a model depend on
 
 
-def changed_weights(model, _):
-    model.get_input_embeddings().weight.data[9] += 1
-
-
 def exchanged_rows(model, _):
     weight = model.get_input_embeddings().weight
     weight.data[[9, 10]] = weight.data[[10, 9]]
@@ -63,48 +59,36 @@ def changed_scaling(model, _):
         site.module.scaling *= 3
 
 
-def changed_activation(model, _):
-    model.base_model.encoder.layer[0].intermediate.intermediate_act_fn = torch.nn.Tanh()
-
-
-def changed_config(model, _):
-    model.config.hidden_act = "relu"
-
-
-def changed_dtype(model, _):
-    model.to(torch.bfloat16)
-
-
-def changed_buffer(model, _):
-    model.base_model.embeddings.position_ids.add_(1)
-
-
-def replaced_forward(model, _):
-    model.base_model.encoder.layer[0].forward = lambda hidden, *_, **__: hidden
-
-
-def changed_length(_, tokenizer):
-    tokenizer.model_max_length = 6
-
-
 def changed_normaliser(_, tokenizer):
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace("a", "b")
 
 
-CHANGES = [
-    *(changed_weights, exchanged_rows, changed_scaling, changed_activation, changed_config, changed_dtype),
-    *(changed_buffer, replaced_forward, changed_length, changed_normaliser),
-]
+def first_layer(model):
+    return model.base_model.encoder.layer[0]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+CHANGES = {
+    "weights": lambda model, _: model.get_input_embeddings().weight.data[9].add_(1),
+    "rows": exchanged_rows,
+    "scaling": changed_scaling,
+    "activation": lambda model, _: setattr(first_layer(model).intermediate, "intermediate_act_fn", torch.nn.Tanh()),
+    "config": lambda model, _: setattr(model.config, "hidden_act", "relu"),
+    "dtype": lambda model, _: model.to(torch.bfloat16),
+    "buffer": lambda model, _: model.base_model.embeddings.position_ids.add_(1),
+    "forward": lambda model, _: setattr(first_layer(model), "forward", lambda hidden, *_, **__: hidden),
+    "length": lambda _, tokenizer: setattr(tokenizer, "model_max_length", 6),
+    "normaliser": changed_normaliser,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_identity_changes_with_what_changes_numbers(model, change):
     tokenizer = deepcopy(tokens_of("bert"))
     before, weights = identity(model, tokenizer), weights_digest(model)
     assert identity(model, tokenizer) == before == identity(deepcopy(model), deepcopy(tokenizer))
-    change(model, tokenizer)
+    CHANGES[change](model, tokenizer)
     assert identity(model, tokenizer) != before
-    assert (weights_digest(model) != weights) == (change in (changed_weights, exchanged_rows, changed_dtype))
+    assert (weights_digest(model) != weights) == (change in ("weights", "rows", "dtype"))
 
 
 @pytest.mark.parametrize("change", [changed_scaling, changed_normaliser], ids=lambda change: change.__name__)

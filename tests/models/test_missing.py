@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import headroles as hr
 from headroles.models import missing
+from headroles.models.identity import identity
 
 
 def moved(model, name):
@@ -102,30 +103,20 @@ def test_a_loss_by_a_random_output_layer_is_refused_and_attention_is_not(headles
     whole = hr.score(zoo.tiny("bert"), tokenizer, TEXTS, ["confidence"], n_resamples=0)
     assert hr.score(model, tokenizer, TEXTS, ["confidence"], n_resamples=0).equals(whole)
     hr.attention_matrix(model, tokenizer, "a b", ("enc-self", 0, 0))
-
-
-def test_the_body_of_such_a_model_has_numbers(headless):
-    for model in (hr.load(headless)[0].base_model, hr.load(headless, cls="AutoModel")[0]):
-        hr.evaluate(model, tokens_of("bert"), TEXTS, ["similarity"], n_resamples=0)
-
-
-def test_random_weights_may_be_asked_for(headless):
-    model, tokenizer = hr.load(headless, allow_random=True)
-    assert hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0)["value"].iloc[0] > 0
-
-
-def test_a_copy_or_another_precision_is_as_random(headless):
-    model, tokenizer = hr.load(headless)
-    for other in (deepcopy(model), deepcopy(model).double(), deepcopy(model).bfloat16()):
-        with pytest.raises(ValueError, match="the output of BertForMaskedLM would be random"):
+    for other in (deepcopy(model), deepcopy(model).double(), deepcopy(model).bfloat16()):  # is as random
+        with pytest.raises(ValueError, match=MESSAGE):
             hr.evaluate(other, tokenizer, TEXTS, ["loss"], n_resamples=0)
-
-
-def test_a_head_that_was_trained_or_loaded_since_is_not_random(headless):
-    model, tokenizer = hr.load(headless)
+    for body in (model.base_model, hr.load(headless, cls="AutoModel")[0]):  # has numbers
+        hr.evaluate(body, tokenizer, TEXTS, ["similarity"], n_resamples=0)
     model.load_state_dict(zoo.tiny("bert").state_dict())
     expected = hr.evaluate(zoo.tiny("bert"), tokenizer, TEXTS, ["loss"], n_resamples=0)
-    assert hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0).equals(expected)
+    assert hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0).equals(expected)  # loaded since
+
+
+def test_random_weights_may_be_asked_for_and_are_no_part_of_the_identity(headless):
+    (model, tokenizer), (other, _) = (hr.load(headless, allow_random=allow) for allow in (True, False))
+    assert hr.evaluate(model, tokenizer, TEXTS, ["loss"], n_resamples=0)["value"].iloc[0] > 0
+    assert identity(model) == identity(other)
 
 
 def test_an_untrained_classifier_is_refused_until_it_is_trained(saved_model, tmp_path):
@@ -196,13 +187,6 @@ def test_a_whole_checkpoint_is_not_refused(name, tmp_path):
     model, tokenizer = hr.load(hr.save(zoo.tiny(name), tokens_of(name), tmp_path / name))
     pairs = hr.Corpus("pairs", tuple(hr.Sentence(text.text, target=text) for text in TEXTS))
     hr.evaluate(model, tokenizer, pairs, ["loss"], n_resamples=0)
-
-
-def test_what_is_drawn_is_no_part_of_the_identity(headless):
-    from headroles.models.identity import identity
-
-    one, other = (hr.load(headless, allow_random=allow)[0] for allow in (False, True))
-    assert identity(one) == identity(other)
 
 
 @pytest.mark.slow

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from helpers import zoo
+from helpers.commands import run
 from helpers.letters import corpus, tokens_of
-from typer.testing import CliRunner
 
 import headroles as hr
-from headroles.cli import main
 from headroles.models import identity
 
 # transformers puts Marian's bias of words, which belongs to no submodule, into its own map
@@ -82,8 +81,8 @@ def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path)
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"{one.text}\t{one.target.text}\n" for one in corpus(3)))
     asked = ["--scores", "confidence", "--resamples", "0", "--device", "auto", "--dtype", "bfloat16"]
-    ended = CliRunner().invoke(main.app, ["score", str(folder), str(text), "--study", str(tmp_path / "study"), *asked])
-    assert ended.exit_code == 0, ended.output
+    done = run("score", folder, text, "--study", tmp_path / "study", *asked)
+    assert done.code == 0, done.err
     told = hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")
     half, _ = hr.load(folder, dtype=torch.bfloat16)
     assert f"weights:{identity.weights_digest(half)}|" in told

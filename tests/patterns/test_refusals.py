@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from helpers import zoo
+from helpers.errors import refuses
 from helpers.imposed import lettered, tiny
 from helpers.letters import corpus, linked, tokenizer, tokens_of
 
@@ -87,9 +87,4 @@ CASES = {
        for heads in (0, 3)},
 }  # fmt: skip
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_call_is_refused_with_its_subject_and_value(name):
-    call, message = CASES[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_a_call_is_refused_with_its_subject_and_value = refuses(CASES)

@@ -11,13 +11,13 @@ import torch
 import transformers
 from helpers import zoo
 from helpers.close import bound
+from helpers.letters import DETERMINISTIC, tokens_of
 from helpers.letters import corpus as letters
-from helpers.letters import tokens_of
 from helpers.messages import whole
 from helpers.prunings import training_in
 from helpers.traces import _traces
 from helpers.trainings import DRY, contents, films, same_weights, tokenizer, translator, untrained
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headroles.models import heads as families
@@ -32,7 +32,6 @@ from headroles.tables.study import Study
 from headroles.training.checkpoints import GATES
 from headroles.training.trainer import train
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
 ALPHAS = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0], dtype=torch.float64)
 STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (SubsetSelection(), 3)}
 HORIZON = "gates.horizon must be .*, got 0"
@@ -185,7 +184,7 @@ def choices(draw, weights=DISTINCT):
     return values, draw(st.integers(0, len(values)))
 
 
-@FEW
+@DETERMINISTIC
 @given(choices(), st.sampled_from([4.0, 1.0, 0.3, 0.05]))
 def test_a_relaxed_choice_sums_to_k_and_has_a_gradient(choice, temperature):
     weights, k = choice[0].requires_grad_(), choice[1]
@@ -197,7 +196,7 @@ def test_a_relaxed_choice_sums_to_k_and_has_a_gradient(choice, temperature):
         assert weights.grad.isfinite().all()
 
 
-@FEW
+@DETERMINISTIC
 @given(choices())
 def test_a_cold_choice_is_that_of_the_k_largest(choice):
     weights, k = choice
@@ -210,7 +209,7 @@ def test_a_cold_choice_is_that_of_the_k_largest(choice):
 
 
 @pytest.mark.slow
-@FEW
+@DETERMINISTIC
 @given(st.sampled_from(sorted(STRATEGIES)), st.lists(st.integers(-4, 4), min_size=8, max_size=8), st.integers(0, 8))
 def test_final_gates_are_zero_or_one_and_with_a_number_to_keep_so_many_are_one(which, alpha, keep):
     strategy, target = STRATEGIES[which]
@@ -351,6 +350,8 @@ def test_with_a_rate_chances_are_those_of_log_alpha():
 
 
 def test_gates_that_are_undecided_are_said_with_numbers(caplog):
+    """A gate is decided where it is one or zero with a probability of nine tenths."""
+    assert undecided(pd.Series([0.0, 0.09, 0.11, 0.5, 0.89, 0.91, 1.0])) == 3
     _, table = pruned(L0(0.1, rate=1.0), tune=SHORT)
     open_ = undecided(table.iloc[:, 1])
     assert open_ > 1
@@ -398,20 +399,16 @@ def test_an_exception_inside_the_block_leaves_no_trace_either():
     assert torch.equal(model(**inputs).logits, plain)
 
 
-def test_gates_of_another_model_are_refused_without_a_trace():
-    model, gates = untrained(), gates_of(classifier(), L0(0.1))
-    before = state(model)
+def test_other_models_are_not_touched_and_gates_of_another_are_refused():
+    model, inputs = inputs_of("classifier")
     message = (
-        "wrong number of gates: got shape [8]; expected [4] or [batch, 4] for BertForSequenceClassification, which has "
-        "enc-self 1 layers of 4 heads"
+        "wrong number of gates: got shape [4]; expected [8] or [batch, 8] for BertForSequenceClassification, which has "
+        "enc-self 2 layers of 4 heads"
     )
-    with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates):
+    before = state(model)
+    with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates_of(untrained(), L0(0.1))):
         pass
     assert state(model) == before
-
-
-def test_other_models_are_not_touched():
-    model, inputs = inputs_of("classifier")
     other = classifier(1)
     before, plain = state(other), other(**inputs)
     with train_gates(model, gates_of(model, L0(0.1, start=-9.0))):
@@ -558,10 +555,6 @@ def test_a_huge_strength_removes_all_heads_and_none_removes_none(strength, left)
     _, table = pruned(L0(strength, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
     assert table.iloc[:, 0].sum() == left
     assert undecided(table.iloc[:, 1]) == 0
-
-
-def test_a_gate_is_decided_where_it_is_one_or_zero_with_a_probability_of_nine_tenths():
-    assert undecided(pd.Series([0.0, 0.09, 0.11, 0.5, 0.89, 0.91, 1.0])) == 3
 
 
 @pytest.mark.parametrize("which", STRATEGIES)

@@ -50,14 +50,11 @@ def test_kinds_take_turns_within_a_place():
 
 
 @pytest.mark.parametrize(("spread", "groups"), [("kind", 2), ("layer", 6)])
-def test_chance_can_be_spread_over_kinds_or_layers(spread, groups):
+def test_chance_can_be_spread_over_kinds_or_layers_and_depends_on_the_seed_alone(spread, groups):
     line = Random(spread).order(RankingContext(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
     for start in range(0, len(line), groups):
         part = line[start : start + groups]
         assert len({head[: 1 + (spread == "layer")] for head in part}) == groups
-
-
-def test_chance_depends_on_the_seed_alone():
     lines = [Random().order(setting(seed)) for seed in (0, 0, 1)]
     assert lines[0] == lines[1] != lines[2]
 

@@ -18,13 +18,28 @@ from headroles.scores.registry import list_scores, named
 from headroles.testing.case import Case
 
 
+@pytest.mark.parametrize("kind", ["enc-self", "dec-self"])
 @pytest.mark.parametrize("special", [(), (0, 5), (2,)])
-def test_it_is_the_mean_of_the_largest_weights_on_content(special):
-    weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+def test_numbers_of_random_weights_are_those_of_plain_loops(kind, special):
+    """Of content queries: the largest weight on content, the entropy, the mass on special tokens and on the first."""
+    weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
+    weights = (weights.tril() if kind == "dec-self" else weights) + torch.eye(6)
+    weights = weights / weights.sum(-1, keepdim=True)
     content = [place for place in range(6) if place not in special]
-    largest = [max(weights[query, key].item() for key in content) for query in content]
-    found = value(Confidence(), observation(weights, special=special))
-    assert found == {"confidence": pytest.approx(sum(largest) / len(content), rel=1e-6)}
+    sums, far, mass = dict.fromkeys(("confidence", "entropy", "sink[special]", "sink[first]"), 0.0), 0.0, 0.0
+    for query in content:
+        row = weights[query].tolist()
+        sums["confidence"] += max(row[key] for key in content)
+        sums["entropy"] += scipy.stats.entropy(row)
+        sums["sink[special]"] += sum(row[key] for key in special)
+        sums["sink[first]"] += row[0]
+        far += sum(abs(query - key) * row[key] for key in content)
+        mass += sum(row[key] for key in content)
+    seen, found = observation(weights, kind=kind, special=special), {}
+    for score in (Confidence(), Entropy(), Sink(), Distance()):
+        found |= value(score, seen)
+    means = {name: number / len(content) for name, number in sums.items()}
+    assert found == pytest.approx(means | {"distance": far / mass}, rel=1e-6)
 
 
 BACK = looking([0, 0, 1, 2, 3])  # one back; the first token at itself
@@ -83,42 +98,6 @@ def test_numbers_of_the_token_before():
     assert value(Previous(), observation(looking([0, 0, 1, 2]))) == {"previous": 1}
     assert value(Previous(), observation(torch.eye(4))) == {"previous": 0}
     assert value(Previous(), observation(torch.full((4, 4), 1 / 4), special=(1,))) == {"previous": 1 / 4}
-
-
-@pytest.mark.parametrize("kind", ["enc-self", "dec-self"])
-@pytest.mark.parametrize("special", [(), (0, 5), (2,)])
-def test_it_is_the_mean_number_of_tokens_between(kind, special):
-    weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
-    weights = (weights.tril() if kind == "dec-self" else weights) + torch.eye(6)
-    weights = weights / weights.sum(-1, keepdim=True)
-    far = mass = 0.0
-    for query in range(6):
-        for key in range(6):
-            if not {query, key} & {*special}:
-                far += abs(query - key) * weights[query, key].item()
-                mass += weights[query, key].item()
-    found = value(Distance(), observation(weights, kind=kind, special=special))
-    assert found == {"distance": pytest.approx(far / mass, rel=1e-6)}
-
-
-@pytest.mark.parametrize("special", [(), (0, 5), (2,)])
-def test_it_is_the_mean_entropy_of_content_queries(special):
-    weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
-    weights[:, 3] = 0
-    weights = weights / weights.sum(-1, keepdim=True)
-    content = [place for place in range(6) if place not in special]
-    expected = np.mean([scipy.stats.entropy(weights[query].numpy()) for query in content])
-    assert value(Entropy(), observation(weights, special=special)) == {"entropy": pytest.approx(expected, rel=1e-6)}
-
-
-@pytest.mark.parametrize("special", [(), (0, 5), (2,)])
-def test_it_is_the_mean_weight_on_special_tokens_and_on_the_first(special):
-    weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    content = [query for query in range(6) if query not in special]
-    on_special = sum(weights[query, key].item() for query in content for key in special) / len(content)
-    on_first = sum(weights[query, 0].item() for query in content) / len(content)
-    found = value(Sink(), observation(weights, special=special))
-    assert found == pytest.approx({"sink[special]": on_special, "sink[first]": on_first}, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,8 @@ def test_rarity_of_counts_of_nothing_is_nothing():
 
 def test_a_token_that_does_not_occur_is_not_frequent():
     """A reference of few different tokens left all others of low ids among its most frequent."""
-    model, few = zoo.tiny("bert"), Corpus("few", (Sentence("a a a"),))
-    rarity = hr.score(
-        model, tokens_of("bert"), corpus(8), Rarity(frequent=zoo.VOCABULARY), reference=few, n_resamples=0
-    )
+    given, few = (zoo.tiny("bert"), tokens_of("bert"), corpus(8)), Corpus("few", (Sentence("a a a"),))
+    rarity = hr.score(*given, Rarity(frequent=zoo.VOCABULARY), reference=few, n_resamples=0)
     assert rarity.notna().all(axis=None)
 
 
@@ -343,14 +341,10 @@ def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
     assert told["syntax[obj dep>head].words"] == told["syntax[obj head>dep].words"] == 1
 
 
-def test_the_first_word_may_govern():
+def test_the_first_word_may_govern_and_to_look_at_no_word_is_not_to_look_at_it():
     two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
     found = value(named(["syntax"])[0], observation(looking([1, 0]), sentence=two, words=[0, 1]))
     assert found["syntax[obj dep>head]"] == found["syntax[obj head>dep]"] == 1
-
-
-def test_to_look_at_no_word_is_not_to_look_at_the_first():
-    two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
     made = observation(looking([0, 0, 0]), special=(0,), sentence=two, words=[NO_WORD, 0, 1])
     assert value(named(["syntax"])[0], made)["syntax[obj dep>head]"] == 0
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import planted, zoo
-from helpers.errors import given_corpus, planted_scores
+from helpers.errors import given_corpus, planted_scores, refuses
 from helpers.letters import corpus, tokens_of
 from helpers.objectives import classifier, labelled
 from helpers.relevance import relevance
@@ -212,12 +212,7 @@ EVERY = {f"{of}: {name}": case for of, cases in
          (("scores", SCORES), ("gradients", GRADIENTS), ("objectives", OBJECTIVES), ("weights", WEIGHTS))
          for name, case in cases.items()}  # fmt: skip
 
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_call_is_refused_with_its_subject_and_value(name):
-    call, message = EVERY[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_a_call_is_refused_with_its_subject_and_value = refuses(EVERY)
 
 
 def test_a_study_table_without_previous_names_the_column():

@@ -270,27 +270,18 @@ def test_sentences_that_are_too_long_are_left_out_counted_and_said_once(caplog):
     assert [message for message in caplog.messages if "left out" in message] == [
         "2 of 4 sentences left out: longer than 32 tokens"
     ]
-    pd.testing.assert_frame_equal(_bare(table), _bare(planted_scores(given_corpus(ONE, ONE))))
+    pd.testing.assert_frame_equal(frame.bare(table), frame.bare(planted_scores(given_corpus(ONE, ONE))))
     signatures = [frame.provenance(table, column).split("|") for column in table]
     assert all({"sentences:2", "too_long:2", "tokens:10"} <= set(fields) for fields in signatures)
-
-
-def test_a_sentence_as_long_as_the_model_reads_is_read():
     fits = Sentence("the " * (planted.POSITIONS - 2))
     assert "too_long:0" in frame.provenance(planted_scores(given_corpus(fits)), "confidence").split("|")
-
-
-def _bare(table: pd.DataFrame) -> pd.DataFrame:
-    bare = table.copy()
-    bare.attrs = {}
-    return bare
 
 
 def test_sentences_of_special_tokens_alone_change_nothing():
     some = planted.corpus().sentences[:20]
     table = planted_scores(given_corpus(*some))
     again = planted_scores(given_corpus(Sentence(""), *some, Sentence(" ")))
-    pd.testing.assert_frame_equal(_bare(again), _bare(table), rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(frame.bare(again), frame.bare(table), rtol=0, atol=bound(1))
     assert table["confidence"].notna().all()
 
 

@@ -34,7 +34,10 @@ def linear(name):
     return model
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gptj", "llama-grouped", "gemma", "cohere"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "llama-grouped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gptj", "gemma", "cohere"))],
+)
 def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its_heads_write(name):
     """The model's own weights and outputs of attention, by states divided by the scale of the norm alone."""
     model, written = linear(name), {}

@@ -148,7 +148,7 @@ def test_many_sums_at_once_have_the_values_they_have_alone(one):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_a_metric_is_known_by_its_name():
+def test_a_metric_is_known_by_its_name_and_says_whether_less_is_better_and_what_it_reads():
     assert {name: type(one) for name, one in METRICS.items()} == {
         "loss": Loss, "perplexity": Perplexity, "agreement": Agreement, "accuracy": Accuracy, "f1": F1,
         "matthews": Matthews, "bleu": BLEU, "chrf": ChrF,
@@ -159,14 +159,8 @@ def test_a_metric_is_known_by_its_name():
         assert one.name == name
     given = BLEU(beams=4)
     assert as_metric(given) is given
-
-
-def test_which_are_better_when_less_and_which_are_of_what_is_written():
     assert {name for name, one in METRICS.items() if one.better == -1} == {"loss", "perplexity"}
     assert {name for name, one in METRICS.items() if one.generates} == {"bleu", "chrf"}
-
-
-def test_metrics_of_the_same_options_say_the_same():
-    """A sweep that goes on in another process knows its metric by its repr."""
+    # a sweep that goes on in another process knows its metric by its repr
     assert [repr(type(one)()) for one in METRICS.values()] == [repr(one) for one in METRICS.values()]
     assert repr(BLEU(2)) != repr(BLEU(1))

@@ -14,9 +14,8 @@ from helpers import ablations, letters, zoo
 from helpers.close import close
 from helpers.metrics import read
 from helpers.objectives import in_one
+from helpers.worded import of_words
 from sacrebleu.tokenizers import tokenizer_ja_mecab
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.ablation.metrics import BLEU, ChrF, Metric
@@ -36,9 +35,7 @@ TEXTS = {  # reference: what is written
 def words(texts):
     """A tokenizer that has every word of some texts, and gives back what it was given."""
     known = ["<s>", "<pad>", "</s>", "<unk>", *dict.fromkeys(word for text in texts for word in text.split())]
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return of_words(known, pad_token="<pad>", eos_token="</s>")
 
 
 def written(one, pairs):

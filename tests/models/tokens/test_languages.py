@@ -18,7 +18,10 @@ from headroles.models import identity
 from headroles.models.tokens import languages
 
 
-@pytest.fixture(scope="module", params=list(CODES))
+@pytest.fixture(
+    scope="module",
+    params=["Nllb", "MBart", *(pytest.param(name, marks=pytest.mark.slow) for name in ("MBart50", "M2M100", "PLBart"))],
+)
 def family(request):
     return request.param
 

@@ -9,11 +9,9 @@ import re
 
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from helpers.worded import of_words
+from tokenizers import processors
+from transformers import BertConfig, BertModel
 
 import headroles as hr
 from headroles.models.tokens import vocabulary
@@ -24,10 +22,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
 def tokenizer(words=WORDS, special=SPECIAL):
-    numbered = {word: number for number, word in enumerate([*special, *words])}
-    made = Tokenizer(WordLevel(numbered, unk_token="[UNK]"))
-    made.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    return of_words([*special, *words], "[UNK]", pad_token="[PAD]")
 
 
 def model(size=200, **options):
@@ -61,6 +56,7 @@ def shuffled():
 
 def test_vocabulary_differs_from_the_loaded_one(folder, tmp_path):
     one, own = hr.load(folder)
+    refused(copy.deepcopy(one), shuffled(), SHUFFLED)  # which is compared with the folder
     folder.rename(tmp_path / "elsewhere")  # what `load` gave is known without the folder
     refused(one, shuffled(), SHUFFLED)
     assert len(scored(one, own)) == 2
@@ -83,11 +79,8 @@ def test_tokens_may_have_been_added(folder):
     assert len(scored(one, less)) == 2
 
 
-def test_tokens_beyond_the_embeddings():
+def test_tokens_beyond_the_embeddings_are_refused_and_embeddings_may_be_padded():
     refused(model(128), tokenizer(), "TokenizersBackend has tokens up to 199, BertModel has embeddings for 128")
-
-
-def test_embeddings_may_be_padded():
     assert len(scored(model(1024), tokenizer())) == 2
 
 
@@ -101,23 +94,15 @@ def test_a_folder_with_the_tokenizer_of_another_model(tmp_path):
         hr.load(tmp_path / "wrong")
 
 
-def test_a_copied_model_is_compared_with_its_folder(folder):
-    one, _ = hr.load(folder)
-    refused(copy.deepcopy(one), shuffled(), SHUFFLED)
-
-
 TEXTS = hr.Corpus.of(["a b", "b a a"])
 
 
 def tokenizer_of(template="$A", *, bos=True, **options):
     """Words a and b, after a beginning token where the template has it."""
-    inner = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "<u>": 2, "a": 3, "b": 4, "<x>": 5}, unk_token="<u>"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    inner.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 1), ("<x>", 5)])
-    roles = {"bos_token": "<s>"} if bos else {}
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, unk_token="<u>", pad_token="<pad>", **(roles | options)
-    )
+    roles = {"pad_token": "<pad>"} | ({"bos_token": "<s>"} if bos else {}) | options
+    made, special = of_words(["<pad>", "<s>", "<u>", "a", "b", "<x>"], "<u>", **roles), [("<s>", 1), ("<x>", 5)]
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    return made
 
 
 def model_of(kind="llama", **options):

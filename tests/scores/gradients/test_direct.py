@@ -10,8 +10,8 @@ import torch
 from helpers import zoo
 from helpers.close import MANY, close
 from helpers.letters import batches_of, corpus, tokens_of
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from helpers.worded import of_words
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import headroles as hr
 from headroles.data.probes import CLASSES
@@ -104,9 +104,7 @@ def ordered_model():
     """A GPT-2 without MLPs: of three heads one writes the next word of its class, one the same word, one nothing."""
     known = ["<s>", *CLASSES["days"], *CLASSES["months"], "to"]
     width = 96
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(known)}, unk_token="<s>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<s>")
+    tokenizer = of_words(known, "<s>")
     config = GPT2Config(vocab_size=len(known), n_embd=width, n_layer=1, n_head=3, n_positions=16, n_inner=8,
                         bos_token_id=0, eos_token_id=0)  # fmt: skip
     model = GPT2LMHeadModel(config).eval()
