@@ -19,8 +19,7 @@ from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
 from helpers.letters import corpus, tokens_of
-from helpers.sweeps import attributes, inputs_of
-from helpers.traces import _traces
+from helpers.sweeps import inputs_of, traces
 
 import headroles as hr
 from headroles import plots
@@ -116,9 +115,9 @@ def test_a_signature_says_what_was_masked_and_measured():
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(training):
     model = zoo.tiny("gpt2").train(training)
-    before = _traces(model)
+    before = traces(model)
     table = ablation_curve(model, tokens_of("gpt2"), corpus(6), rankings("gpt2"), steps=4, n_resamples=20)
-    assert _traces(model) == before
+    assert traces(model) == before
     pd.testing.assert_frame_equal(table, drawn("gpt2"))  # and was measured without dropout
 
 
@@ -326,13 +325,13 @@ def test_heads_are_ordered_again_by_their_ablation(options):
 @pytest.mark.slow
 def test_a_model_is_left_as_it_was_by_a_repeated_ranking():
     model = zoo.tiny("marian").train()
-    before = attributes(model)
+    before = traces(model)
     assert repeated_ranking(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
-    assert attributes(model) == before
+    assert traces(model) == before
     assert all(parameter.grad is None for parameter in model.parameters())
     with pytest.raises(ValueError, match=r"\Ascore must be one of .*, got 'nonsense'"):
         repeated_ranking(model, tokens_of("marian"), corpus(6), "nonsense")
-    assert attributes(model) == before
+    assert traces(model) == before
 
 
 @pytest.mark.slow

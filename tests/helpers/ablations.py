@@ -191,7 +191,7 @@ def sweep(model, tokenizer, text, variants, metric, *, rows=None, **options):
 
 def files(folder):
     """When each file was written, and what is in it."""
-    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir() if path.is_file()}
 
 
 def terse(seed=0, most=4):

@@ -37,11 +37,6 @@ def closing(model, heads, given):
         return outputs(model, given)
 
 
-def apart(one, other):
-    """The largest difference, measured by the largest number if that is above 1."""
-    return float((one.double() - other.double()).abs().max()) / max(float(other.abs().max()), 1.0)
-
-
 def reloaded(model, folder):
     model.save_pretrained(folder)
     return resized(type(model)).from_pretrained(folder).eval()
@@ -77,8 +72,3 @@ def unchanged(model, before):
     weights, *rest = snapshot(model)
     same = weights.keys() == before[0].keys() and all(torch.equal(weights[name], before[0][name]) for name in weights)
     return same and rest == list(before[1:])
-
-
-def rows(*owners, size=8):
-    """Runs of equal length, each of some heads."""
-    return [(frozenset(heads), size * i, size * (i + 1)) for i, heads in enumerate(owners)]

@@ -18,10 +18,6 @@ from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
 
 
-def traces(model):
-    return _traces(model), [module for module in model.modules() if "forward" in vars(module)]
-
-
 def ablated(name, **options):
     return ablate(*given(name), **{"n_resamples": 0, "max_tokens": ALL} | options)
 
@@ -32,7 +28,7 @@ def swept(model, tokenizer, text, sets=None, metric=None, **options):
     return effects(runs.run(sets or singles(model)), n_resamples=0).columns[""]
 
 
-def attributes(model):
+def traces(model):
     """What every module holds, by name: an instance's own `forward` would be among it."""
     return [set(vars(module)) for module in model.modules()], _traces(model)
 

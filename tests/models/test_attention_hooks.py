@@ -107,7 +107,7 @@ def test_lrp_rules_end_after_a_failed_forward(failing):
 
 def test_a_failed_forward_is_no_training_step(failing):
     model, fail = failing
-    given, inputs = L0(strength=0.1).gates(model, _index(model), None), examples(model)
+    given, inputs = L0(strength=0.1).gates(model, list(hr.models.head_index(model)), None), examples(model)
     given.horizon = 4
     with train_gates(model, given):
         model.train()
@@ -115,7 +115,3 @@ def test_a_failed_forward_is_no_training_step(failing):
         fail()
         model(**inputs, labels=inputs["input_ids"])
     assert int(given.step) == 2
-
-
-def _index(model):
-    return [("enc-self", site.layer, number) for site in hr.attention_sites(model) for number in site.numbers]

@@ -12,22 +12,8 @@ from helpers.letters import corpus, observation, tokenizer
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
-from headroles.patterns import (
-    Dependency,
-    Diagonal,
-    Duplicate,
-    First,
-    Induction,
-    Offset,
-    Pattern,
-    Previous,
-    Rarest,
-    Shift,
-    Shuffle,
-    Special,
-    Streaming,
-    Uniform,
-)
+from headroles.patterns import Dependency, Diagonal, Pattern, Shift, Shuffle
+from headroles.patterns.simple import Duplicate, First, Induction, Offset, Previous, Rarest, Special, Streaming, Uniform
 
 PATTERNS = [Offset(-1), Induction(), Duplicate(), First(), Rarest(0), Special(), Diagonal(), Uniform()]
 

@@ -12,21 +12,8 @@ from helpers.letters import corpus, observation, tokens_of
 
 import headroles as hr
 from headroles.models.replacements import needing
-from headroles.patterns import (
-    Absent,
-    Dependency,
-    First,
-    Induction,
-    Offset,
-    Previous,
-    Rarest,
-    Shift,
-    Shuffle,
-    Special,
-    Streaming,
-    Uniform,
-    Where,
-)
+from headroles.patterns import Absent, Dependency, Shift, Shuffle, Where
+from headroles.patterns.simple import First, Induction, Offset, Previous, Rarest, Special, Streaming, Uniform
 
 KINDS = ("enc-self", "dec-self")
 

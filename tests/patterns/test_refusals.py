@@ -9,20 +9,8 @@ from helpers.imposed import lettered, tiny
 from helpers.letters import corpus, linked, tokenizer, tokens_of
 
 import headroles as hr
-from headroles.patterns import (
-    Alignment,
-    Dependency,
-    Diagonal,
-    LearnedOffset,
-    Offset,
-    Previous,
-    Rarest,
-    Shift,
-    Shuffle,
-    Special,
-    Streaming,
-    Where,
-)
+from headroles.patterns import Alignment, Dependency, Diagonal, LearnedOffset, Shift, Shuffle, Where
+from headroles.patterns.simple import Offset, Previous, Rarest, Special, Streaming
 
 
 def forward(name, pattern, **inputs):

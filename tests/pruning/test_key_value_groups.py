@@ -72,7 +72,7 @@ def test_ablation_of_groups_is_a_plain_loop():
     assert table["ablation[loss group].p"].nunique() == 4  # a test for each group, not for each head
 
 
-def test_importance_of_groups_is_a_plain_gradient():
+def test_importance_of_groups_is_a_plain_gradient_and_ranks_them():
     table = hr.score(*given(), [hr.Importance(unit="group"), hr.Importance()], n_resamples=0)
     sizes = []
     for ids in texts():
@@ -83,6 +83,9 @@ def test_importance_of_groups_is_a_plain_gradient():
     assert table["importance[group]"].tolist() == pytest.approx(of_heads(expected), rel=1e-4)
     assert "unit='group'" in hr.provenance(table, "importance[group]")
     assert "unit" not in hr.provenance(table, "importance")
+    pruned = hr.prune(*given(), "importance", keep=1, unit="group", remove=False)
+    order = pruned["survival[importance group 1].order"]
+    assert order.tolist() == table["importance[group]"].rank(method="dense").tolist()
 
 
 @pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
@@ -121,13 +124,6 @@ def test_pruned_groups_are_removed_whole(strategy):
         assert float(loss(model, ids, [torch.ones(2 * count) for count in groups])) == pytest.approx(
             float(expected), rel=1e-5
         )
-
-
-def test_groups_are_ranked_by_their_own_importance():
-    table = hr.score(*given(), hr.Importance(unit="group"), n_resamples=0)
-    pruned = hr.prune(*given(), "importance", keep=1, unit="group", remove=False)
-    turn = pruned["survival[importance group 1].order"]
-    assert turn.tolist() == table["importance[group]"].rank(method="dense").tolist()
 
 
 def test_learnt_gates_are_one_for_each_group():

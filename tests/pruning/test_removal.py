@@ -15,18 +15,7 @@ import transformers
 from helpers import zoo
 from helpers.gates import outputs
 from helpers.letters import corpus, tokens_of
-from helpers.removals import (
-    apart,
-    closing,
-    first_layers,
-    mixed,
-    numbered,
-    reloaded,
-    rows,
-    snapshot,
-    unchanged,
-    unpruned,
-)
+from helpers.removals import closing, first_layers, mixed, numbered, reloaded, snapshot, unchanged, unpruned
 from helpers.traces import NAMES, _traces
 
 import headroles as hr
@@ -47,6 +36,16 @@ CUT = [name for name in NAMES if name not in ("fsmt", "olmo2")]  # heads of thes
 # one module, queries with their keys and values (side by side, or head by head), shared keys, in one map or not
 SOME = ["marian", "bert2gpt2", "t5", "albert", "gpt2", "bloom", "llama-grouped", "phi3"]
 GROUPED = ["llama-grouped", "qwen2", "qwen3", "gemma3", "phi3", "falcon", "falcon-grouped"]  # others: as the first
+
+
+def apart(one, other):
+    """The largest difference, measured by the largest number if that is above 1."""
+    return float((one.double() - other.double()).abs().max()) / max(float(other.abs().max()), 1.0)
+
+
+def rows(*owners, size=8):
+    """Runs of equal length, each of some heads."""
+    return [(frozenset(heads), size * i, size * (i + 1)) for i, heads in enumerate(owners)]
 
 
 @cache

@@ -11,14 +11,10 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
-from helpers import zoo
+from helpers import letters, zoo
 from helpers.attentions import own_attentions
 from helpers.close import close
 from helpers.letters import (
-    LETTERS,
-    VOCABULARY,
-    bare,
-    batches_of,
     corpus,
     linked,
     looking,
@@ -47,7 +43,7 @@ NO_TARGET = "has no target side to count the decoder's tokens in; try a referenc
 
 def slow_rarity(model, text):
     """Of each decoder self-attention head, from the model's own output and its own attention: sentence by sentence."""
-    found = batches_of(model, tokenizer(), text, max_tokens=1)
+    found = letters.batches_of(model, tokenizer(), text, max_tokens=1)
     written = [[i for i, real in zip(*one, strict=True) if real] for one in map(_written, found)]
     counts = Counter(i for ids in written for i in ids)
     frequent = sorted(counts, key=lambda i: (-counts[i], i))[: RARE.frequent]
@@ -76,8 +72,8 @@ def _written(batch):
 def test_the_tokens_a_decoder_writes_itself_are_counted():
     """Nothing was counted, so that the first token was the rarest and ids below 500 the most frequent."""
     model = _talkative()
-    found = hr.score(model, tokenizer(), bare(12), RARE, n_resamples=0, max_tokens=64)["rarity"]["dec-self"]
-    expected = slow_rarity(model, bare(12))
+    found = hr.score(model, tokenizer(), letters.bare(12), RARE, n_resamples=0, max_tokens=64)["rarity"]["dec-self"]
+    expected = slow_rarity(model, letters.bare(12))
     np.testing.assert_allclose(found.to_numpy().reshape(2, 4), expected, rtol=1e-6)
     assert found.between(0.01, 0.99).any()
 
@@ -91,8 +87,8 @@ def _talkative():
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_a_reference_without_targets_gives_no_number_for_a_decoder(greedy, caplog):
-    model, given = zoo.tiny("marian"), bare(6) if greedy else corpus(6, trees=False)
-    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], n_resamples=0, reference=bare())
+    model, given = zoo.tiny("marian"), letters.bare(6) if greedy else corpus(6, trees=False)
+    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], n_resamples=0, reference=letters.bare())
     assert table["rarity"]["dec-self"].isna().all()
     assert table["rarity"][["enc-self", "cross"]].notna().all()
     assert caplog.messages == [f"rarity of dec-self heads is NaN: reference 'bare' {NO_TARGET}"]
@@ -105,7 +101,7 @@ def test_a_reference_without_targets_gives_no_number_for_a_decoder(greedy, caplo
 def test_rarity_of_counts_of_nothing_is_nothing():
     one = observation(looking([0, 1, 2]), ids=[600, 700, 800])
     assert value(Rarity(), one)["rarity"] == pytest.approx(1 / 3)
-    assert np.isnan(value(Rarity(), replace(one, counts=torch.zeros(VOCABULARY, dtype=torch.long)))["rarity"])
+    assert np.isnan(value(Rarity(), replace(one, counts=torch.zeros(letters.VOCABULARY, dtype=torch.long)))["rarity"])
 
 
 def test_a_token_that_does_not_occur_is_not_frequent():
@@ -164,7 +160,7 @@ def test_frequencies_can_be_those_of_another_corpus():
     model = zoo.tiny("bert")
     options = {"n_resamples": 0, "scores": [list_scores()["rarity"](frequent=10), "confidence"]}
     own = hr.score(model, tokens_of("bert"), corpus(), **options)
-    other = Corpus("backwards", (Sentence(LETTERS[::-1]), Sentence("x y z")))
+    other = Corpus("backwards", (Sentence(letters.LETTERS[::-1]), Sentence("x y z")))
     there = hr.score(model, tokens_of("bert"), corpus(), **options, reference=other)
     assert not np.allclose(own["rarity"], there["rarity"])
     assert np.array_equal(own["confidence"], there["confidence"])

@@ -17,19 +17,8 @@ import headroles as hr
 from headroles.ablation.metrics.base import Of
 from headroles.models import heads, masking
 from headroles.models.head_model import HeadModel
-from headroles.scores import outputs
-from headroles.scores.objectives import (
-    Agreement,
-    ClassLogit,
-    Explained,
-    Loss,
-    Objective,
-    Reference,
-    Similarity,
-    Top,
-    held,
-    objective,
-)
+from headroles.scores import objectives, outputs
+from headroles.scores.objectives import Agreement, ClassLogit, Explained, Loss, Objective, Reference, Similarity, Top
 
 VOCABULARIES = ["marian", "t5", "bert", "gpt2", "llama-grouped"]
 
@@ -235,9 +224,9 @@ def all_closed(model):
 def test_what_the_intact_model_chose_is_held(name):
     model, given = (classifier(), labelled()) if name == "classifier" else (zoo.tiny(name), corpus(6))
     (batch,) = in_one(model, name if name in VOCABULARIES else "bert", given)
-    fitted = objective(None, HeadModel(model)).fit(HeadModel(model), [batch])
+    fitted = objectives.objective(None, HeadModel(model)).fit(HeadModel(model), [batch])
     intact = fitted.targets(output(model, batch), batch)
-    kept = held(HeadModel(model), fitted, batch)
+    kept = objectives.held(HeadModel(model), fitted, batch)
     assert (kept.numbers, kept.inputs) == (batch.numbers, batch.inputs)
     again = fitted.targets(output(model, kept), kept)
     assert torch.equal(again.counted, intact.counted)
@@ -271,6 +260,6 @@ def test_rows_have_the_values_they_have_in_the_batch(kind):
 
 def test_each_kind_of_model_has_an_objective_of_its_own():
     for name in VOCABULARIES:
-        assert objective(None, HeadModel(zoo.tiny(name))) == Top()
-    assert objective(None, HeadModel(zoo.tiny("bert").base_model)) == Similarity()
-    assert objective(None, HeadModel(classifier())) == ClassLogit()
+        assert objectives.objective(None, HeadModel(zoo.tiny(name))) == Top()
+    assert objectives.objective(None, HeadModel(zoo.tiny("bert").base_model)) == Similarity()
+    assert objectives.objective(None, HeadModel(classifier())) == ClassLogit()

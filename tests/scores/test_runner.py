@@ -13,18 +13,7 @@ from helpers import planted, zoo
 from helpers.attending import collate, rows
 from helpers.close import bound
 from helpers.errors import given_corpus, planted_scores
-from helpers.letters import (
-    DETERMINISTIC,
-    STEP,
-    corpus,
-    measured,
-    plain,
-    scored,
-    scores_for,
-    tokenizer,
-    tokens_of,
-    writing,
-)
+from helpers.letters import DETERMINISTIC, STEP, corpus, measured, plain, scored, scores_for, tokens_of, writing
 from helpers.traces import _traces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,7 +144,7 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
             for ids, mask in zip(view.ids, view.attention_mask, strict=True)
         )
         of_source = side == "keys"
-        written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
+        written = [tokens_of("marian")(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
         assert read == sorted(ids if of_source else [zoo.EOS, *ids[:-1]] for ids in written), (kind, side)
 
 
@@ -237,7 +226,7 @@ def test_the_signature_says_what_was_measured():
     text = frame.provenance(scored("marian"), "position[-1]")
     fields = dict(field.partition(":")[::2] for field in text.split("|"))
     both = [one for sentence in corpus() for one in (sentence, sentence.target)]
-    tokens = sum(len(tokenizer()(one.text)["input_ids"]) for one in both)
+    tokens = sum(len(tokens_of("marian")(one.text)["input_ids"]) for one in both)
     assert fields["model"] == "MarianMTModel"
     assert re.fullmatch("[0-9a-f]{12}", fields["weights"])
     assert (fields["corpus"], fields["text"], fields["sentences"]) == ("letters", corpus().hash, "40")

@@ -19,22 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from headroles.ablation.metrics import (
-    BLEU,
-    F1,
-    METRICS,
-    Accuracy,
-    Agreement,
-    ChrF,
-    Loss,
-    Matthews,
-    Metric,
-    Of,
-    PairAccuracy,
-    PairDifference,
-    Perplexity,
-    as_metric,
-)
+from headroles.ablation.metrics import BLEU, METRICS, Agreement, Loss, Metric, Of, Perplexity, as_metric
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores.objectives import OBJECTIVES, ClassLogit
 
@@ -149,10 +134,10 @@ def test_many_sums_at_once_have_the_values_they_have_alone(one):
 
 
 def test_a_metric_is_known_by_its_name_and_says_whether_less_is_better_and_what_it_reads():
-    assert {name: type(one) for name, one in METRICS.items()} == {
-        "loss": Loss, "perplexity": Perplexity, "agreement": Agreement, "accuracy": Accuracy, "f1": F1,
-        "matthews": Matthews, "bleu": BLEU, "chrf": ChrF,
-        "pair_accuracy": PairAccuracy, "pair_difference": PairDifference,
+    assert {name: type(one).__name__ for name, one in METRICS.items()} == {
+        "loss": "Loss", "perplexity": "Perplexity", "agreement": "Agreement", "accuracy": "Accuracy", "f1": "F1",
+        "matthews": "Matthews", "bleu": "BLEU", "chrf": "ChrF", "pair_accuracy": "PairAccuracy",
+        "pair_difference": "PairDifference",
     }  # fmt: skip
     for name, one in METRICS.items():
         assert as_metric(name) is one

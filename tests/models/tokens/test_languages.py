@@ -48,6 +48,9 @@ def test_languages_are_set_as_the_tokenizer_itself_does(family, tokenizer, sente
     other.src_lang, other.tgt_lang = source, target
     assert read == [other(text="cat dog")["input_ids"], other(text_target="cat dog")["input_ids"]]
     assert read[0] != read[1]
+    assert [text.strip() for text in languages.decoded(tokenizer, torch.tensor(read[1:]))] == [
+        "cat dog"
+    ]  # without codes
 
 
 def test_a_target_language_that_the_tokenizer_took_from_the_source_is_none(family, tokenizer):
@@ -71,12 +74,6 @@ def test_a_language_that_a_tokenizer_lacks_is_refused(family, tokenizer):
 
 def test_a_tokenizer_of_two_languages_has_none_to_choose():
     assert languages.named(letters.tokenizer()) == languages.named(None) == {}
-
-
-def test_texts_are_decoded_without_codes(family, tokenizer):
-    languages.assign(tokenizer, *CODES[family])
-    ids = torch.tensor([tokenizer(text_target="cat dog")["input_ids"]])
-    assert [text.strip() for text in languages.decoded(tokenizer, ids)] == ["cat dog"]
 
 
 PAIRS = [("cat sees big dog", "dog hears bird"), ("small bird", "red tree hears small house big cat"), ("house", "cat")]
@@ -131,6 +128,8 @@ def test_the_loss_is_that_of_the_target_language(loaded, plain):
             total += float(model(**row).loss) * row["labels"].numel()
         count += row["labels"].numel()
     close(hr.evaluate(*loaded, CORPUS, n_resamples=0)["value"], [total / count])
+    (batch,) = batches_of(*loaded, CORPUS)  # whose codes are no content
+    assert batch.source.content.sum(1).tolist() == batch.source.attention_mask.sum(1).sub(2).tolist()
 
 
 def test_own_output_is_written_in_the_target_language(loaded, plain):
@@ -142,12 +141,6 @@ def test_own_output_is_written_in_the_target_language(loaded, plain):
     for number, expected in enumerate(written(plain)):
         ids, mask = found[number]
         assert ids[mask].tolist() == [i for i in expected.tolist() if i != 2 or i == expected[0]][: int(mask.sum())]
-
-
-def test_codes_of_languages_are_no_content(loaded):
-    model, tokenizer = loaded
-    (batch,) = batches_of(model, tokenizer, CORPUS)
-    assert batch.source.content.sum(1).tolist() == batch.source.attention_mask.sum(1).sub(2).tolist()
 
 
 def test_without_a_target_language_a_decoder_is_refused(family, folder):

@@ -81,12 +81,13 @@ def felt(draw):
     return HeadGradients("enc-self", *(torch.from_numpy(part) for part in parts))
 
 
+def parts_of(head_gradients):
+    return head_gradients.gradients, head_gradients.values, head_gradients.counted
+
+
 def some(head_gradients, rows):
     """The gradients of some examples."""
-    return HeadGradients(
-        head_gradients.kind,
-        *(each[rows] for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)),
-    )
+    return HeadGradients(head_gradients.kind, *(each[rows] for each in parts_of(head_gradients)))
 
 
 def split(score, head_gradients):
@@ -100,19 +101,13 @@ def split(score, head_gradients):
 
 def order(score, head_gradients):
     backwards = list(range(len(head_gradients.counted)))[::-1]
-    same(
-        sums(score, some(head_gradients, backwards)),
-        {name: each.flip(0) for name, each in sums(score, head_gradients).items()},
-    )
+    expected = {name: each.flip(0) for name, each in sums(score, head_gradients).items()}
+    same(sums(score, some(head_gradients, backwards)), expected)
 
 
 def uncounted(score, head_gradients):
     """Steps that do not count, such as those of padding, change nothing."""
-    wider = (
-        F.pad(head_gradients.gradients, (0, 0, 0, 3)),
-        F.pad(head_gradients.values, (0, 3)),
-        F.pad(head_gradients.counted, (0, 3)),
-    )
+    wider = [F.pad(each, (0, 0) * (each.ndim - 2) + (0, 3)) for each in parts_of(head_gradients)]
     same(sums(score, head_gradients), sums(score, HeadGradients(head_gradients.kind, *wider)))
 
 
@@ -128,10 +123,9 @@ def leading_dimensions(score, head_gradients):
 
 def purity(score, head_gradients):
     """What flowed back is not changed, and read again is the same."""
-    before = [each.clone() for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)]
+    before = [each.clone() for each in parts_of(head_gradients)]
     same(sums(score, head_gradients), sums(score, head_gradients))
-    after = head_gradients.gradients, head_gradients.values, head_gradients.counted
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(before, parts_of(head_gradients), strict=True))
 
 
 def columns(score, head_gradients):
