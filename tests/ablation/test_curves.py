@@ -163,12 +163,9 @@ def test_areas_are_trapezoids_best_first():
 def table():
     """Two orders and three random ones."""
     rng = np.random.default_rng(0)
-    rows = [
-        (name, share, value, value - 0.1, value + 0.1)
-        for name in ("cp", "confidence", "random 0", "random 1", "random 2")
-        for share, value in zip((0.0, 0.5, 1.0), rng.random(3), strict=True)
-    ]
-    return pd.DataFrame(rows, columns=["order", "share", "value", "low", "high"])
+    names = np.repeat(["cp", "confidence", "random 0", "random 1", "random 2"], 3)
+    made = pd.DataFrame({"order": names, "share": [0.0, 0.5, 1.0] * 5, "value": rng.random(15)})
+    return made.assign(low=made["value"] - 0.1, high=made["value"] + 0.1)
 
 
 def band(collection):
@@ -559,10 +556,10 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
     order = [("dec-self", 0, 1), ("dec-self", 1, 2)]
     patterns = {order[0]: Previous(), order[1]: First()}
     options = {"metric": "loss", "n_resamples": 0, "steps": 2, "study": tmp_path}
-    curves = {
-        name: hr.ablation_curve(case.model, case.tokenizer, texts, {"mine": order}, replacement=given, **options)
-        for name, given in {"removed": "zero", "hard-coded": patterns}.items()
-    }
+    removed, hard_coded = (
+        hr.ablation_curve(case.model, case.tokenizer, texts, {"mine": order}, replacement=given, **options)["value"]
+        for given in ("zero", patterns)
+    )
     assert len([*tmp_path.glob("curves-loss*.parquet")]) == 2  # beside each other
     slow = sharing(case.model)
     first, second = hr.attention_sites(slow)
@@ -580,14 +577,14 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
         by_loop(slow, second, 2, lambda _, __: at(0, 8)),
     ):
         expected.append(loss())
-    assert curves["hard-coded"]["value"].tolist() == pytest.approx(expected, rel=1e-5)
+    assert hard_coded.tolist() == pytest.approx(expected, rel=1e-5)
     assert abs(expected[1] - expected[2]) > 1e-3
-    assert (curves["removed"]["value"] - curves["hard-coded"]["value"]).abs()[1:].min() > 1e-4
+    assert (removed - hard_coded).abs()[1:].min() > 1e-4
 
 
 OPTIONS = {"rules": ["cp", "voita"], "seeds": 2, "n_resamples": 20}
-COMPARED = {"confidence", "importance", "relevance[cp].size", "relevance[cp logit].size", "relevance[voita].size"}
-COMPARED |= {"relevance[voita logit].size"}
+COMPARED = {f"relevance[{rules}{by}].size" for rules in ("cp", "voita") for by in ("", " logit")}
+COMPARED |= {"confidence", "importance"}
 
 
 @pytest.fixture(scope="module")
@@ -633,10 +630,8 @@ def test_a_second_comparison_computes_nothing_again(compared):
 
 
 def test_an_encoder_without_a_head_is_compared_by_its_states(tmp_path):
-    study, encoder = hr.Study(tmp_path), zoo.tiny("bert").base_model
-    found, area = compare(
-        encoder, tokens_of("bert"), corpus(6), corpus(20)[6:], study=study, **OPTIONS | {"rules": ["cp"]}
-    )
+    study, given = hr.Study(tmp_path), (zoo.tiny("bert").base_model, tokens_of("bert"), corpus(6), corpus(20)[6:])
+    found, area = compare(*given, study=study, **OPTIONS | {"rules": ["cp"]})
     assert set(found.index) == {name for name in COMPARED if "voita" not in name}
     score_table = study.load("heads")
     for column in ("importance", "relevance[cp]", ABLATION):

@@ -141,11 +141,8 @@ def test_a_replay_leaves_no_trace_even_by_an_exception(name):
 # --- what is multiplied again ---------------------------------------------------------------------------------------
 
 LAYERS = 3  # one more than the zoo has, so that a layer has one below and one above
-DEEP = {
-    "marian": {"encoder_layers": LAYERS, "decoder_layers": LAYERS},
-    "bert": {"num_hidden_layers": LAYERS},
-    "gpt2": {"n_layer": LAYERS},
-}
+DEEP = {"marian": {"encoder_layers": LAYERS, "decoder_layers": LAYERS}, "bert": {"num_hidden_layers": LAYERS}}
+DEEP |= {"gpt2": {"n_layer": LAYERS}}
 SOURCE, TARGET = 2 * 7, 2 * 5  # tokens of a batch, padding included
 
 

@@ -356,9 +356,8 @@ def test_run_until_precise_stops_a_variant_once_it_is_precise():
         end = int(rows.sum())
         assert set(order[:end]) == set(np.flatnonzero(rows))
         for size in (size for size in interim_sizes(SIZE)[:-1] if size <= end):
-            part = {
-                variant: np.where(np.isin(np.arange(SIZE), order[:size])[:, None], expected.masked[variant], np.nan)
-            }
+            measured = np.isin(np.arange(SIZE), order[:size])[:, None]
+            part = {variant: np.where(measured, expected.masked[variant], np.nan)}
             assert precise(replace(found, masked=part), [variant], 1.2) == [size == end]
 
 

@@ -103,13 +103,8 @@ def test_a_pattern_applies_to_nothing_beyond_the_window():
     content = sum(token not in special for row in rows for token in row)
 
     def count(window):
-        return [
-            sum(
-                token not in special and token in row[max(0, place - window + 1) : place]
-                for place, token in enumerate(row)
-            )
-            for row in rows
-        ]
+        before = [[(token, row[max(0, place - window + 1) : place]) for place, token in enumerate(row)] for row in rows]
+        return [sum(token not in special and token in earlier for token, earlier in row) for row in before]
 
     assert model.config.sliding_window == 4
     assert sum(count(4)) < sum(count(100))

@@ -101,9 +101,8 @@ def test_a_truncated_order_is_that_of_a_plain_loop():
             left.remove(head)
             expected[head] = last - worth(left)
             last = worth(left)
-        found = hr.shapley_values(
-            *given("gpt2"), heads=HEADS, n_permutations=1, truncation=truncation, n_resamples=0, seed=3
-        )
+        options = {"n_permutations": 1, "truncation": truncation, "n_resamples": 0, "seed": 3}
+        found = hr.shapley_values(*given("gpt2"), heads=HEADS, **options)
         close(found["shapley[loss]"], expected, size=max(whole, none))
         assert abs(found["shapley[loss]"].sum() - (whole - none)) <= truncation * abs(whole - none)
 
@@ -148,12 +147,9 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
     ]
     orders = {tuple(np.random.default_rng(seed).permutation(2)): seed for seed in range(9)}
     assert set(orders) == set(permutations(range(2)))
-    both = [
-        hr.shapley_values(
-            model, tokenizer, text, metric="accuracy", heads=heads, n_permutations=1, n_resamples=0, seed=seed
-        )["shapley[accuracy]"]
-        for seed in orders.values()
-    ]
+    options = {"metric": "accuracy", "heads": heads, "n_permutations": 1, "n_resamples": 0}
+    tables = [hr.shapley_values(model, tokenizer, text, **options, seed=seed) for seed in orders.values()]
+    both = [table["shapley[accuracy]"] for table in tables]
     close(np.mean(both, axis=0), expected, size=1)
 
 

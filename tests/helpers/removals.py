@@ -18,12 +18,8 @@ from headroles.models.pruned import resized
 
 def first_layers(model):
     """All heads of the first layer of each kind, and of those that are the same module."""
-    return [
-        (*one.key, head)
-        for one in hr.attention_sites(model)
-        if one.layer == 0 or shares(model)
-        for head in range(one.heads)
-    ]
+    first = [one for one in hr.attention_sites(model) if one.layer == 0 or shares(model)]
+    return [(*one.key, head) for one in first for head in range(one.heads)]
 
 
 def shares(model):

@@ -194,13 +194,8 @@ def test_mean_is_accumulated_in_float64(kept):
 def test_mean_leaves_out_padding(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model)
-    sides = [
-        batching.TokenView(ids, mask.bool(), mask.bool(), ids, (None, None))
-        for ids, mask in (
-            (given["input_ids"], given["attention_mask"]),
-            (given["decoder_input_ids"], given["decoder_attention_mask"]),
-        )
-    ]
+    pairs = [[given[f"{side}{what}"] for what in ("input_ids", "attention_mask")] for side in ("", "decoder_")]
+    sides = [batching.TokenView(ids, mask.bool(), mask.bool(), ids, (None, None)) for ids, mask in pairs]
     found = masking.mean(model, [batching.Batch((0, 1), given, *sides)])
     seen = {}
     with torch.no_grad(), _reading(model, seen):

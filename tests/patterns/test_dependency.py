@@ -48,29 +48,19 @@ def test_a_sentence_without_a_tree_or_with_a_lost_word_has_no_targets():
 def test_imposed_is_a_slow_loop(name, way):
     case = lettered(name)
     causal = name == "gpt2"
-    sentence = next(
-        one
-        for one in case.corpus
-        if any(
-            relation == "obj" and (head < word or not causal)
-            for word, (head, relation) in enumerate(zip(one.heads, one.relations, strict=True))
-        )
-    )
+
+    def objects(one):
+        return [(word, one.heads[word]) for word, relation in enumerate(one.relations) if relation == "obj"]
+
+    sentence = next(one for one in case.corpus if any(head < word or not causal for word, head in objects(one)))
     case.corpus = Corpus("one", (sentence,))
-    links = [
-        (word, head) if way == "dep>head" else (head, word)
-        for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True))
-        if relation == "obj"
-    ]
+    links = [pair if way == "dep>head" else pair[::-1] for pair in objects(sentence)]
 
     def row(batch):
         (words,) = batch.source.words.tolist()
-        keys = {
-            query: [key for key, word in enumerate(words) if (words[query], word) in links]
-            for query in range(len(words))
-        }
-        keys = {query: [key for key in row if not causal or key < query] for query, row in keys.items()}
-        assert any(keys.values())
+        seen = [range(query if causal else len(words)) for query in range(len(words))]
+        keys = [[key for key in row if (words[query], words[key]) in links] for query, row in enumerate(seen)]
+        assert any(keys)
         return lambda query, _: alike(keys[query], len(words))
 
     imposed_equals_loop(case, Dependency("obj", way), case.sites[0].kind, row)

@@ -89,14 +89,9 @@ def stock(model, rows, collator, folder, *, callback=None, resume=None, **option
     """Train by transformers' own Trainer."""
     usual = {"per_device_train_batch_size": 4, "learning_rate": 1e-2, "save_strategy": "no", "max_steps": 8}
     usual |= {"logging_strategy": "no", "report_to": "none", "disable_tqdm": True, "dataloader_pin_memory": False}
-    trainer = transformers.Trainer(
-        model=model,
-        args=transformers.TrainingArguments(output_dir=str(folder), **usual | options),
-        train_dataset=rows,
-        data_collator=collator,
-        callbacks=[callback] if callback else None,
-    )
-    trainer.train(resume_from_checkpoint=resume)
+    args = transformers.TrainingArguments(output_dir=str(folder), **usual | options)
+    given = {"train_dataset": rows, "data_collator": collator, "callbacks": [callback] if callback else None}
+    transformers.Trainer(model=model, args=args, **given).train(resume_from_checkpoint=resume)
 
 
 def state(model):

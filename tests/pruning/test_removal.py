@@ -82,9 +82,8 @@ def written(model, name):
     if name in zoo.DECODERS:
         given = {key: value.flip(1) for key, value in given.items()}
     options = {"num_beams": 3 if name in zoo.ENCODER_DECODERS else 1, "do_sample": False, "max_new_tokens": 6}
-    told = model.generate(
-        **given, **options, pad_token_id=zoo.PAD, output_scores=True, output_logits=True, return_dict_in_generate=True
-    )
+    options |= dict.fromkeys(("output_scores", "output_logits", "return_dict_in_generate"), True)
+    told = model.generate(**given, **options, pad_token_id=zoo.PAD)
     return told.sequences, torch.stack(told.logits)
 
 

@@ -57,13 +57,8 @@ def test_padding_on_the_left_changes_nothing(score):
     """The sink is the first token that is not padding."""
     weights = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)).tril() + torch.eye(6)
     seen = observation(weights / weights.sum(-1, keepdim=True), kind="dec-self", ids=[4, 5, 4, 6, 5, 4])
-    padded = replace(
-        seen,
-        weights=torch.nn.functional.pad(seen.weights, (2, 0, 2, 0)),
-        queries=_padded(seen.keys),
-        keys=_padded(seen.keys),
-    )
-    padded = replace(padded, queries=padded.keys)
+    keys, wide = _padded(seen.keys), torch.nn.functional.pad(seen.weights, (2, 0, 2, 0))
+    padded = replace(seen, weights=wide, queries=keys, keys=keys)
     instance = list_scores()[score](**({} if score == "resting" else {"weights": "nosink"}))
     both = [one if score == "resting" else one.without_sink() for one in (seen, padded)]
     assert value(instance, both[1]) == pytest.approx(value(instance, both[0]), nan_ok=True)

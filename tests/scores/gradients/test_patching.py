@@ -57,9 +57,8 @@ def test_without_corrections_it_is_the_gradient_of_the_masks(name):
 def test_resampled_it_predicts_what_a_sweep_predicts(name):
     model, tokenizer, text = ablated(name)
     index = list(head_index(model))
-    stats = Sweep(HeadModel(model, tokenizer), text, Loss(), replacement="resample").predict(
-        [frozenset([head]) for head in index]
-    )
+    sweep = Sweep(HeadModel(model, tokenizer), text, Loss(), replacement="resample")
+    stats = sweep.predict([frozenset([head]) for head in index])
     found = attributed(model, tokenizer, text, "AtP", replacement="resample", max_tokens=40)
     changes = np.array([stats.predicted[frozenset([head])] / stats.intact[:, 1] for head in index])  # [head, example]
     close(found["signed"], -changes.mean(1), operations=MANY)
@@ -157,9 +156,8 @@ def test_patched_queries_and_keys_pass_through_the_softmax(node, replacement):
     for _, layer, head in head_index(model):
         part = slice(head * SIZE, (head + 1) * SIZE)
         with ExitStack() as stack:  # the later layers go on from this one's output
-            stack.callback(
-                model.transformer.h[layer].attn.c_proj.register_forward_pre_hook(partial(keep, layer)).remove
-            )
+            hook = model.transformer.h[layer].attn.c_proj.register_forward_pre_hook(partial(keep, layer))
+            stack.callback(hook.remove)
             target = example_means(model, batch, model(**batch.inputs)).sum()
             (gradient,) = torch.autograd.grad(target, outputs[layer])
         moved = outputs[layer].detach()[..., part] - output_of(model, batch, layer, head, change)
@@ -188,12 +186,11 @@ def test_patched_queries_pass_through_attention_of_a_models_own(kind):
             (gradient,) = torch.autograd.grad(target, outputs[0])
             for head in range(site.heads):
                 part = slice(head * site.size, (head + 1) * site.size)
-                with ExitStack() as inner, torch.no_grad():
-                    inner.callback(
-                        site.module.q_proj.register_forward_hook(
-                            lambda *call, head=head, size=site.size: zeroed(0, call[-1].clone(), head, size)
-                        ).remove
-                    )
+
+                def without(_, __, output, head=head, size=site.size):
+                    return zeroed(0, output.clone(), head, size)
+
+                with torch.no_grad(), site.module.q_proj.register_forward_hook(without):
                     model(**batch.inputs)
                 moved = (outputs[0].detach() - outputs[-1])[..., part]
                 expected.append(float((moved * gradient[..., part]).detach().sum((1, 2)).mean()))
@@ -232,11 +229,8 @@ def test_another_seed_draws_other_partners():
 
 def test_columns_say_what_was_patched_and_have_intervals():
     model, tokenizer, text = setting("gpt2")
-    scores = [
-        hr.AttributionPatching(),
-        hr.AttributionPatching(drop=False, replacement="resample"),
-        hr.AttributionPatching(node="key"),
-    ]
+    each = {}, {"drop": False, "replacement": "resample"}, {"node": "key"}
+    scores = [hr.AttributionPatching(**options) for options in each]
     table = hr.score(model, tokenizer, text, scores, n_resamples=20)
     names = ["attribution[AtP*]", "attribution[AtP resample]", "attribution[AtP* key]"]
     assert list(table) == [

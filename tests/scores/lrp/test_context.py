@@ -112,12 +112,8 @@ def test_blocks_on_two_models_nest(rules):
     inputs, ones = zoo.inputs(first), [torch.ones(2, 24, requires_grad=True) for _ in range(2)]
     alone = [relevance(first, inputs, rules), relevance(second, inputs, "attn")]
     before = traces(first), traces(second)
-    with (
-        lrp_rules(first, rules),
-        hr.mask_heads(first, ones[0]),
-        lrp_rules(second, "attn"),
-        hr.mask_heads(second, ones[1]),
-    ):
+    one, two = ones
+    with lrp_rules(first, rules), hr.mask_heads(first, one), lrp_rules(second, "attn"), hr.mask_heads(second, two):
         outputs = [explained(model(**inputs)) for model in (second, first)][::-1]
     for output, one, own, given_rules in zip(outputs, ones, alone, (rules, "attn"), strict=True):
         assert torch.equal(torch.autograd.grad(begun(output, given_rules), one)[0], own)
@@ -271,19 +267,15 @@ def test_the_deviations_of_a_group_norm_are_constants(shape):
         nn.init.uniform_(parameter, -1, 1, generator=generator)
     x.requires_grad_()
     parts = x.view(2, 3, -1)
-    centred = (parts - parts.mean(-1, keepdim=True)) / (
-        parts.var(-1, correction=0, keepdim=True) + norm.eps
-    ).detach().sqrt()
+    deviations = (parts.var(-1, correction=0, keepdim=True) + norm.eps).detach().sqrt()
+    centred = (parts - parts.mean(-1, keepdim=True)) / deviations
     expected = centred.view(shape).transpose(1, -1) * norm.weight + norm.bias
     with context._Mode(table("cp")):
         found = norm(x)
     assert torch.equal(found, norm(x))
     leaves = [x, *norm.parameters()]
-    close(
-        torch.cat([each.flatten() for each in torch.autograd.grad(found, leaves, back)]),
-        torch.cat([each.flatten() for each in torch.autograd.grad(expected.transpose(1, -1), leaves, back)]),
-        1e-12,
-    )
+    both = (torch.autograd.grad(y, leaves, back) for y in (found, expected.transpose(1, -1)))
+    close(*(torch.cat([each.flatten() for each in gradients]) for gradients in both), 1e-12)
 
 
 @pytest.mark.parametrize("rules", ["cp", "attn"])
