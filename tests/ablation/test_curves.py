@@ -570,12 +570,10 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
             return np.mean([float(slow(ids, labels=ids).loss) for ids in rows])
 
     expected = [loss()]
-    with by_loop(slow, first, 1, lambda query, _: at(query - 1, 8) if query else None):
+    one_earlier = lambda query, _: at(query - 1, 8) if query else None  # noqa: E731
+    with by_loop(slow, first, 1, one_earlier):
         expected.append(loss())
-    with (
-        by_loop(slow, first, 1, lambda query, _: at(query - 1, 8) if query else None),
-        by_loop(slow, second, 2, lambda _, __: at(0, 8)),
-    ):
+    with by_loop(slow, first, 1, one_earlier), by_loop(slow, second, 2, lambda _, __: at(0, 8)):
         expected.append(loss())
     assert hard_coded.tolist() == pytest.approx(expected, rel=1e-5)
     assert abs(expected[1] - expected[2]) > 1e-3

@@ -135,22 +135,17 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
     """Two heads have two orders: their mean divides by hand what plain ablations say."""
     model, tokenizer, text = given("classifier")
     heads = [("enc-self", 0, 0), ("enc-self", 1, 2)]
-    values = {
-        chosen: hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
-        + (hr.ablate(model, tokenizer, text, sets={"x": masked}, metric="accuracy", n_resamples=0).iloc[0, 0])
-        for chosen, masked in (("", heads), ("0", heads[1:]), ("1", heads[:1]))
-    }
-    values["01"] = hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
-    expected = [
-        np.mean([values["0"] - values[""], values["01"] - values["1"]]),
-        np.mean([values["1"] - values[""], values["01"] - values["0"]]),
-    ]
+    both = hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
+    sets = {"none": heads, "first": heads[1:], "second": heads[:1]}  # what is masked where these are left
+    none, first, second = (
+        both + hr.ablate(model, tokenizer, text, sets=sets, metric="accuracy", n_resamples=0).iloc[:, 0]
+    )
+    expected = [np.mean([first - none, both - second]), np.mean([second - none, both - first])]
     orders = {tuple(np.random.default_rng(seed).permutation(2)): seed for seed in range(9)}
     assert set(orders) == set(permutations(range(2)))
     options = {"metric": "accuracy", "heads": heads, "n_permutations": 1, "n_resamples": 0}
     tables = [hr.shapley_values(model, tokenizer, text, **options, seed=seed) for seed in orders.values()]
-    both = [table["shapley[accuracy]"] for table in tables]
-    close(np.mean(both, axis=0), expected, size=1)
+    close(np.mean([table["shapley[accuracy]"] for table in tables], axis=0), expected, size=1)
 
 
 def test_a_study_keeps_values_and_computes_others_again(tmp_path, monkeypatch):

@@ -264,11 +264,9 @@ def test_blocks_leave_no_trace_even_by_an_exception_and_touch_no_other_model():
 
 def test_head_mask_is_zero_at_the_named_heads():
     model = zoo.tiny("marian")
-    mask = masking.head_mask(model, [("dec-self", 1, 2), ("cross", 0, 3)])
-    assert [head for head, gate in zip(heads.head_index(model), mask, strict=True) if gate != 1] == [
-        ("dec-self", 1, 2),
-        ("cross", 0, 3),
-    ]
+    closed = [("dec-self", 1, 2), ("cross", 0, 3)]
+    mask = masking.head_mask(model, closed)
+    assert [head for head, gate in zip(heads.head_index(model), mask, strict=True) if gate != 1] == closed
     assert mask.sum() == number(model) - 2
 
 
@@ -302,10 +300,8 @@ def _reading(model, seen):
 def _silence_queries(model):
     """Set queries (and position biases) to zero, so that every head attends uniformly."""
     for name, parameter in model.named_parameters():
-        if any(
-            part in name
-            for part in ("q_proj", ".query.", "SelfAttention.q.", "EncDecAttention.q.", "relative_attention")
-        ):
+        parts = ("q_proj", ".query.", "SelfAttention.q.", "EncDecAttention.q.", "relative_attention")
+        if any(part in name for part in parts):
             parameter.data.zero_()
         if "c_attn" in name:
             parameter.data[..., : parameter.shape[-1] // 3].zero_()

@@ -39,11 +39,8 @@ def test_imposed_is_a_slow_loop(name):
         (content,) = batch.source.content.tolist()
         (written,) = batch.target.content.tolist()
         keys = [place for place, is_content in enumerate(content) if is_content]
-        return lambda query, _: (
-            at(keys[on_diagonal(sum(written[:query]), sum(written), len(keys))], len(content))
-            if written[query]
-            else None
-        )
+        place = lambda query: keys[on_diagonal(sum(written[:query]), sum(written), len(keys))]  # noqa: E731
+        return lambda query, _: at(place(query), len(content)) if written[query] else None
 
     imposed_equals_loop(tiny(name), Diagonal(), "cross", row)
 

@@ -16,7 +16,6 @@ from helpers.attentions import own_attentions
 from helpers.close import close
 from helpers.letters import (
     corpus,
-    linked,
     looking,
     observation,
     tokenizer,
@@ -412,7 +411,7 @@ def test_numbers_of_cross_attention(places, keys, special, monotone, diagonal):
 
 @pytest.fixture(scope="module")
 def scores():
-    return hr.score(zoo.tiny("marian"), tokenizer(), linked(), n_resamples=20)
+    return hr.score(zoo.tiny("marian"), tokenizer(), letters.linked(), n_resamples=20)
 
 
 @torch.no_grad()
@@ -421,12 +420,12 @@ def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores, weight
     """Word by word from the output of transformers: the decoder reads the target one place later."""
     model, tokens = zoo.tiny("marian"), tokenizer()
     if weights == "nosink":
-        scores = hr.score(model, tokens, linked(), [Links(weights="nosink")], n_resamples=20)
+        scores = hr.score(model, tokens, letters.linked(), [Links(weights="nosink")], n_resamples=20)
         scores = scores.rename(columns=lambda name: name.replace("-nosink", ""))
     sink = int(weights == "nosink")  # the first token is no key
     model.set_attn_implementation("eager")
     hits, near, queries = torch.zeros(2, 4), 0, 0
-    for pair in linked():
+    for pair in letters.linked():
         source, target = tokens(pair.text), tokens(pair.target.text)
         ids = [model.config.decoder_start_token_id, *target["input_ids"][:-1]]
         attention = model(

@@ -174,10 +174,8 @@ def test_a_decoder_is_forced_on_references_or_writes_its_own():
 
 
 def test_the_seed_changes_the_intervals_only():
-    one, other = (
-        scored("bert"),
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), scores_for("bert"), n_resamples=50, seed=1),
-    )
+    one, given = scored("bert"), (zoo.tiny("bert"), tokens_of("bert"), corpus())
+    other = hr.score(*given, scores_for("bert"), n_resamples=50, seed=1)
     pd.testing.assert_frame_equal(plain(other), plain(one), rtol=0, atol=0)
     assert not np.allclose(one["confidence.low"], other["confidence.low"])
     assert "|seed:0|" in frame.provenance(one, "confidence.low")

@@ -239,10 +239,8 @@ def test_composition_is_that_of_dense_matrices(name):
 def test_a_rotated_query_composes_at_the_distance_as_its_circuit_does():
     model = zoo.tiny("llama-grouped")
     row = hr.scores.composition(model, distance=3).query("head == 1 and to_head == 2").iloc[0]
-    looked, made = (
-        hr.scores.circuit_matrix(model, "L1H2", "QK", distance=3),
-        hr.scores.circuit_matrix(model, "L0H1", "OV"),
-    )
+    looked = hr.scores.circuit_matrix(model, "L1H2", "QK", distance=3)
+    made = hr.scores.circuit_matrix(model, "L0H1", "OV")
     sizes = looked.norm() * made.norm()
     close([row["key"], row["matching"]], [(looked @ made.mT).norm() / sizes, (looked * made).sum() / sizes])
     still = hr.scores.circuit_matrix(model, "L1H2", "QK")

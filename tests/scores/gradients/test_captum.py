@@ -48,11 +48,9 @@ def effects(name, given, closings, replacement="zero", of=None):
         return torch.where(found.counted, found.values, 0.0).sum(-1) / found.counted.sum(-1)
 
     kept = [held(HeadModel(model), fitted, batch) for batch in groups]
-    of = [
-        torch.cat([explained(batch, masking.head_mask(model, closing)) for batch in kept])
-        for closing in ([], *closings)
-    ]
-    return np.array([float((of[0] - left).mean()) for left in of[1:]])
+    masks = [masking.head_mask(model, closing) for closing in ([], *closings)]
+    intact, *rest = (torch.cat([explained(batch, mask) for batch in kept]) for mask in masks)
+    return np.array([float((intact - left).mean()) for left in rest])
 
 
 @pytest.mark.slow
