@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 import resource
 import subprocess
@@ -163,10 +162,10 @@ def test_targets_without_tokens_have_the_end_alone():
     assert hr.ablate(*given, n_resamples=0)["ablation[loss]"].notna().all()
 
 
-FAULTS = f"""
+FAULTS = """
 import resource, torch
-PIECE = {batching.PIECE}
-{inspect.getsource(batching.keep_memory)}
+from headroles.models.batching import keep_memory
+
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):
