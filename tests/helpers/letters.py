@@ -41,10 +41,6 @@ class Tokens(NamedTuple):
     words: np.ndarray  # [token]
     sentence: Sentence | None
 
-    @property
-    def real(self) -> np.ndarray:
-        return self.ids >= SPECIAL
-
 
 def _side(tokens, extra):
     shape = len(tokens), max(len(one.ids) for one in tokens) + extra

@@ -49,7 +49,7 @@ def test_a_weight_is_needed_where_what_is_asked_changes_with_it(name, what):
         assert bool(missing.needed(model, sites, what)) == moved(model, names[0])[what], names
 
 
-def test_a_weight_that_was_trained_is_not_random():
+def test_a_weight_that_was_trained_is_not_random_and_all_weights_may_be_missing():
     model = zoo.tiny("gpt2")
     sites, name = hr.attention_sites(model), "transformer.h.0.attn.c_attn.weight"
     missing.note(model, [name])
@@ -57,10 +57,6 @@ def test_a_weight_that_was_trained_is_not_random():
     with torch.no_grad():
         model.transformer.h[0].attn.c_attn.weight.add_(1e-3)
     assert missing.needed(model, sites, "attention") == []
-
-
-def test_weights_that_all_are_missing():
-    model = zoo.tiny("gpt2")
     names = [name for name, _ in model.named_parameters()]
     assert missing.none_matched(model, names)
     assert not missing.none_matched(model, names[1:])

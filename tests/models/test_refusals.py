@@ -90,16 +90,9 @@ REFUSED = [  # the call, two parts of the message
 OF_TYPES = [
     (lambda: hr.attention_sites(torch.nn.Linear(2, 2)), "expected a transformers model, got Linear", "headroles.load"),
     (lambda: hr.attention_sites(torch.nn.DataParallel(zoo.tiny("bert"))), "got DataParallel", "try model.module"),
-    *(
-        (
-            lambda block=block, name=name: block("marian", **{name: torch.zeros(2, 4)}),
-            f"was called with {name}",
-            "mask_heads(",
-        )
-        for name in HEAD_MASKS
-        for block in (partial(masked, gates=torch.ones(24)), captured)
-    ),
-]
+    *((lambda block=block, name=name: block("marian", **{name: torch.zeros(2, 4)}), f"was called with {name}",
+       "mask_heads(") for name in HEAD_MASKS for block in (partial(masked, gates=torch.ones(24)), captured)),
+]  # fmt: skip
 
 
 def names(part):

@@ -66,9 +66,7 @@ def test_special_tokens_share_the_weight():
 def test_imposed_first_tokens_are_slow_loops():
     for name in ("bert", "t5"):
         imposed_equals_loop(tiny(name), First(), "enc-self", lambda batch: lambda *_: at(0, batch.source.ids.shape[1]))
-
-
-def test_past_the_window_a_head_attends_by_itself():
+    # past the window a head attends by itself
     window = lambda batch: lambda query, _: at(0, batch.source.ids.shape[1]) if query < 3 else None  # noqa: E731
     imposed_equals_loop(tiny("mistral", sliding_window=3), First(), "dec-self", window)
 

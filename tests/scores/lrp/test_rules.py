@@ -257,26 +257,21 @@ def roots(x, eps):
     variance = x.pow(2).mean(-1, keepdim=True) + eps
     length = x.shape[-1] ** 0.5
     return {
-        "rsqrt": lambda: x * torch.rsqrt(variance),
-        "torch.pow": lambda: x * torch.pow(variance, -0.5),
-        "pow": lambda: x * variance.pow(-0.5),
-        "**": lambda: x * variance**-0.5,
+        "rsqrt": lambda: x * torch.rsqrt(variance), "torch.pow": lambda: x * torch.pow(variance, -0.5),
+        "pow": lambda: x * variance.pow(-0.5), "**": lambda: x * variance**-0.5,
         "exponent": lambda: x * torch.pow(variance, exponent=-0.5),
-        "float_power": lambda: x * torch.float_power(variance, -0.5),
-        "root as a power": lambda: x / variance**0.5,
-        "sqrt": lambda: x / variance.sqrt(),
-        "torch.divide": lambda: torch.divide(x, torch.sqrt(variance)),
+        "float_power": lambda: x * torch.float_power(variance, -0.5), "root as a power": lambda: x / variance**0.5,
+        "sqrt": lambda: x / variance.sqrt(), "torch.divide": lambda: torch.divide(x, torch.sqrt(variance)),
         "1 / sqrt": lambda: torch.multiply(x, 1 / torch.sqrt(variance)),
         "reciprocal": lambda: x * torch.sqrt(variance).reciprocal(),
         "square": lambda: x * (torch.square(x).mean(-1, keepdim=True) + eps).rsqrt(),
         "product": lambda: x * ((x * x).mean(-1, keepdim=True) + eps).rsqrt(),
-        "normalize": lambda: F.normalize(x, dim=-1) * length,
-        "norm": lambda: x / x.norm(dim=-1, keepdim=True) * length,
+        "normalize": lambda: F.normalize(x, dim=-1) * length, "norm": lambda: x / x.norm(dim=-1, keepdim=True) * length,
         "1 / norm": lambda: x * (length / x.norm(p=2, dim=-1, keepdim=True).clamp_min(1e-12)),
         "vector_norm": lambda: length * x / torch.linalg.vector_norm(x, dim=-1, keepdim=True),
         "rms_norm": lambda: F.rms_norm(x, x.shape[-1:], eps=eps),
         "einsum": lambda: x * torch.rsqrt(torch.einsum("btd,btd->bt", x, x)[..., None] / x.shape[-1] + eps),
-    }
+    }  # fmt: skip
 
 
 NORMS = list(roots(torch.ones(1, 1, 1), 1e-6))
