@@ -264,7 +264,6 @@ AGAIN = [
     ("marian", "confidence", "confidence", 1, "dec-self"),
     ("marian", "importance", "importance", 4, None),
     ("marian", "importance", "importance", 3, "cross"),
-    ("bert", "confidence", "confidence", 4, None),
     ("bert", "position", "position[+1]", 2, None),
 ]
 

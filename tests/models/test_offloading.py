@@ -17,7 +17,7 @@ from headroles.models import identity
 
 # transformers puts Marian's bias of words, which belongs to no submodule, into its own map
 pytestmark = pytest.mark.filterwarnings("ignore:The following device_map keys do not match")
-NAMES = ["llama-grouped", "bert", "marian"]
+NAMES = ["llama-grouped", "marian"]
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -131,6 +131,7 @@ def test_comparison_is_a_command_and_its_study_is_drawn(folder):
     assert {"compare-pruning", "efficiency", "dynamics", "settling"} <= names
 
 
+@pytest.mark.slow
 def test_gates_of_each_seed_are_others_also_beside_a_seed_of_training(tmp_path):
     corpus = hr.Corpus("films", tuple(films(16)))
     options = {"strategies": ["l0"], "keep": [4], "seeds": 2, "study": tmp_path}

@@ -267,7 +267,9 @@ def test_gates_prune_the_heads_that_the_loss_can_spare(tmp_path):
     assert loss(survival) < loss(1 - survival)
 
 
-@pytest.mark.parametrize("groups", ["equal", "whole", "expand"])
+@pytest.mark.parametrize(
+    "groups", ["equal", *(pytest.param(how, marks=pytest.mark.slow) for how in ("whole", "expand"))]
+)
 def test_tied_embeddings_stay_tied_and_groups_are_those_of_removal(groups, tmp_path):
     model, tokens, text = language_model("llama-grouped")
     model.config.tie_word_embeddings = True

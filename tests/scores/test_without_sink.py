@@ -154,7 +154,7 @@ def test_with_and_without_it_are_measured_in_one_pass():
 
 def test_a_study_keeps_both_and_the_roles_of_both(tmp_path):
     model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
-    options = {"n_resamples": 20, "study": hr.Study(tmp_path)}
+    options = {"n_resamples": 2, "study": hr.Study(tmp_path)}
     usual = hr.score(model, tokenizer, corpus(4), without_sink=False, **options)
     both = hr.score(model, tokenizer, corpus(4), without_sink=True, **options)
     assert {"induction-nosink", "duplicate-nosink", "resting"} <= {*both} - {*usual}

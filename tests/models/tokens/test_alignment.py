@@ -51,7 +51,7 @@ def _marian(folder: Path, texts: Sequence[str], **options: Any) -> tuple[Any, An
 @pytest.mark.shared
 @pytest.mark.parametrize("language", ["ru", pytest.param("de", marks=pytest.mark.slow)])
 def test_a_slow_tokenizer_gives_each_piece_the_word_that_sentencepiece_says(shared, tmp_path, language):
-    treebank = hr.read(shared / f"data/ud/pud/{language}_pud-ud-test.conllu.gz", limit=600)
+    treebank = hr.read(shared / f"data/ud/pud/{language}_pud-ud-test.conllu.gz", limit=400)
     tokenizer, model = _marian(tmp_path, [one.text for one in treebank])  # unknown letters, and … becomes ...
     found = pieces(tokenizer, treebank.sentences)
     unknown = 0
