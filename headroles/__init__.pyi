@@ -26,8 +26,8 @@ from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
 from .analysis.seeds import stability as stability
 from .budgets.cache import BudgetedCache as BudgetedCache
-from .budgets.exports import export_budget as export_budget
 from .budgets.selection import cache_budget as cache_budget
+from .budgets.selection import export_budget as export_budget
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
 from .data.hf_datasets import to_dataset as to_dataset

@@ -24,11 +24,11 @@ TESTS = ROOT.parent / "tests"
 ACROSS = {  # files of tests of what several modules of a package do together
     "models/test_offloading.py", "pruning/test_key_value_groups.py", "pruning/test_zeroed_heads.py",
     "scores/test_padding.py", "scores/test_planted.py",
-    "scores/test_without_sink.py",
+    "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_368, 8),  # budget 1,300 in 7
-    "data": (2_121, 10),  # budget 2,100 in 10
+    "tables": (1_300, 7),
+    "data": (2_120, 10),  # budget 2,100 in 10
     "analysis": (2_241, 9),  # budget 1,950 in 9
     "plots": (2_300, 11),
     "models": (4_700, 21),
@@ -37,13 +37,13 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "ablation": (3_200, 14),
     "training": (950, 6),
     "pruning": (2_450, 10),
-    "budgets": (850, 6),  # budget 850 in 5
+    "budgets": (850, 5),
     "testing": (1_000, 6),
     "papers": (2_489, 11),  # budget 2,400 in 11
     "reports": (950, 6),
     "cli": (1_677, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (31_831, 160),  # budget 31,000 in 158
+    "all": (31_749, 158),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 37897  # budget 37,500

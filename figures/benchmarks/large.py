@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import headroles as hr
 from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.relevance import Relevance
-from headroles.tables import kv_groups
+from headroles.tables.declared import groups
 
 CONFIG = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
@@ -95,7 +95,7 @@ def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes
     return {
         "parameters": model.num_parameters(),
         "GiB": round(size / 2**30, 2),
-        "groups of query heads": int(kv_groups.groups(table).groupby(level="layer").nunique().sum()),
+        "groups of query heads": int(groups(table).groupby(level="layer").nunique().sum()),
         "jobs": rows,
     }
 

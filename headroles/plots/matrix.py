@@ -18,9 +18,8 @@ from headroles.plots.labels import BY, label_of
 from headroles.plots.styling import RGB, colours, readable, scale
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column
-from headroles.tables.declared import RELATIONS, signature_of
+from headroles.tables.declared import RELATIONS, groups, signature_of
 from headroles.tables.frame import LEVELS, Kind, described
-from headroles.tables.kv_groups import ends
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -85,7 +84,7 @@ def heatmap(
     letters = max(int(ax.get_window_extent().width / ax.figure.dpi / 0.1), 20)  # of a line of the title
     titles = [*textwrap.wrap(label.partition("\n")[0], letters, break_on_hyphens=False), TITLES[kind]]
     ax.set_title("\n".join(titles))
-    for start, head in ends(values, kind) if order == "head" else []:
+    for start, head in _starts_of_groups(values, kind) if order == "head" else []:
         (ax.hlines if _is_deep(grid) else ax.vlines)(head, start, start + 1, color="0.2", linewidth=1.2)
     if order == "sorted":
         axis = ax.yaxis if _is_deep(grid) else ax.xaxis
@@ -99,6 +98,15 @@ def heatmap(
     if notes is not None:
         _write(ax, grid, cells["text"])
     return ax
+
+
+def _starts_of_groups(values: pd.Series[float], kind: Kind) -> list[tuple[int, int]]:
+    """Return (layer, head) of each head that starts a key-value group; none if no keys and values are shared."""
+    shared = groups(values)
+    places: dict[Any, int] = {} if shared is None else shared.xs(kind, level="kind").to_dict()
+    if all(group == head for (_, head), group in places.items()):
+        return []
+    return [(layer, head) for (layer, head), group in places.items() if places.get((layer, head - 1), group) != group]
 
 
 def heatmaps(values: pd.Series[float], **options: Any) -> list[Axes]:

@@ -18,9 +18,8 @@ from headroles.plots import matrix, styling
 from headroles.plots.labels import axis_label, column_label, direction, label_of, unit_of
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column, after_stem
-from headroles.tables.declared import harm
+from headroles.tables.declared import groups, harm
 from headroles.tables.frame import KINDS, LEVELS, fields
-from headroles.tables.kv_groups import groups
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")

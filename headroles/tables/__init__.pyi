@@ -2,11 +2,10 @@ from . import columns as columns
 from . import declared as declared
 from . import frame as frame
 from . import io as io
-from . import kv_groups as kv_groups
 from . import study as study
+from .declared import groups as groups
 from .frame import join as join
 from .frame import provenance as provenance
 from .io import load_table as load_table
 from .io import save_table as save_table
-from .kv_groups import groups as groups
 from .study import Study as Study

@@ -16,11 +16,11 @@ _SEED = re.compile(r" seed (\d+)$")
 
 
 class Pruning(NamedTuple):
-    """What `survival[l0 12 enc-self seed 1]` is of: strategy, heads left, their kinds, the seed."""
+    """The parts of `survival[l0 12 enc-self seed 1]`: strategy, heads left, kinds that could be pruned, seed."""
 
     strategy: str
     heads: int | None  # None: all
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # (): all
     seed: int | None
 
 
@@ -63,11 +63,6 @@ class Column(NamedTuple):
         return (self.suffix or self.name).rpartition(".")[2]
 
     @property
-    def is_end(self) -> bool:
-        """Whether it is a bound of an interval."""
-        return self.suffix.rpartition(".")[2] in ("low", "high")
-
-    @property
     def is_measurement(self) -> bool:
         """Whether it is named as a measurement, not as its interval, its p or another companion."""
         return self.suffix in ("", *_PICKED) and not {*".["} & {*self.name}
@@ -77,10 +72,6 @@ class Column(NamedTuple):
         """The variant of a score or role: norm of `position-norm[-1]`, nosink of `rarity-nosink`, else empty."""
         last = self.name.rpartition("-")[2]
         return last if last in VARIANTS and last != self.name else ""
-
-    def of_variant(self, variant: str) -> Column:
-        """Return the column of a variant: `position-norm[-1]` of `position[-1]`."""
-        return self._replace(name=f"{self.plain.name}-{variant}" if variant else self.plain.name)
 
     @property
     def plain(self) -> Column:
@@ -104,25 +95,27 @@ class Column(NamedTuple):
 
     @property
     def pruning(self) -> Pruning | None:
-        """What a column of survival is of; None for other columns."""
+        """The pruning that a column of survival reports; None for other columns."""
         if self.name != "survival" or self.detail is None:
             return None
-        seed = _SEED.search(self.detail)
-        words = [word for word in self.without_seed.words if word not in self.kinds]
-        count = next((place for place, word in enumerate(words) if word.isdigit()), None)
-        strategy = " ".join(word for place, word in enumerate(words) if place != count)
-        heads = None if count is None else int(words[count])
-        return Pruning(strategy, heads, self.kinds, None if seed is None else int(seed[1]))
+        seed, words = _SEED.search(self.detail), self.without_seed.words
+        words = [word for word in words if word not in KINDS]
+        count = next(filter(str.isdigit, words), None)
+        if count is not None:
+            words.remove(count)
+        heads = None if count is None else int(count)
+        return Pruning(" ".join(words), heads, self.kinds, None if seed is None else int(seed[1]))
 
 
 def of_variant(column: str, variant: str) -> str:
-    """Return the name of a column of a variant, "norm" or "nosink"."""
-    return str(Column.parse(column).of_variant(variant))
+    """Return the name of a column of a variant, "norm" or "nosink": `position-norm[-1]` of `position[-1]`."""
+    plain = Column.parse(column).plain
+    return str(plain._replace(name=f"{plain.name}-{variant}"))
 
 
 def without_ends(names: Iterable[object]) -> list[str]:
     """Return the columns that are not bounds of intervals."""
-    return [name for name in map(str, names) if not Column.parse(name).is_end]
+    return [name for name in map(str, names) if not name.endswith((".low", ".high"))]
 
 
 def with_suffix(names: Iterable[object], suffix: str) -> list[str]:
@@ -143,7 +136,7 @@ def ranked_by(text: str) -> tuple[str, bool]:
 
 
 class Table(NamedTuple):
-    """What the tables of a stem are, `stem.parquet` and `stem-....parquet`."""
+    """Facts about the tables of a stem, `stem.parquet` and `stem-....parquet`."""
 
     stem: str
     made_by: str  # public function
@@ -259,10 +252,9 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
 
 def stem_of(name: str) -> str:
     """Return the registered beginning of a table's name: role-changes of `role-changes-l0`; else its first word."""
-    known = {stem.removesuffix("-") for stem in TABLES}
-    return max(
-        (stem for stem in known if name == stem or name.startswith(f"{stem}-")), key=len, default=name.partition("-")[0]
-    )
+    known = (stem.removesuffix("-") for stem in TABLES)
+    stems = [stem for stem in known if f"{name}-".startswith(f"{stem}-")]
+    return max(stems, key=len, default=name.partition("-")[0])
 
 
 def after_stem(name: str) -> str:

@@ -1,8 +1,8 @@
 """Declarations, each made once: titles, units, directions and texts of scores, metrics, strategies (no torch).
 
-Classes, figures, the report and the command line read them here; those of roles are in `analysis.role_rules.ROLES`.
-A class of the user's own declares by class attributes, which the signatures of its columns carry: figures, reports and
-relations of a stored table show them as well.
+Classes, figures, the report and the command line read them here; roles are declared in `analysis.role_rules.ROLES`.
+A user's class declares by class attributes, which the signatures of its columns carry: figures, reports and relations
+of a stored table show them as well. Signatures also say which heads share keys and values.
 """
 
 from __future__ import annotations
@@ -146,3 +146,29 @@ def harm(column: object, signature: str = "") -> int:
     """Return the sign of harm in a column of effects, by default -1; 0 for other columns."""
     metric = Column.parse(column).metric
     return 0 if metric is None else -(quality(metric, signature).better or 1)
+
+
+def group_sizes(table: pd.DataFrame | pd.Series[float]) -> list[int]:
+    """Return how many query heads share the keys and values of each row, a head or a group, by its provenance."""
+    texts = table.attrs.get("signatures", {}).values()
+    shared = next((value for text in texts for name, value in fields(text) if name == "shared"), "")
+    pairs = (pair.partition("=") for pair in shared.split(","))
+    by_kind = {kind: sizes.split(".") for kind, _, sizes in pairs}  # one size, or one for each layer
+    rows = ((by_kind.get(kind, ["1"]), layer) for kind, layer, _ in table.index)
+    return [int(sizes[layer if len(sizes) > 1 else 0]) for sizes, layer in rows]
+
+
+def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
+    """Return the key-value group of each query head, in grouped-query and multi-query attention.
+
+    Args:
+        table: Table of `hr.score`, or a column of it. The group sizes are read from its provenance.
+
+    Returns:
+        Group number of each head, from 0 in each layer; None if no heads share keys and values.
+    """
+    sizes = group_sizes(table)
+    if max(sizes, default=1) == 1:
+        return None
+    numbers = [head // size for (_, _, head), size in zip(table.index, sizes, strict=True)]
+    return pd.Series(numbers, index=table.index, name="group")

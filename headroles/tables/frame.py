@@ -150,13 +150,11 @@ def resamples(table: pd.DataFrame) -> dict[str, Draws]:
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    same = {name for name in kept.draws if name in table and _is_same(table[name], kept.measured[name][places])}
+    measured = {name: kept.measured[name][places] for name in kept.draws if name in table}
+    measured = {name: values for name, values in measured.items() if table[name].dtype == values.dtype}
+    same = [name for name, values in measured.items() if np.array_equal(table[name], values, equal_nan=True)]
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
-    return {name: draws if everything else draws[places] for name, draws in kept.draws.items() if name in same}
-
-
-def _is_same(column: pd.Series[float], measured: npt.NDArray[np.floating]) -> bool:
-    return column.dtype == measured.dtype and np.array_equal(column, measured, equal_nan=True)
+    return {name: kept.draws[name] if everything else kept.draws[name][places] for name in same}
 
 
 def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> Draws | None:
@@ -181,11 +179,8 @@ def parsed_head(text: str) -> tuple[Kind | None, int, int]:
 
 def sign(**fields: object) -> str:
     """Join fields into a signature, as in sacreBLEU, unsafe characters escaped as in a URL; `fields` reads it."""
-    return "|".join(f"{key}:{_UNSAFE.sub(_escaped, str(value))}" for key, value in fields.items())
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return f"%{ord(match[0]):02X}"
+    escaped = {key: _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", str(value)) for key, value in fields.items()}
+    return "|".join(f"{key}:{text}" for key, text in escaped.items())
 
 
 def sign_version(**fields: object) -> str:

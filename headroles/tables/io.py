@@ -96,35 +96,35 @@ def notes(path: Path) -> Notes | None:
     try:
         with path.open("rb") as file:  # pyarrow reads other paths in "~" and ":" than pathlib does
             metadata = pq.read_metadata(file)
-        return _notes((metadata.metadata or {}).get(b"headroles"), metadata.num_rows)
+        kept = _notes(metadata.metadata)
     except (pa.ArrowException, ValueError, OSError):
         return None
+    return Notes(signatures=kept.get("signatures"), recipe=kept.get("recipe"), rows=metadata.num_rows)
 
 
 def notes_in(folder: Path) -> dict[str, Notes]:
     """Read the notes of the tables in a folder, by name, without the tables; warn of files of another origin."""
     parsed = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
-    for path in (path for path, of in parsed.items() if of is None):
+    for path in (path for path, found in parsed.items() if found is None):
         log.warning("%s is not a table of headroles, or is damaged: left out", path)
-    return {path.stem: of for path, of in parsed.items() if of is not None}
+    return {path.stem: found for path, found in parsed.items() if found is not None}
 
 
-def _notes(text: bytes | None, n_rows: int) -> Notes:
+def _notes(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
     """Parse the notes of a file; ValueError if it has none."""
-    if text is None:
+    if metadata is None or b"headroles" not in metadata:
         raise ValueError("it has no provenance")
-    kept: dict[str, Any] = json.loads(text)
-    return Notes(signatures=kept.get("signatures"), recipe=kept.get("recipe"), rows=n_rows)
+    kept: dict[str, Any] = json.loads(metadata[b"headroles"])
+    return kept
 
 
 def _unpacked(arrow: pa.Table) -> pd.DataFrame:
-    notes = _notes((arrow.schema.metadata or {}).get(b"headroles"), arrow.num_rows)
+    kept = _notes(arrow.schema.metadata)
     names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
     frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
     if list(frame.index.names) == LEVELS:
         frame.index = rows(frame)
-    kept = {"signatures": notes["signatures"], "recipe": notes["recipe"]}
-    frame.attrs = {name: value for name, value in kept.items() if value is not None}
+    frame.attrs = {name: kept[name] for name in ("signatures", "recipe") if kept.get(name) is not None}
     cells = {name.removeprefix(_DRAWS): arrow[name].combine_chunks() for name in names}
     draws = {name: part.flatten().to_numpy().reshape(len(part), part.type.list_size) for name, part in cells.items()}
     keep_resamples(frame, draws)

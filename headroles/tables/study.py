@@ -136,55 +136,38 @@ class Study:
             table.attrs["recipe"] = ALSO.join([*unlike, *like, recipe])
         return table
 
-    # A study is of one model: a table of other weights is refused, before the work is done and again when it is saved,
-    # because another process may have saved one in between. Tables may be of several corpora, but a table does not
-    # silently become one of another corpus. The cache key of a table says what it was made from, or without a key the
-    # provenance of its columns. With `overwrite`, once the new table is saved, all tables of the other model are
-    # removed, or those that were derived from the other corpus.
+    # A study is of one model: a table of other weights is refused by FileExistsError, before the work is done and again
+    # when it is saved, because another process may have saved one in between. Tables may be of several corpora, but a
+    # table does not silently become one of another corpus. The cache key of a table, or without a key the provenance of
+    # its columns, says what it was made from. With `overwrite`, once the new table is saved, all tables of the other
+    # model are removed, or the tables derived from the other corpus.
     def claim(self, name: str, recipe: str) -> dict[str, str]:
-        """Check, before the work is done, that the table `name` may be made from `recipe`.
-
-        Args:
-            name: Name of the table, without suffix.
-            recipe: Its cache key.
-
-        Returns:
-            Outdated tables that `overwrite` allows to remove, and their cache keys, for `remove` after the new table is
-            saved.
-
-        Raises:
-            FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
-            OSError: If the folder is not writable.
-        """  # noqa: DOC502
+        """Check that `recipe` may make the table `name`; return outdated tables to `remove` later, and their keys."""
         self.check_writable()
         origins, shares_model = self._made_from(), table_of(name).one_model
         same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
-        if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
+        if others := [table for table in same_model if _differ("model", origins[table], recipe)]:
             outdated = origins if shares_model else {table: origins[table] for table in others}
-            self._check_overwrite("model", _model(recipe), _model(origins[others[0]]), others, outdated)
-            return outdated
-        if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
-            old = set(filter(None, _corpus(origins[name])))
+            return self._overwritten("model", recipe, others, outdated)
+        if name in origins and name != "relate" and _differ("corpus", origins[name], recipe):
+            old = set(filter(None, _digests("corpus", origins[name])))
             derived = [table for table, text in origins.items() if table_of(table).derived and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
-            self._check_overwrite("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
-            return outdated
+            return self._overwritten("corpus", recipe, [name], outdated)
         return {}
 
-    def _check_overwrite(
-        self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
-    ) -> None:
-        """Raise FileExistsError unless outdated tables may be removed; log once, before the work, which will be."""
+    def _overwritten(self, what: str, recipe: str, others: list[str], outdated: dict[str, str]) -> dict[str, str]:
+        """Return the outdated tables if they may be removed, and log them once; raise FileExistsError otherwise."""
         if self.overwrite:
             if outdated.items() - self._announced:  # `save` claims again what `keep` has claimed
                 log.warning("%s: replacing tables of another %s: %s", self.folder, what, ", ".join(outdated))
             self._announced |= outdated.items()
-            return
+            return outdated
         texts = notes_in(self.folder)[others[0]]["signatures"] or {}
         name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
-        old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
+        got, expected = (", ".join(filter(None, _digests(what, text))) for text in (recipe, outdated[others[0]]))
         raise FileExistsError(
-            f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "
+            f"study {self.folder} holds another {what}: got {got}; expected {expected} ({name}), "
             f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
             f"which removes {', '.join(outdated)}"
         )
@@ -249,18 +232,7 @@ def kept(
     *,
     joined: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Return the table `name` of a study, computed if needed; without a study compute it.
-
-    Args:
-        study: The study or its folder; None to keep nothing.
-        name: Name of the table, without suffix.
-        key: Makes the cache key; not called without a study.
-        compute: Makes the table.
-        joined: As in `Study.keep`.
-
-    Returns:
-        The table.
-    """
+    """Return the table `name` of a study, kept under the key that `key` makes; without a study compute it."""
     return compute() if study is None else as_study(study).keep(name, key(), compute, joined=joined)
 
 
@@ -333,7 +305,7 @@ def _recipes(table: pd.DataFrame) -> list[str]:
 def _origin(recipe: str | None, signatures: dict[str, str] | None) -> str:
     """Return the cache key of a table, or the first of its signatures that names a model."""
     texts = [recipe or "", *(signatures or {}).values()]
-    return next((text for text in texts if any(_model(text))), texts[0])
+    return next((text for text in texts if any(_digests("model", text))), texts[0])
 
 
 def _score(table: pd.DataFrame, column: str) -> str | None:
@@ -341,15 +313,13 @@ def _score(table: pd.DataFrame, column: str) -> str | None:
     return dict(fields(table.attrs.get("signatures", {}).get(column, ""))).get("score")
 
 
-def _model(text: str) -> tuple[str, ...]:
-    """Digest of the weights in a cache key or signature; for `weight-change`, of the weights before."""
-    return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
-
-
-def _corpus(text: str) -> tuple[str, ...]:
-    """Digests of the training corpus and of the corpus read last."""
-    values = dict(fields(text))
-    return values.get("trained_on", ""), values.get("text", "")
+def _digests(what: str, text: str) -> list[str]:
+    """Digests in a cache key or signature: of the weights, or of the training corpus and the corpus read last."""
+    if what == "corpus":
+        return [dict(fields(text)).get(key, "") for key in ("trained_on", "text")]
+    return [
+        next((value for key, value in fields(text) if key in ("weights", "before")), "")
+    ]  # before: of `weight-change`
 
 
 def _reads(text: str, digests: set[str]) -> bool:
@@ -357,5 +327,6 @@ def _reads(text: str, digests: set[str]) -> bool:
     return any(key in ("text", "trained_on") and value.partition(" ")[0] in digests for key, value in fields(text))
 
 
-def _differ(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
-    return any(first and second and first != second for first, second in zip(old, new, strict=True))
+def _differ(what: str, old: str, new: str) -> bool:
+    digests = zip(_digests(what, old), _digests(what, new), strict=True)
+    return any(first and second and first != second for first, second in digests)
