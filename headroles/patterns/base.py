@@ -91,20 +91,13 @@ class Pattern(Replacement):
         """Return the pattern for the forwards of one batch."""
         return BoundPattern(self, batch, counted)
 
-    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
+    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:
         """Return the outputs of heads under the pattern, from the token ids of a forward."""
-        if site.kind not in self.kinds:
-            return z
-        if of_batch := sorted(self.needs - needing("weights")):
+        if site.kind in self.kinds and (needs := sorted(self.needs - needing("weights"))):
             raise ValueError(
-                f"pattern {self} needs {NAMES[of_batch[0]]}, and a forward has none; try "
-                f"hr.ablate(..., replacement=...)"
+                f"pattern {self} needs {NAMES[needs[0]]}, and a forward has none; try hr.ablate(..., replacement=...)"
             )
-        target = "target" if "target" in values.inputs else "source"
-        queries = _view(values, "source" if site.kind == "enc-self" else target)
-        keys = _view(values, target if site.kind == "dec-self" else "source")
-        observation = Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer)
-        return self.imposed(observation, site, z, values)
+        return BoundPattern(self).outputs(site, z, values, gates)
 
     def imposed(self, observation: Observation, site: Site, z: Tensor, values: Values) -> Tensor:
         """Return the outputs of heads under the pattern, or z where it does not apply."""
@@ -138,9 +131,9 @@ class OfPattern:
 
 
 class BoundPattern(OfPattern, Replacement):
-    """A pattern for the forwards of one batch, which may be repeated for several variants."""
+    """A pattern for the forwards of one batch, which may be repeated for several variants, or without a batch."""
 
-    def __init__(self, pattern: Pattern, batch: Batch, counted: Counted | None) -> None:
+    def __init__(self, pattern: Pattern, batch: Batch | None = None, counted: Counted | None = None) -> None:
         self.pattern, self.batch, self.counted = pattern, batch, counted
 
     def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
@@ -150,10 +143,18 @@ class BoundPattern(OfPattern, Replacement):
         return self.pattern.imposed(self.observation(site, z, values), site, z, values)
 
     def observation(self, site: Site, z: Tensor, values: Values) -> Observation:
-        """Return the tokens of the batch at a site, with the weights of its heads if they are kept."""
-        queries, keys = self.batch.queries(site.kind), self.batch.keys(site.kind)
-        observation = Observation(site.kind, _weights(values, z), queries, keys, layer=site.layer)
-        if self.counted is None:
+        """Return the tokens of the batch or the forward at a site, with the weights of its heads if they are kept."""
+        weights = values.weights
+        if weights is None:  # a placeholder
+            weights = z.new_empty(1).expand(len(z), z.shape[2], z.shape[1], values.value.shape[2])
+        if self.batch is None:
+            target = "target" if "target" in values.inputs else "source"
+            queries = _view(values, "source" if site.kind == "enc-self" else target)
+            keys = _view(values, target if site.kind == "dec-self" else "source")
+        else:
+            queries, keys = self.batch.queries(site.kind), self.batch.keys(site.kind)
+        observation = Observation(site.kind, weights, queries, keys, layer=site.layer)
+        if self.batch is None or self.counted is None:
             return observation
         counts, ranks = self.counted["source" if keys is self.batch.source else "target"]
         return replace(observation, counts=counts, ranks=ranks)
@@ -165,13 +166,9 @@ Place = tuple[tuple[Kind, int], Pattern]  # kind and layer of heads, and a patte
 def count_applications(
     model: HeadModel, patterns: Mapping[Place, Head], batch: Batch, counted: Counted | None
 ) -> dict[Place, Tensor]:
-    """Count the queries to which patterns apply that need no weights, each given with a head of its layer.
-
-    Returns:
-        The number of content queries of each text to which each pattern applies, and of all content queries: [2, text].
-    """
+    """Count the content queries to which patterns without weights apply, and all content queries: each [2, text]."""
     counts = _Count(patterns, batch, counted)
-    with mask_heads(model.model, head_mask(model.model, patterns.values()), counts):
+    with mask_heads(model.model, head_mask(model.model, patterns.values()), counts):  # a head of each layer
         model.forward_body(batch)
     return counts.numbers
 
@@ -192,13 +189,6 @@ class _Count(Replacement):
                 count = pattern.applies(seen).any(1).sum(-1)
                 self.numbers[key, pattern] = torch.stack([count, seen.queries.content.sum(-1)])
         return z
-
-
-def _weights(values: Values, z: Tensor) -> Tensor:
-    """Return the weights of the heads, or a placeholder if they are not kept: [batch, heads, query, key]."""
-    if values.weights is not None:
-        return values.weights
-    return z.new_empty(1).expand(len(z), z.shape[2], z.shape[1], values.value.shape[2])
 
 
 def _view(values: Values, side: str) -> TokenView:

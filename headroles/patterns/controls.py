@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from headroles.models.replacements import Need, Values
+from headroles.models.replacements import Values
 from headroles.models.sites import Site
 from headroles.patterns.base import OfPattern, Pattern
 from headroles.patterns.observation import Observation
 from headroles.patterns.simple import shifted
-from headroles.tables.frame import Kind
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,9 @@ class Shift(_Control):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the shifted weights."""
-        # Three candidates, in this order: all targets shifted forth, all shifted back, and each to the side on which it
-        # is visible. A query takes a candidate if its targets lose no weight (`_moved` drops what leaves the visible
-        # keys). For the third, the targets lost forth are found by shifting the rest back, and are shifted to the other
-        # side. If the first and the last key change places, it equals the targets, and is not a control.
+        # A query takes the first of three candidates that loses no weight (`_moved` drops targets beyond the visible
+        # keys): all shifted forth, all back, or `mixed`. For this, targets that are lost forth are found by shifting
+        # the rest back, and move to the other side. If two targets change places, `mixed` is not a control.
         targets = self.pattern.targets(observation)
         forth, back = (_moved(targets, by, observation) for by in (self.by, -self.by))
         lost = targets - shifted(forth, -self.by)
@@ -68,10 +67,8 @@ class Shuffle(_Control):
         targets = self.pattern.targets(observation)
         batch, queries, keys = targets.shape[0], targets.shape[-2], targets.shape[-1]
         noise = self._noise(observation.first, queries, keys).to(targets)
-        visible = _visible(observation)
-        order = (
-            noise.expand(batch, -1, -1).masked_fill(~visible, 2.0).argsort(dim=-1, stable=True)
-        )  # visible keys first
+        visible = _visible(observation)  # sorted first
+        order = noise.expand(batch, -1, -1).masked_fill(~visible, 2.0).argsort(dim=-1, stable=True)
         if targets.ndim == 4:
             order, visible = order[:, None].expand_as(targets), visible[:, None]
         shuffled = torch.zeros_like(targets).scatter_(-1, order, targets.sort(-1, descending=True).values)
@@ -113,16 +110,8 @@ class Where(Pattern):
 
     pattern: Pattern
     other: Pattern
-
-    @property
-    def needs(self) -> frozenset[Need]:  # type: ignore[override]
-        """What either pattern needs."""
-        return self.pattern.needs | self.other.needs
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:  # type: ignore[override]
-        """The kinds of heads that both patterns fit."""
-        return tuple(kind for kind in self.pattern.kinds if kind in self.other.kinds)
+    needs = property(lambda self: self.pattern.needs | self.other.needs)
+    kinds: ClassVar[Any] = property(lambda self: tuple(k for k in self.pattern.kinds if k in self.other.kinds))
 
     def check(self, site: Site) -> None:
         """Raise ValueError if the heads of a site cannot attend by both patterns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -51,6 +51,7 @@ class Observation:
     layer: int = -1
     counted: Tensor | None = None
     allowed: Tensor | None = None
+    _without_sink: dict[float, Observation] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def places(self) -> Tensor:
@@ -113,10 +114,6 @@ class Observation:
             return torch.ones_like(self.queries.content)
         return self.keys.attention_mask.cumsum(-1)[:, self.places] > 1
 
-    @cached_property
-    def _without_sink(self) -> dict[float, Observation]:
-        return {}
-
     def without_sink(self, least: float = LEAST) -> Observation:
         """Return the same observation without the sink: special tokens and the first token of any sort are not keys.
 
@@ -144,24 +141,16 @@ class Observation:
         return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
-        """Sum values over the content queries.
-
-        Args:
-            values: one value per query, [batch, heads, query].
-            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
-
-        Returns:
-            float64 [batch, heads].
-        """
+        """Sum values [batch, heads, query] over content queries `where`, bool [batch, query]: double [batch, heads]."""
         chosen = self.queries.content if where is None else self.queries.content & where
         values = values if self.counted is None else values.masked_fill(~self.counted, 0)
         return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def counting(self, where: Tensor | None = None) -> Tensor:
-        """Return which content queries count: bool [batch, heads or 1, query]; `where` as in `over_queries`."""
+        """Return which content queries `where`, bool [batch, query], count: bool [batch, heads or 1, query]."""
         chosen = self.queries.content if where is None else self.queries.content & where
         return chosen[:, None] if self.counted is None else chosen[:, None] & self.counted
 
     def count(self, where: Tensor | None = None) -> Tensor:
-        """Return the number of content queries that count: [batch, heads or 1]; `where` as in `over_queries`."""
+        """Return the number of content queries `where`, bool [batch, query], that count: [batch, heads or 1]."""
         return self.counting(where).sum(-1)

@@ -1,4 +1,4 @@
-"""Patterns of roles: the attention that each role describes, so that it can be imposed."""
+"""Patterns of roles: the attention that each role describes, to be imposed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ from collections.abc import Callable
 
 from headroles.patterns.alignment import Alignment, Diagonal
 from headroles.patterns.base import Pattern
-from headroles.patterns.dependency import WAYS, Dependency
+from headroles.patterns.dependency import Dependency
 from headroles.patterns.simple import Duplicate, First, Induction, Offset, Rarest, Special
 from headroles.tables.columns import Column
 
-
-def _dependency(detail: str) -> Pattern:
-    relation, _, way = detail.partition(" ")
-    (known,) = [name for name in WAYS if name == way]
-    return Dependency(relation, known)
-
-
-_PATTERNS: dict[str, Callable[[str], Pattern]] = {  # name of a role -> pattern, of what stands in its brackets
+_PATTERNS: dict[str, Callable[[str], Pattern]] = {  # name of a role -> its pattern, from the text in its brackets
     "positional": lambda detail: Offset(int(detail)),
-    "syntactic": _dependency,
+    "syntactic": lambda detail: Dependency(*detail.split(" ")),  # type: ignore[arg-type]
     "rare": lambda _: Rarest(),
     "sink": lambda detail: First() if detail == "first" else Special(),
     "alignment": lambda _: Diagonal(),

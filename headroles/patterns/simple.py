@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headroles.models.replacements import needing
 from headroles.models.sites import Site
@@ -211,14 +212,11 @@ def earlier(observation: Observation) -> Tensor:
 
 def followed(observation: Observation) -> Tensor:
     """Return which tokens followed an earlier occurrence of each query's token: bool [batch, query, key]."""
-    after = earlier(observation).roll(1, -1)  # the key after the same token ...
-    return after.tril(observation.first - 1)  # ... but never the query itself
+    return earlier(observation).roll(1, -1).tril(observation.first - 1)  # never the query itself
 
 
 def shifted(values: Tensor, by: int) -> Tensor:
     """Return values moved along the last dimension, filled up with 0 or False."""
     size = values.shape[-1]
-    moved = torch.zeros_like(values)
-    if abs(by) < size:
-        moved[..., max(by, 0) : size + min(by, 0)] = values[..., max(-by, 0) : size - max(by, 0)]
-    return moved
+    by = max(-size, min(by, size))
+    return pad(values, (by, -by))  # a negative one cuts off
