@@ -171,11 +171,10 @@ class Corpus:
         }
         facts = [f"{count} {what}" for what, count in counts.items() if count]
         caption = ", ".join([f"Corpus {self.name}: {len(self)} sentences", *facts])
-        rows = []
-        for sentence in self[:SHOWN]:
-            row = {"text": sentence.text, "second text": sentence.second, "label": sentence.label}
-            row["translation"] = sentence.target.text if sentence.target else None
-            rows.append(row)
+        rows = [
+            {"text": s.text, "second text": s.second, "translation": s.target and s.target.text, "label": s.label}
+            for s in self[:SHOWN]
+        ]
         used = [name for name in ("text", "second text", "translation", "label") if any(row[name] for row in rows)]
         return shown(caption, ({name: row[name] or "" for name in used} for row in rows))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
@@ -31,22 +32,18 @@ ASKED = (
     "Question: Which number was given to {name}? Answer: The number of {name} is",
 )
 FEWEST = 3  # members of an ordered class of words
-_NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
-_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
-_MONTHS = "January February March April May June July August September October November December"
-CLASSES = {
-    "days": _DAYS.split(),
-    "months": _MONTHS.split(),
-    "numbers": _NUMBERS.split(),
-    "ordinals": _ORDINALS.split(),
-    "digits": [str(number) for number in range(1, 31)],
-    "letters": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+_CLASSES = {
+    "days": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+    "months": "January February March April May June July August September October November December",
+    "numbers": "one two three four five six seven eight nine ten eleven twelve",
+    "ordinals": "first second third fourth fifth sixth seventh eighth ninth tenth",
+    "digits": " ".join(map(str, range(1, 31))),
+    "letters": " ".join(ascii_uppercase),
 }
+CLASSES = {name: words.split() for name, words in _CLASSES.items()}
 Phenomenon = Literal["agreement", "attractor", "relative", "determiner", "reflexive", "licensing"]
-FEMININE = tuple(
-    ["woman", "mother", "girl", "sister", "queen", "princess", "aunt", "witch", "nun", "widow", "grandmother", "niece"]
-)
+_FEMININE = "woman mother girl sister queen princess aunt witch nun widow grandmother niece"
+FEMININE = tuple(_FEMININE.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,14 +418,6 @@ def _agreement(rng: Random, between: Callable[[Random, bool], str] = lambda *_: 
     return good, bad
 
 
-def _attractor(rng: Random) -> tuple[str, str]:
-    return _agreement(rng, lambda rng, plural: f" {rng.choice(_NEAR)} the {_noun(rng, plural=plural)}")
-
-
-def _relative(rng: Random) -> tuple[str, str]:
-    return _agreement(rng, lambda rng, plural: f" that the {_noun(rng, plural=plural)} {_verb(rng)[1]}")
-
-
 def _determiner(rng: Random) -> tuple[str, str]:
     plural, lemma = rng.random() < 0.5, draw_word(rng, synthetic.PEOPLE)
     rest = f"{_verb(rng)[1]} the {_thing(rng)}."
@@ -465,8 +454,8 @@ def _thing(rng: Random) -> str:
 _NEAR = ("near", "behind", "beside")
 _MADE: dict[Phenomenon, Callable[[Random], tuple[str, str]]] = {
     "agreement": _agreement,
-    "attractor": _attractor,
-    "relative": _relative,
+    "attractor": lambda rng: _agreement(rng, lambda rng, many: f" {rng.choice(_NEAR)} the {_noun(rng, plural=many)}"),
+    "relative": lambda rng: _agreement(rng, lambda rng, many: f" that the {_noun(rng, plural=many)} {_verb(rng)[1]}"),
     "determiner": _determiner,
     "reflexive": _reflexive,
     "licensing": _licensing,

@@ -185,9 +185,7 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
 
 
 def _or_none(sentences: Iterable[Sentence]) -> Iterator[Sentence | None]:
-    """Yield sentences, None for those with a blank text or side."""
-    return (sentence if _is_complete(sentence) else None for sentence in sentences)
-
-
-def _is_complete(sentence: Sentence) -> bool:
-    return bool(sentence.text and (sentence.target is None or sentence.target.text) and sentence.second != "")
+    """Yield sentences, None in place of a sentence with a blank text or side."""
+    for sentence in sentences:
+        is_complete = sentence.text and (sentence.target is None or sentence.target.text) and sentence.second != ""
+        yield sentence if is_complete else None

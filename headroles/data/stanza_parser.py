@@ -77,10 +77,8 @@ def parse(
         _store(parsed, path)
     if output is not None:
         write(parsed, output)
-    pairs = zip(corpus, texts, strict=True)
-    return Corpus(
-        corpus.name, tuple(_with_tree(sentence, trees[text], side) for sentence, text in pairs if text in trees)
-    )
+    kept = (pair for pair in zip(corpus, texts, strict=True) if pair[1] in trees)
+    return Corpus(corpus.name, tuple(_with_tree(sentence, trees[text], side) for sentence, text in kept))
 
 
 def trees_path(source: str | Path, *, language: str = "en", models: str | Path | None = None) -> Path:

@@ -43,12 +43,7 @@ PHRASES = {  # prepositions and their nouns, of a phrase inside a noun phrase an
 }
 Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
 LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
-_FRAMES = (  # verbs, and the objects they take
-    (VERBS, PEOPLE),
-    (VERBS, THINGS),
-    (THING_VERBS, THINGS),
-    (INTRANSITIVE, ()),
-)
+_FRAMES = ((VERBS, PEOPLE), (VERBS, THINGS), (THING_VERBS, THINGS), (INTRANSITIVE, ()))  # verbs and their objects
 _CASES = {"nsubj": "o", "obl": "ir", "nmod": "ir", "compound": "un"}
 _OBJECT, _ADVERB = ("am", "esh"), ("li", "vu")  # by the class of the verb, and of the word that the adverb modifies
 _ADJECTIVE = (("i", "ith"), ("a", "ath"))  # by the noun's gender, singular and plural
