@@ -45,11 +45,7 @@ class Accumulator:
             kept[place] = kept.get(place, 0) + values.double()
 
     def weigh(self, weights: Tensor) -> None:
-        """Add what was kept of a batch to the totals of the corpus and of each resample, in one product for each score.
-
-        Args:
-            weights: How often each sentence of the batch counts, [1 + resamples, batch].
-        """
+        """Add what was kept of a batch, each sentence `weights` times, [1 + resamples, batch], to the totals."""
         # The sums of a score on a batch, of all layers, stand side by side as columns, [batch, columns]: one product
         # with the weights adds them to the totals of the corpus and of every resample. The totals of the first batch
         # are views of its product, so that later batches with the same sums are added to it in place.
@@ -80,24 +76,13 @@ class Accumulator:
 
     def table(
         self,
-        index: pd.MultiIndex,
-        provenance: str,
-        notes: Mapping[str, Mapping[str, object]],
-        gated: pd.MultiIndex,
-        no_interval: Mapping[tuple[str, Kind], str],
+        index: pd.MultiIndex,  # of the rows: the heads that are left
+        provenance: str,  # of all columns
+        notes: Mapping[str, Mapping[str, object]],  # further provenance fields, by label of the score
+        gated: pd.MultiIndex,  # of the sums: with removed heads that are kept as zeroed
+        no_interval: Mapping[tuple[str, Kind], str],  # why scores have no interval, by label and kind
     ) -> pd.DataFrame:
-        """Compute the table of all scores, with intervals.
-
-        Args:
-            index: The heads that are left: the rows.
-            provenance: Provenance of all columns.
-            notes: Further provenance fields, by label of the score.
-            gated: The heads of the sums, with removed heads that are kept as zeroed.
-            no_interval: Why scores have no interval, by label and kind.
-
-        Returns:
-            A row per head.
-        """
+        """Compute the table of all scores, with intervals: a row per head."""
         kinds = np.asarray(index.get_level_values("kind"))
         columns: dict[str, Array] = {}
         draws: dict[str, npt.NDArray[np.float32]] = {}
@@ -166,14 +151,11 @@ def missing(
     """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
     reasons: dict[str, str] = {}  # `uncounted`: why tokens of the keys of a kind were not counted
     for score in scores:
-        names = [name for name in without_ends(table) if _is_of(name, score.label) and score.has_interval(name)]
+        label = score.label
+        named = [name for name in without_ends(table) if name == label or name.startswith(f"{label}[")]
+        names = [name for name in named if score.has_interval(name)]
         empty = table[names].isna().all(axis=1).groupby(level="kind").all()  # by kind
         for kind in (kind for kind in KINDS if names and kind in score.kinds and empty.get(kind, False)):
             reason = (uncounted or {}).get(kind, score.missing) if "counts" in score.needs else score.missing
-            reasons[f"{score.label} of {kind} heads is NaN"] = reason
+            reasons[f"{label} of {kind} heads is NaN"] = reason
     return reasons
-
-
-def _is_of(name: str, label: str) -> bool:
-    column = Column.parse(name)
-    return name == label or (column.name == label and column.detail is not None)

@@ -104,8 +104,8 @@ def score(
     handle = HeadModel.of(model, tokenizer, allow_sharded=True)
     corpus, reference = as_corpus(corpus), None if reference is None else as_corpus(reference)
     handle.check_writes(generate)
-    name = partial(named, weights=weights, without_sink=without_sink)
-    chosen = None if scores is None else name(scores)
+    instances = partial(named, weights=weights, without_sink=without_sink)
+    chosen = None if scores is None else instances(scores)
     options: dict[str, Any] = {"weights": weights, "without_sink": without_sink}
     options |= {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
     measure: Callable[..., pd.DataFrame] = partial(_score, handle, **options)
@@ -117,7 +117,7 @@ def score(
         table = measure(corpus, chosen, reference=reference, generate=generate)
         if repeats is None:
             return table
-        return frame.join(table, measure(repeats, [score for score in name(REPEATED) if score.name() in REPEATED]))
+        return frame.join(table, measure(repeats, [score for score in instances(REPEATED) if score.name() in REPEATED]))
 
     variants = [*([weights] if weights != "attention" else []), *(["nosink"] if without_sink else [])]
     fields: dict[str, object] = {"by": ",".join(variants)} if chosen is None and variants else {}
@@ -134,7 +134,7 @@ def score(
     study = as_study(study)
     table = study.keep("heads", key, compute, joined=("scores", "by", "repeated"))
     _keep_beside(study, key, handle, corpus, chosen or (), max_tokens)
-    return _columns_of(table, name((*DEFAULT, *REPEATED)) if chosen is None else chosen)
+    return _columns_of(table, instances((*DEFAULT, *REPEATED)) if chosen is None else chosen)
 
 
 def _keep_beside(
@@ -178,6 +178,7 @@ def _score(
     reference: Corpus | None = None,
     generate: int | None = None,
 ) -> pd.DataFrame:
+    """Measure scores in one pass over the batches of a corpus, which all processes share."""
     sites = model.sites
     if not any(site.remaining for site in sites):
         raise ValueError(f"{model.name} has no heads left to measure")
@@ -191,16 +192,14 @@ def _score(
         raise ValueError(f"corpus {corpus.name!r} must have content tokens, got none; try a corpus of whole sentences")
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with model.evaluating():
-        part = model.axis.rank, model.axis.count
+        part, written = (model.axis.rank, model.axis.count), None
         batches = model.batches(encoded, max_tokens=max_tokens, part=part)
         total = len(groups(encoded, max_tokens, part))
         if encoded.greedy and reference is None and any("counts" in score.needs for score in chosen):
             # tokens that the model itself writes must be counted before the first score of them
             written = list(track(batches, "writing targets", total=total))
-            counted = frequencies(encoded, written, reference, model)
             batches = (written.pop(0) for _ in range(len(written)))
-        else:
-            counted = frequencies(encoded, None, reference, model)
+        counted = frequencies(encoded, written, reference, model)
         gradient_passes = [
             GradientPass(score, model, model.batches(encoded, max_tokens=max_tokens)) for score in gradient_scores
         ]
@@ -219,13 +218,18 @@ def _score(
     table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
     for what, reason in missing(table, chosen, uncounted(encoded, counted, reference)).items():
         log.warning("%s: %s", what, reason)
-    names, read = [score.label for score in chosen if "trees" in score.needs], encoded.totals
-    if names and read["unaligned"]:
+    _warn_of_words(encoded, [score.label for score in chosen if "trees" in score.needs])
+    return table
+
+
+def _warn_of_words(encoded: Encoded, labels: list[str]) -> None:
+    """Warn that scores of dependencies leave out words that share their tokens with others."""
+    read = encoded.totals
+    if labels and read["unaligned"]:
         log.warning(
             "%s: %d of %d words have no tokens of their own, so %d of %d dependencies are not counted",
-            *(", ".join(names), read["unaligned"], read["words"], read["uncounted"], read["dependencies"]),
+            *(", ".join(labels), read["unaligned"], read["words"], read["uncounted"], read["dependencies"]),
         )
-    return table
 
 
 def _provenance(model: HeadModel, encoded: Encoded, reference: Corpus | None, generate: int | None) -> str:

@@ -12,20 +12,7 @@ T = TypeVar("T")
 
 
 def one_of(name: str, given: T, known: Iterable[object], more: str = "") -> T:
-    """Return the choice if it is known.
-
-    Args:
-        name: What is chosen, for the message: `train`, `score`.
-        given: The choice.
-        known: All choices.
-        more: What else is possible; it follows the known choices in the message.
-
-    Returns:
-        The choice.
-
-    Raises:
-        ValueError: If it is not among the known ones; with the most similar of these.
-    """
+    """Return a known choice; for another, ValueError has the known ones, `more` that is possible, and the nearest."""
     choices = [*known]
     if given in choices:
         return given
@@ -40,27 +27,11 @@ def number(
     *,
     least: float = 0,
     most: float = inf,
-    above: float = -inf,
+    above: float = -inf,  # replaces `least`
     below: float = inf,
-    whole: bool = False,
+    whole: bool = False,  # must be an integer
 ) -> float:
-    """Return the number if it is in its range.
-
-    Args:
-        name: The argument, for the message.
-        given: The number.
-        least: The smallest allowed value.
-        most: The largest allowed value.
-        above: What the number must exceed; it replaces `least`.
-        below: What the number must stay below; it replaces `most`.
-        whole: Whether it must be an integer.
-
-    Returns:
-        The number; an integer if `whole`.
-
-    Raises:
-        ValueError: If it is out of range, not a number, or not an integer where that is required.
-    """
+    """Return a number in its range; ValueError for another, or for what is no number."""
     least = least if above == -inf else -inf
     known = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
     if known and least <= cast(float, given) <= most and above < cast(float, given) < below:

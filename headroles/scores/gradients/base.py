@@ -84,11 +84,7 @@ class GradientScore(Measure):
 
     @abstractmethod
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
-        """Compute the gradients of all heads on one batch.
-
-        Returns:
-            Gradients of all sites side by side, in the order of `headroles.models.sites.Sites.gated`.
-        """
+        """Compute the gradients of all heads on one batch, of all sites side by side, in the order of gates."""
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the gradients of one site, by default with their signs and by size, over steps: [batch, heads]."""
@@ -168,16 +164,17 @@ class GradientPass:
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the gradients of one batch."""
         gradients = self.score.head_gradients(self.model, self.target, batch)
-        self._check_finite(gradients, batch)
+        finite = gradients.gradients.isfinite().flatten(1).all(-1)  # [batch]
+        check_finite(finite, self.score.label, batch.numbers, self.model, "; or load it in float32")
         if not self.notes and gradients.counted.any():
             self.notes = [(self.batches, self.score.notes(self.model, self.target, batch))]
         self.batches += 1
         self.any_nonzero |= bool(gradients.gradients.any())
         sites, kinds = self.model.sites, set[Kind]()
         for site, of_site in zip(sites, gradients.gradients.split([site.heads for site in sites], -1), strict=True):
-            part = replace(gradients, kind=site.kind, gradients=of_site)
             if site.kind not in self.score.kinds:
                 continue
+            part = replace(gradients, kind=site.kind, gradients=of_site)
             accumulator.add(self.score, site.key, self.score.update(part))
             if site.kind not in kinds:
                 accumulator.add(self.score, site.kind, self.score.denominators(part))
@@ -194,10 +191,6 @@ class GradientPass:
                 f"{self.score.chosen(self.model).name!r}; try another"
             )
         return min(notes, key=lambda pair: pair[0])[1]  # the first batch is the first of the first process
-
-    def _check_finite(self, gradients: HeadGradients, batch: Batch) -> None:
-        finite = gradients.gradients.isfinite().flatten(1).all(-1)  # [batch]
-        check_finite(finite, self.score.label, batch.numbers, self.model, "; or load it in float32")
 
 
 class Projection:

@@ -109,15 +109,11 @@ class Direct(GradientScore):
 
 
 def direct_paths(changes: Changes, model: HeadModel) -> dict[tuple[Kind, int], Tensor]:
-    """Let gradients reach the heads by the direct path only.
-
-    Linear maps, experts and convolutions inside layers pass no gradient. The output projections of heads do, and their
-    inputs are leaves. With norms frozen (`lrp_rules`) gradients flow from the logits by the residual stream only.
-
-    Returns:
-        (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
-    """
-    outputs: dict[tuple[Kind, int], Tensor] = {}
+    """Let gradients reach the heads by the direct path only; return the outputs of the heads in the latest forward."""
+    # Linear maps, experts and convolutions inside layers pass no gradient. The output projections of heads do, and
+    # their inputs are leaves. With norms frozen (`lrp_rules`) gradients flow from the logits by the residual stream
+    # only.
+    outputs: dict[tuple[Kind, int], Tensor] = {}  # [batch, query, heads, size]
 
     def start(site: Site, z: Tensor) -> Tensor:
         outputs[site.key] = z.detach().requires_grad_()
