@@ -271,11 +271,7 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
 
 
 def ordered_words(
-    tokenizer: PreTrainedTokenizerBase,
-    count: int = 100,
-    *,
-    classes: Sequence[str] = tuple(CLASSES),
-    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase, count: int = 100, *, classes: Sequence[str] = tuple(CLASSES), seed: int = 0
 ) -> Corpus:
     """Write words in their order that the next one continues: "Monday Tuesday".
 

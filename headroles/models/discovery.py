@@ -11,13 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import (
-    AttentionCall,
-    ask_for_weights,
-    evaluating,
-    observe_attention,
-    without_cache,
-)
+from headroles.models import attention_hooks
+from headroles.models.attention_hooks import AttentionCall, ask_for_weights, evaluating, observe_attention
 from headroles.models.parts import body, hint, is_map, width
 from headroles.models.sharded import ranks_of
 from headroles.models.sites import Outside, Site, outside
@@ -120,7 +115,7 @@ def _name(model: nn.Module, module: nn.Module) -> str:
 def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
     try:
         with torch.no_grad():
-            body(model)(**inputs, **without_cache(body(model)))
+            body(model)(**inputs, **attention_hooks.without_cache(body(model)))
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(

@@ -21,19 +21,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._changes import Changes, heal, opened
 from headroles._distributed import Axis
 from headroles.data.corpus import Corpus
-from headroles.models import (
-    attention_hooks,
-    batching,
-    dummy_inputs,
-    generation,
-    heads,
-    identity,
-    masking,
-    missing,
-    sharded,
-)
+from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, missing, sharded
 from headroles.models.attention_hooks import PartCallback, without_cache
 from headroles.models.batching import Batch, Encoded, groups, keep_memory, make_batch
+from headroles.models.generation import continued
 from headroles.models.loading import rounding
 from headroles.models.parts import body, is_packed
 from headroles.models.replacements import ReplacementLike
@@ -45,20 +36,13 @@ from headroles.tables.frame import Kind, sign, sign_version
 
 
 class HeadModel:
-    """A model with its tokenizer.
+    """A transformers model, of a compiled one the module behind it, with its tokenizer, if text is read.
 
-    Args:
-        model: A transformers model; of a compiled one, the module behind it is taken.
-        tokenizer: Its tokenizer; None for what reads no text.
-        allow_sharded: Whether weights may be spread over processes by tensor parallelism.
+    With `allow_sharded`, weights may be spread over processes by tensor parallelism.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        allow_sharded: bool = False,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, *, allow_sharded: bool = False
     ) -> None:
         heal()
         self.model = heads.uncompiled(model)
@@ -225,7 +209,7 @@ class HeadModel:
             return encoded
         positions = vocabulary.positions(self.tokenizer, self.model, target=self.model.config.is_encoder_decoder)
         with self.evaluating():
-            return generation.continued(encoded, self.model, generate, positions, max_tokens)
+            return continued(encoded, self.model, generate, positions, max_tokens)
 
     @cached_property
     def _check_tokenizer(self) -> None:
@@ -327,9 +311,7 @@ class HeadModel:
         return torch.no_grad() if self.offloaded else torch._C._InferenceMode(True)
 
     def mask(
-        self,
-        gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-        replacement: ReplacementLike = None,
+        self, gates: Tensor | npt.ArrayLike | Callable[[], Tensor], replacement: ReplacementLike = None
     ) -> Changes:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
@@ -339,13 +321,9 @@ class HeadModel:
         return heads.divisible(self.model)
 
     def capture(self, callback: PartCallback, *, cells: int | None = None) -> Changes:
-        """Call `callback(site, weights, first, mask)` at every attention within the block, for at most `cells` weights.
-
-        Returns:
-            A context manager. Parts are of some queries, from position `first` on, so that memory is linear in the
-            length of a text; models that allow no parts (`heads.divisible`) give all weights of a call.
-        """
-        cells = cells if cells and self._divisible else None
+        """Call `callback(site, weights, first, mask)` at each attention in the block, for at most `cells` weights."""
+        # A part has some queries, from position `first` on, so that memory is linear in the length of a text.
+        cells = cells if cells and self._divisible else None  # a model that allows no parts gives all weights of a call
         return Changes(self.model, lambda changes: attention_hooks.capture(changes, self.sites, callback, cells))
 
 

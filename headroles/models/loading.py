@@ -99,12 +99,7 @@ def load(
 
 
 def load_model(
-    name: str | Path,
-    *,
-    cls: str | None = None,
-    submodel: str | None = None,
-    allow_random: bool = False,
-    **options: Any,
+    name: str | Path, *, cls: str | None = None, submodel: str | None = None, allow_random: bool = False, **options: Any
 ) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     if Path(name).is_file() and Path(name).suffix != ".gguf":

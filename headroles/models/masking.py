@@ -66,9 +66,7 @@ class Gate(Function):
 
 
 def mask_heads(
-    model: PreTrainedModel,
-    gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
-    replacement: ReplacementLike = None,
+    model: PreTrainedModel, gates: Tensor | npt.ArrayLike | Callable[[], Tensor], replacement: ReplacementLike = None
 ) -> Changes:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
 

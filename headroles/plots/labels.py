@@ -8,18 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from headroles.analysis.role_rules import ROLES
+from headroles.tables import declared
 from headroles.tables.columns import Column, Pruning, ranked_by
-from headroles.tables.declared import (
-    GROUPS,
-    RELATIONS,
-    SCORES,
-    declared,
-    harm,
-    metric_of,
-    quality,
-    signature_of,
-    title_of,
-)
+from headroles.tables.declared import GROUPS, RELATIONS, SCORES, harm, metric_of, quality, signature_of, title_of
 
 LOOKS, FINDS, MATTERS = GROUPS
 UNITS = {
@@ -58,7 +49,7 @@ def column_label(text: str, signature: str = "") -> ColumnLabel:
         return _ablation(column, signature)
     if column.name in MAKERS and column.detail:
         return _with_role(text, MAKERS[column.name](column))
-    given = declared("score", column.name, signature)
+    given = declared.declared("score", column.name, signature)
     detail = f" [{column.detail}]" if column.detail else ""
     label = f"{given['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in given else text
     return ColumnLabel(MATTERS if "matters" in given else FINDS, label, given.get("about", ""))

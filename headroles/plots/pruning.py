@@ -117,9 +117,7 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
     ax.set(
-        title=TITLES[kind],
-        ylabel="layer",
-        xlabel=f"prunable heads left, by {labels.pop()}" if len(labels) == 1 else "",
+        title=TITLES[kind], ylabel="layer", xlabel=f"prunable heads left, by {labels.pop()}" if len(labels) == 1 else ""
     )
     ax.set_xticks(ax.get_xticks(), names)
     return ax

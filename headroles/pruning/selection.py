@@ -20,16 +20,8 @@ from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.identity import fingerprint
 from headroles.models.loading import is_adapted
-from headroles.pruning.learned_gates import (
-    L0,
-    RATE,
-    SHARE,
-    GateRecords,
-    GateStrategy,
-    SubsetSelection,
-    frozen,
-    train_gates,
-)
+from headroles.pruning import learned_gates
+from headroles.pruning.learned_gates import L0, GateRecords, GateStrategy, SubsetSelection, frozen, train_gates
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
@@ -180,7 +172,7 @@ def counted(keep: float, size: int) -> int:
 def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
     """Return the number of heads to keep; None if the strength of gates determines it."""
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
-        keep = SHARE
+        keep = learned_gates.SHARE
     if keep is None and isinstance(chosen, Ranking):
         raise ValueError(f"keep must be given for the ranking {chosen.name!r}, got None; try keep=0.5")
     return None if keep is None else counted(keep, size)
@@ -235,9 +227,10 @@ class _Selection:
         if self.count == len(gates.learnt):
             return frame.table({self.label: 1.0, f"{self.label}.open": 1.0}, index, self.provenance)
         text = f"{chosen},keep={self.count},heads={' '.join(map(str, gates.learnt))}{shared or ''}"
+        rate = learned_gates.RATE if chosen.rate is None else chosen.rate
         options = {
             **options,
-            "rates": {**(options.get("rates") or {}), GATES: RATE if chosen.rate is None else chosen.rate},
+            "rates": {**(options.get("rates") or {}), GATES: rate},
             "callbacks": [*options.get("callbacks", ()), GateRecords()],
             "note": hashlib.sha256(text.encode()).hexdigest()[:12],
         }

@@ -120,10 +120,7 @@ def _copying(model: HeadModel) -> pd.DataFrame:
 
 
 def succession(
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    study: Study | str | Path | None = None,
+    model: Model, tokenizer: PreTrainedTokenizerBase, *, study: Study | str | Path | None = None
 ) -> pd.DataFrame:
     """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
 
