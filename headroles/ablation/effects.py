@@ -111,9 +111,10 @@ def ablate(
 
     if place is not None and unit == "all_but_one" and precision == 1:
         name, key = f"best-{ablation.metric.name}-{replacement_name(chosen)}", ablation.key()
-        place.keep(name, key, lambda: ablation.best(statistics()))
+        chosen_heads = partial(best, index=handle.index, n_resamples=n_resamples, seed=seed)
+        place.keep(name, key, lambda: chosen_heads(statistics()))
         if len(statistics().numbers) > 1:
-            place.keep(f"{name}-halves", key, lambda: ablation.best(statistics(), halves=True))
+            place.keep(f"{name}-halves", key, lambda: chosen_heads(statistics(), halves=True))
     name = ablation.name if sets is not None else f"ablation-{ablation.name}"
     table = kept(place, name, ablation.key, lambda: ablation.table(statistics()))
     warn_of_few(table)
@@ -213,10 +214,6 @@ class Ablation:
             return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)
         draws = {name: rounded(effect.draws[rows, :KEPT])} if self.n_resamples else None
         return frame.table(columns, self.model.index, text, draws=draws)
-
-    def best(self, stats: ExampleStats, *, halves: bool = False) -> pd.DataFrame:
-        """Compute the table of the best head of each layer to keep (`best`)."""
-        return best(stats, self.model.index, halves=halves, n_resamples=self.n_resamples, seed=self.seed)
 
 
 def table_name(

@@ -61,32 +61,21 @@ class Sweep:
 
     Results are exact. Computations that masking the heads of a variant cannot change are done once per batch: the
     layers below the first masked head, and the encoder if its heads are intact. Processes started by `accelerate
-    launch` share the batches; each process returns all statistics.
-
-    Args:
-        model: A model with its tokenizer.
-        corpus: The corpus.
-        metric: The metric that makes the statistics.
-        replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
-            model for another example (`partners`).
-        max_tokens: Tokens in one forward pass.
-        variants_at_once: Variants in one forward pass, which share its tokens; fewer if a vocabulary has 2^16 tokens or
-            more; halved, with a warning, when memory runs out.
-        folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
-        seed: Seed of the partners of "resample".
+    launch` share the batches; each process returns all statistics. A folder keeps the statistics of finished batches,
+    and an interrupted sweep continues after them.
     """
 
     def __init__(
         self,
         model: HeadModel,
         corpus: Corpus,
-        metric: Metric,
+        metric: Metric,  # makes the statistics
         *,
-        replacement: ReplacementLike = "zero",
-        max_tokens: int = 4096,
-        variants_at_once: int = 8,
+        replacement: ReplacementLike = "zero",  # as of `ablate`
+        max_tokens: int = 4096,  # in one forward pass, which several variants share
+        variants_at_once: int = 8,  # fewer for a vocabulary of 2^16 tokens or more; halved when memory runs out
         folder: str | Path | None = None,
-        seed: int = 0,
+        seed: int = 0,  # of the partners of "resample", examples with outputs that replace those of others
     ) -> None:
         number("max_tokens", max_tokens, least=1, whole=True)
         self.model, self.corpus, self.metric, self.seed = model, corpus, metric, seed

@@ -66,11 +66,11 @@ def attending(model: PreTrainedModel, handler: Handler) -> Changes:
 
 
 def observe_attention(changes: Changes, handler: Handler, *, cells: int | None = None) -> None:
-    """Call `handler` at every attention call of the changed model, which attends by its own eager function then.
+    """Call `handler` at every attention call of the changed model, which then attends by its own eager function.
 
     A tensor that `handler` returns replaces the outputs of the call. A call of more than `cells` attention weights is
-    split into parts of some queries each (at least one); the caller checks that the model allows it. Weights are
-    dropped after the callback, so `output_attentions` returns none. Other models are not affected.
+    split into parts of some queries, if the caller knows that the model allows it. `output_attentions` returns no
+    weights. Other models are not affected.
     """
     block = _OpenBlock(handler, cells, frozenset(changes.model.modules()))
     changes.undos.append(partial(_open_blocks.pop, id(block), None))
@@ -143,16 +143,15 @@ class CallCounter:
 
 def no_head_masks(changes: Changes) -> None:
     """Raise TypeError if the changed model is called with a head mask: transformers 5 ignores them."""
-    changes.hook(changes.model, _refuse_head_masks, with_kwargs=True)
 
+    def refuse(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:
+        if names := [name for name in HEAD_MASKS if kwargs.get(name) is not None]:
+            raise TypeError(
+                f"{type(model).__name__} was called with {', '.join(names)}: transformers 5 accepts head masks and "
+                f"ignores them, so no head would be masked; use headroles.mask_heads(model, gates) instead"
+            )
 
-def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:
-    names = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
-    if names:
-        raise TypeError(
-            f"{type(model).__name__} was called with {', '.join(names)}: transformers 5 accepts head masks and ignores "
-            f"them, so no head would be masked; use headroles.mask_heads(model, gates) instead"
-        )
+    changes.hook(changes.model, refuse, with_kwargs=True)
 
 
 def ask_for_weights(changes: Changes, module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> None:
@@ -229,13 +228,8 @@ def evaluating(model: PreTrainedModel) -> Changes:
 
 def set_eval(changes: Changes) -> None:
     """Set the changed model to eval mode."""
-    before = [(module, module.training) for module in changes.model.modules()]
-
-    def undo() -> None:
-        for module, training in before:
-            module.training = training
-
-    changes.undos.append(undo)
+    for module in changes.model.modules():
+        changes.undos.append(partial(setattr, module, "training", module.training))
     changes.model.eval()
 
 

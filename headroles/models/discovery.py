@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from headroles.models import attention_hooks
 from headroles.models.attention_hooks import AttentionCall, ask_for_weights, evaluating, observe_attention
-from headroles.models.parts import body, hint, is_map, width
+from headroles.models.parts import Outside, body, hint, is_map, outside, width
 from headroles.models.sharded import ranks_of
-from headroles.models.sites import Outside, Site, outside
+from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
 
 TEXT = {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # inputs of text alone

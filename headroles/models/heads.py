@@ -16,8 +16,9 @@ from headroles._changes import Changes, heal
 from headroles.models.attention_hooks import capture, configs_of, evaluating, without_cache
 from headroles.models.discovery import discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, nonfinite_output, nonfinite_weight
+from headroles.models.parts import OUTSIDE
 from headroles.models.sharded import check_supported
-from headroles.models.sites import OUTSIDE, Site, Sites, recorded, recorded_sites
+from headroles.models.sites import Site, Sites, recorded, recorded_sites
 from headroles.tables.frame import Kind
 
 AttentionCallback = Callable[[Site, Tensor], None]
@@ -58,7 +59,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
             f"transformers' attention interface, none is of a class known outside it: {', '.join(sorted(OUTSIDE))}; "
-            f"add the class to headroles.models.sites.OUTSIDE if it has attention"
+            f"add the class to headroles.models.parts.OUTSIDE if it has attention"
         )
     if all(site.out for site in sites) or not (nonfinite_weight(model) or nonfinite_output(model)):
         _sites[model] = _structure(model), sites  # projections are not recognised by numbers that are not finite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -25,19 +25,6 @@ from headroles.tables.frame import KINDS, Kind
 NO_VALUES = Values(torch.empty(0), None, None, {})  # of a replacement that needs none
 
 
-class Context(Protocol):
-    """What `forward` of an autograd function hands on to its `backward`."""
-
-    needs_input_grad: tuple[bool, ...]
-
-    @property
-    def saved_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of `save_for_backward`."""
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors."""
-
-
 class Gate(Function):
     """The product of z and its gate, one operation for `headroles.scores.lrp`.
 
@@ -47,12 +34,12 @@ class Gate(Function):
     """
 
     @staticmethod
-    def forward(ctx: Context, z: Tensor, gate: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, z: Tensor, gate: Tensor) -> Tensor:  # noqa: D102
         ctx.save_for_backward(z, gate)
         return z * gate.to(z)
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
         z, gate = ctx.saved_tensors
         to_z, to_gate = ctx.needs_input_grad
         back = (c * gate.to(z)).sum_to_size(z.shape) if to_z else None  # z may be one mean of all examples
@@ -106,7 +93,8 @@ def masked(
 ) -> Changes:
     """Mask the heads of known sites within the block, as `mask_heads`."""
     fixed = None if callable(gates) else torch.as_tensor(gates)
-    chosen, places = as_replacement(model, replacement), _places(sites)
+    chosen, ends = as_replacement(model, replacement), [*accumulate((site.heads for site in sites), initial=0)]
+    places = {site.key: slice(start, end) for site, (start, end) in zip(sites, pairwise(ends), strict=True)}
 
     def current() -> Tensor:
         return fixed if fixed is not None else torch.as_tensor(gates())  # type: ignore[operator]
@@ -130,12 +118,6 @@ def masked(
         if (current()[..., places[site.key]] != 1).any():
             chosen.check(site)
     return Changes(model, begin)
-
-
-def _places(sites: list[Site]) -> dict[tuple[Kind, int], slice]:
-    """The places of the heads of each site among all gates."""
-    ends = [*accumulate((site.heads for site in sites), initial=0)]
-    return {site.key: slice(start, end) for site, (start, end) in zip(sites, pairwise(ends), strict=True)}
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:

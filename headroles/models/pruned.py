@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.models.attention_hooks import arguments
-from headroles.models.sites import RECORD, Site, class_name, module_at, recorded, recorded_sites
+from headroles.models.parts import class_name
+from headroles.models.sites import RECORD, Site, module_at, recorded, recorded_sites
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # attributes of attention modules: number of heads,
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")  # ... of key-value heads,

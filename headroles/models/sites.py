@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from headroles.models.parts import is_packed, width
+from headroles.models.parts import OUTSIDE, Outside, class_name, is_packed, width
 from headroles.models.sharded import Ranks
 from headroles.tables import frame
 from headroles.tables.arguments import one_of, several
@@ -220,54 +219,3 @@ def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | N
     if is_packed(out) or not out.weight.is_floating_point():
         return f"{where} is quantised; try without quantization_config"
     return None
-
-
-def class_name(module: nn.Module) -> str:
-    """Return the file and the class of a module, as in `OUTSIDE`."""
-    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
-
-
-class Outside(NamedTuple):
-    """An attention class outside transformers' attention interface, which returns (output, weights)."""
-
-    out: str  # the output projection, from the attention module; ".." is its parent
-    kv_heads: str | None = None  # the attribute that holds the number of key-value heads
-    time_major: bool = False  # activations are [time, batch, ...]
-    value: str | None = None  # the value map, from the attention module
-
-
-OUTSIDE = {
-    "modeling_big_bird.BigBirdSelfAttention": Outside("..output.dense"),
-    "modeling_bigbird_pegasus.BigBirdPegasusSelfAttention": Outside("..output"),
-    "modeling_bloom.BloomAttention": Outside("dense"),
-    "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),
-    "modeling_flava.FlavaSelfAttention": Outside("..output.dense"),
-    "modeling_fsmt.Attention": Outside("out_proj", time_major=True),
-    "modeling_deberta_v2.DisentangledSelfAttention": Outside("..output.dense"),
-    "modeling_codegen.CodeGenAttention": Outside("out_proj"),
-    "modeling_deberta.DisentangledSelfAttention": Outside("..output.dense"),
-    "modeling_flaubert.MultiHeadAttention": Outside("out_lin"),
-    "modeling_xlm.MultiHeadAttention": Outside("out_lin"),
-    "modeling_git.GitSelfAttention": Outside("..output.dense"),
-    "modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": Outside("dense"),
-    "modeling_imagegpt.ImageGPTAttention": Outside("c_proj"),
-    "modeling_gptj.GPTJAttention": Outside("out_proj"),
-    "modeling_gpt_neo.GPTNeoSelfAttention": Outside("out_proj"),
-    "modeling_megatron_bert.MegatronBertSelfAttention": Outside("..output.dense"),
-    "modeling_mpnet.MPNetSelfAttention": Outside("o", value="v"),
-    "modeling_mpt.MptAttention": Outside("out_proj"),
-    "modeling_mvp.MvpAttention": Outside("out_proj"),
-    "modeling_openai.Attention": Outside("c_proj"),
-    "modeling_rembert.RemBertSelfAttention": Outside("..output.dense"),
-    "modeling_roformer.RoFormerSelfAttention": Outside("..output.dense"),
-    "modeling_tapas.TapasSelfAttention": Outside("..output.dense"),
-    "modeling_trocr.TrOCRAttention": Outside("out_proj"),
-    "modeling_xglm.XGLMAttention": Outside("out_proj"),
-}
-
-
-def outside(module: nn.Module) -> Outside | None:
-    """Return how a module attends outside the interface; None if it attends by the interface."""
-    row = OUTSIDE.get(class_name(module))
-    inside = row and "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(module).forward).__code__.co_names
-    return None if inside else row

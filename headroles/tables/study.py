@@ -55,21 +55,10 @@ class Study:
     ) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        A table made with other options is computed again, with a warning.
-
-        Args:
-            name: Name of the table, without suffix.
-            recipe: Cache key: the provenance of model, corpus and options from which the table follows.
-            compute: Function that makes the table.
-            joined: Fields of the cache key that say which columns the table has. Stored columns of other scores are
-                kept next to the new ones.
-
-        Returns:
-            The table.
-
-        Raises:
-            ValueError: If the stored file is damaged.
-        """  # noqa: DOC502
+        `recipe` is the cache key: the provenance of model, corpus and options from which the table follows. A table
+        made with other options is computed again, with a warning. `joined` are fields of the key that say which columns
+        the table has: stored columns of other scores stay next to the new ones. A damaged file raises ValueError.
+        """
         stored = self._stored(name)
         if stored is not None and recipe in _recipes(stored):
             log.info("%s: reused from %s", name, self.path(name))
@@ -81,19 +70,7 @@ class Study:
         return self.save(name, table, joined=joined)
 
     def save(self, name: str, table: pd.DataFrame, *, joined: Collection[str] = ()) -> pd.DataFrame:
-        """Save a table.
-
-        Args:
-            name: Name of the table, without suffix.
-            table: The table, with provenance.
-            joined: As in `keep`.
-
-        Returns:
-            The table as it is stored.
-
-        Raises:
-            FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
-        """  # noqa: DOC502
+        """Return a table, with provenance, as it is stored now, by the rules of `keep` and `claim`."""
         recipe = _origin(table.attrs.get("recipe"), table.attrs.get("signatures"))
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / LOCK):
@@ -142,7 +119,7 @@ class Study:
     # its columns, says what it was made from. With `overwrite`, once the new table is saved, all tables of the other
     # model are removed, or the tables derived from the other corpus.
     def claim(self, name: str, recipe: str) -> dict[str, str]:
-        """Check that `recipe` may make the table `name`; return outdated tables to `remove` later, and their keys."""
+        """Return outdated tables to `remove` later, and their keys; FileExistsError if `recipe` may not make `name`."""
         self.check_writable()
         origins, shares_model = self._made_from(), table_of(name).one_model
         same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]

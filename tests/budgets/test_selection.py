@@ -1,4 +1,4 @@
-"""The table of a budget: its effects and tests by plain statistics, its choice by each ranking, a study of it, and its files."""
+"""The table of a budget: effects and tests by plain statistics, the choice by each ranking, a study, and files."""
 
 from __future__ import annotations
 

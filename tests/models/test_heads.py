@@ -22,7 +22,7 @@ import headroles as hr
 from headroles.models import attention_hooks, heads
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import divisible
-from headroles.models.sites import outside
+from headroles.models.parts import outside
 from headroles.tables import frame
 from headroles.testing import checks
 

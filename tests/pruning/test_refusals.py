@@ -83,7 +83,7 @@ REMOVE = [
     ("olmo2", [("dec-self", 0, 1)], {}, "from Olmo2ForCausalLM; mask .*: row 0 of its q_proj belongs to 4 heads"),
     *((name, [("dec-self", 0, 1)], {"groups": "expand"}, "from FalconForCausalLM; mask them instead: ")
       for name in ("falcon", "falcon-grouped")),
-    *((name, [("enc-self", 0, 1)], {}, r"no attention found in .* add the class to headroles\.models\.sites\.OUTSIDE")
+    *((name, [("enc-self", 0, 1)], {}, r"no attention found in .* add the class to headroles\.models\.parts\.OUTSIDE")
       for name in ("prophetnet", "mamba", "fnet", "xlnet")),
     ("llama-grouped", [("dec-self", 0, 1)], {"groups": "nonsense"}, "groups must be one of .*, got 'nonsense'"),
 ]  # fmt: skip

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from headroles.models.attention_hooks import AttentionCall
-from headroles.models.masking import Context
 from headroles.scores.lrp.rules import ADD, Operand, Operation, Ratio, Rule, Shape, Weight, whole
 
 BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
@@ -27,13 +26,13 @@ class Linear(Function):
     """Linear map y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
 
     @staticmethod
-    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
         y = F.linear(x, weight.T, bias)
         ctx.save_for_backward(x, weight, y)
         return y
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y = ctx.saved_tensors
         up, down = weight.clamp(min=0), weight.clamp(max=0)
         high, low = x.clamp(min=0), x.clamp(max=0)
@@ -46,12 +45,12 @@ class Sum(Function):
     """Sum y = a + b, element by element."""
 
     @staticmethod
-    def forward(ctx: Context, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
         ctx.save_for_backward(a, b)
         return a + b
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         a, b = ctx.saved_tensors
         r = c * (a + b)
         s, t = _split(r, a.clamp(min=0) + b.clamp(min=0), a.clamp(max=0) + b.clamp(max=0))
@@ -87,13 +86,13 @@ class ExactLinear(Function):
     """`Linear` with all contributions [..., out, in]; each input takes 1 / in of the bias."""
 
     @staticmethod
-    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
         y = F.linear(x, weight.T, bias)
         ctx.save_for_backward(x, weight, y, torch.zeros_like(weight[0]) if bias is None else bias)
         return y
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y, bias = ctx.saved_tensors
         return _exact(c * y, x, _value(x)[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
 
@@ -103,7 +102,7 @@ class ExactNorm(Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: Context, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
+        ctx: Any, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
     ) -> Tensor:
         y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         weight = torch.ones_like(x[0]) if weight is None else weight
@@ -111,7 +110,7 @@ class ExactNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: D102
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
         jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils.hooks import RemovableHandle
 
-from headroles.models.masking import Context
-
 # a torch function, a part of the model, or what is called with the rule of every function
 Operation = Callable[..., object] | Literal["activation", "attention", "every"]
 
@@ -62,14 +60,14 @@ class Ratio(Function):
     """y = f(x), element by element: R passes from y to x whole, c(x) = c(y) y / x (Achtibat et al. 2024, eq. 9)."""
 
     @staticmethod
-    def forward(ctx: Context, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
         safe = torch.where(x == 0, 1.0, x)
         y = f(x)
         ctx.save_for_backward(y / safe)
         return y
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None]:  # noqa: D102
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None]:  # noqa: D102
         return c * ctx.saved_tensors[0], None
 
 
