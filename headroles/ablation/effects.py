@@ -62,7 +62,7 @@ def ablate(
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale"). Or a pattern of `headroles.patterns`, such as
             `Offset(-1)`, for all heads, or {head: pattern}: its output if it attended exactly by the pattern.
-        precision: How much wider intervals may be than those of the whole corpus. 1 ablates every head on every
+        precision: How much wider intervals may be than on the whole corpus. 1 ablates every head on every
             example. With 1.1, say, the gradient predicts the effect of every head on every example, and each head is
             ablated on as many random examples as are needed to correct the prediction that precisely. The effects
             (`estimate`) are unbiased even if the prediction is poor. Metrics must be means with a gradient: the loss,

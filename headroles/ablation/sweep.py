@@ -345,7 +345,7 @@ class Sweep:
             positions = vocabulary.positions(self.model.tokenizer, self.model.model, target=True)
             options["max_length"] = longest_output(self.model.model, positions)
         if self.replacement == "resample":
-            options["use_cache"] = False  # a layer needs all tokens to replace those that both examples have
+            options["use_cache"] = False  # a layer needs all tokens, to replace the common ones
         return options
 
     def _stats(self, intact: Array, masked: dict[HeadSet, Array], groups: Sequence[Batch]) -> ExampleStats:

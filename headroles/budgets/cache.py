@@ -27,7 +27,7 @@ class BudgetedCache(Cache):
     """A cache in which the groups of a budget keep all keys and values, and the others stream.
 
     transformers takes it as any cache: in a forward, and in `generate`, greedy, sampling and with beams.
-    The logits are those of the model with these groups masked, `hr.mask_heads(..., replacement=Streaming(sink,
+    It gives the logits of the model with these groups masked, `hr.mask_heads(..., replacement=Streaming(sink,
     recent))`, to rounding: keys keep their positions. For as long as the cache exists, the model's attention
     implementation is one of transformers' attention interface that knows such caches, and attends as before with any
     other. A cache is for one text or batch of texts. It cannot be shortened, as assisted generation does.
@@ -128,7 +128,7 @@ class _Layer(DynamicLayer):
 
     def _drop(self, first: Tensor) -> None:
         """Drop what no later query sees: all but the first and the latest tokens of each text."""
-        size = self.pattern.sink + self.pattern.recent - 1  # of the latest ones, that of the next query is to come
+        size = self.pattern.sink + self.pattern.recent - 1  # the latest one is still to come
         if self.places.shape[1] <= size:
             return
         since = self.places - first[:, None]

@@ -96,8 +96,8 @@ class Calibration:
 
     # How much of the loss is due to each group if all stream at once? A single streaming group shows little, since
     # others stand in for it. So all gates move from 1 to 0 together, and the gradient of the loss at each gate is
-    # integrated along this path. The integrals sum to the loss of all streaming minus that of none (completeness), but
-    # for the error of few points, and take a backward pass for each text and point, however many groups there are.
+    # integrated along this path. The integrals sum to the loss of all streaming minus the loss of none (completeness),
+    # but for the error of few points. They take a backward pass for each text and point, however many groups there are.
     def along_path(self, points: int = POINTS) -> Array:
         """Integrate gradients of each loss along gates from 1 to 0, by captum: effects of streaming, [text, group]."""
         from captum.attr import IntegratedGradients

@@ -52,7 +52,7 @@ def cache_budget(
     The others stream. A group, the heads of one key-value head, streams if its queries see the first `sink` and the
     latest `recent` tokens only (Xiao et al. 2023), so that its cache keeps no others. Its gate is 1 where it sees all,
     and 0 where it streams; DuoAttention (Xiao et al. 2024, section 2.2) learns such gates. Layers with a sliding window
-    are left as they are. The loss is that of the answers alone, in nats per token.
+    are left as they are. The loss is of the answers alone, in nats per token.
 
     Args:
         model: A decoder that keeps keys and values.
@@ -75,8 +75,8 @@ def cache_budget(
         A table with a row per group, (kind, layer, group).
 
         - effect: how much of the loss of an answer is due to the streaming of the group if all groups stream, by
-          gradients along the path; they sum to the loss of all streaming minus that of none, but for the error of few
-          points. By "ablation" it is the change of the loss if the group streams alone.
+          gradients along the path; they sum to the loss of all streaming minus the loss of none, but for the error of
+          few points. By "ablation" it is the change of the loss if the group streams alone.
         - effect.low, effect.high, effect.p, effect.holm, effect.bh: 95 % interval by Student's t over texts, p of a
           t-test (the larger of that and of one corrected for skewness), and p corrected over groups.
         - ranking[...]: what the groups are ranked by, the largest first.
@@ -231,7 +231,7 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
 
 
 def _matrix(table: pd.DataFrame, layers: int) -> Array:
-    """Return 1 for each group that keeps its cache and for those of layers with windows: [layer, group]."""
+    """Return 1 for each group that keeps its cache, and for all of layers with windows: [layer, group]."""
     numbers = table.index.get_level_values("layer")
     sizes = {int(size) for size in table.groupby(level="layer").size()}
     if len(sizes) != 1:

@@ -182,7 +182,7 @@ def _with_none(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translations(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[Sentence]:
-    """Sentence pairs in the order of the languages in the name, or of those in the first row."""
+    """Sentence pairs in the order of the languages in the name, or in the first row."""
     languages: tuple[str, ...] = ()
     pairs = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Probes: texts in which a kind of head has something to do, and pairs of sentences of which one is wrong."""
+"""Probes: texts in which a kind of head has something to do, and pairs of a right and a wrong sentence."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
     """Write beginnings that the indirect object continues: "When Mary and John walked to the shop, John gave it to".
 
     They measure name movers (Wang et al. 2022, "Interpretability in the wild", section 2). The right token is the name
-    that was mentioned once, the wrong one the other. Half of the sentences have it first. Words are those of the toy
+    that was mentioned once, the wrong one the other. Half of the sentences have it first. Words are from the toy
     grammar; names are used that are one token.
 
     Args:

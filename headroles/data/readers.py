@@ -47,7 +47,7 @@ def read(
       long texts with answers (`hr.cache_budget`).
     - Any other: one sentence a line. `.csv`, `.json`, `.parquet` and `.arrow` are refused; name their folder.
 
-    Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
+    Blank lines are left out, and entries with a blank text or side; the number of such entries is logged.
 
     Args:
         source: The file; `.gz` is unpacked. A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is
@@ -55,7 +55,7 @@ def read(
         target: File of the translations, read by its own suffix.
         form: "conllu", "text", "parallel", "labelled" or "pairs"; None: decided by the file's name.
         text: Text column of a labelled table, or the two of a sentence pair: names in a header, or indices from 0. By
-            default those of GLUE; without a header the last column that is not the label.
+            default the columns of GLUE; without a header the last column that is not the label.
         label: Label column, likewise.
         name: Name of the corpus; by default from the file's name.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
@@ -66,7 +66,7 @@ def read(
             translation or the second text of a pair is the assistant's answer; without one the model is about to
             answer. Tokens of the template are special tokens in every score, and have no loss. Trees of the text stay.
         links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, indices
-            from 0 of a source and a target word. Words are those of the tree; without one, spaces separate them.
+            from 0 of a source and a target word. The tree has the words; without one, spaces separate them.
 
     Returns:
         The corpus.
@@ -160,7 +160,7 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
     Args:
         given: A corpus, texts or pairs, as `Corpus.of` takes them; or a `datasets.Dataset`, a data frame or other rows,
             with columns as in `read`; or a path, or a name of the Hub, that `read` takes.
-        name: Name of the corpus; by default that of the file, else "texts".
+        name: Name of the corpus; by default from the file, else "texts".
 
     Returns:
         The corpus.
@@ -176,7 +176,7 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
     if isinstance(given, pd.DataFrame):
         given = [{str(column): value for column, value in row.items()} for row in given.to_dict("records")]
     if isinstance(given, Corpus | Mapping) or not isinstance(given, Iterable):
-        return Corpus.of(given, name)  # which refuses the latter
+        return Corpus.of(given, name)  # which refuses other types
     items: list[Any] = list(given)
     name = name or getattr(given, "name", None) or "texts"
     if items and all(isinstance(item, Mapping) for item in items):

@@ -80,7 +80,7 @@ def observe_attention(changes: Changes, handler: Handler, *, cells: int | None =
     set_names(configs, id(block), NAME if cells is None else IN_PARTS)
 
 
-# id -> config, its own implementation, those of open blocks
+# id -> config, its own implementation, implementations of open blocks
 _names: dict[int, tuple[PreTrainedConfig, str | None, dict[int, Implementation]]] = {}
 
 
@@ -293,7 +293,7 @@ def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor 
     if isinstance(mask, _Mask):
         part = {"q_length": rows.stop - rows.start, "q_offset": mask.options["q_offset"] + rows.start}
         values: Tensor | None = eager_mask(**mask.options | part)
-        return None if values is None else values.to(query.device)  # of several devices, that of this layer
+        return None if values is None else values.to(query.device)  # where this layer is
     return mask if mask is None or mask.shape[-2] != query.shape[2] else mask[..., rows, :]
 
 

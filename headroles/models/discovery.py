@@ -165,7 +165,7 @@ def _check_projections(model: PreTrainedModel, calls: list[_ObservedCall]) -> No
 
 
 def _check_keys(model: PreTrainedModel, calls: list[_ObservedCall]) -> None:
-    """Raise ValueError for attention to the decoder's own tokens and to those of the encoder in one call."""
+    """Raise ValueError for attention to the decoder's own tokens and to the encoder's in one call."""
     for call in calls:
         queries, keys = call.weights.shape[-2:]
         if keys > queries > 1 and not call.weights[..., 0, 1:queries].any():

@@ -118,7 +118,7 @@ class HeadModel:
 
     @property
     def group_numbers(self) -> Tensor:
-        """The number of every gate's key-value group among those of all layers: Tensor[heads]."""
+        """The number of every gate's key-value group among the groups of all layers: Tensor[heads]."""
         groups = [group for site in self.sites for group in site.groups]
         numbers = [place for place, group in enumerate(groups) for _ in group]
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
@@ -171,7 +171,7 @@ class HeadModel:
     def cache_key(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the key of a kept result: identity, corpus, other fields, and the version of headroles.
 
-        Call it before this call opens blocks of its own, which it would refuse (`check_named`).
+        Call it before blocks are opened on the model, which it would refuse (`check_named`).
         """
         self.check_named()
         text = {} if corpus is None else {"text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}

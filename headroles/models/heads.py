@@ -95,7 +95,7 @@ def _structure(model: PreTrainedModel) -> Structure:
 
 
 def _numbers(values: dict[str, Any]) -> list[object]:
-    """Whole numbers, such as those of layers and heads, and a forward that replaces that of the class."""
+    """Whole numbers, such as counts of layers and heads, and a forward that replaces the class's."""
     numbers: list[object] = [value for key, value in values.items() if isinstance(value, int) and key != "training"]
     return [*numbers, ref(values["forward"])] if "forward" in values else numbers
 
@@ -129,7 +129,7 @@ def layers(model: PreTrainedModel) -> dict[nn.Module, Kind]:
 def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Changes:
     """Call `callback(site, weights)` at every attention of a model within the block.
 
-    The model attends by its own eager attention. Weights are dropped after each call: no more than those of one layer
+    The model attends by its own eager attention. Weights are dropped after each call: no more than one layer's
     are in memory. Use eval mode, because dropout applies to the weights.
 
     Args:

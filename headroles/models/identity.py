@@ -105,7 +105,7 @@ def unkeyed(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 def _unkeyed_hook(hook: Any) -> str | None:
     """What a hook is, if it may change numbers."""
-    function = getattr(hook, "function", hook)  # that of ours holds the function that is called
+    function = getattr(hook, "function", hook)  # our hooks hold the function that is called
     function = function.func if isinstance(function, partial) else function
     module = f"{getattr(function, '__module__', None) or type(function).__module__}."
     if module.startswith("headroles.") and not module.startswith(KEYED_HOOKS):
@@ -115,7 +115,7 @@ def _unkeyed_hook(hook: Any) -> str | None:
 
 
 def _state(model: PreTrainedModel) -> dict[str, Any]:
-    """All weights by name, also those that a `device_map` keeps on disk until a layer needs them."""
+    """All weights by name, also if a `device_map` keeps them on disk until a layer needs them."""
     state: dict[str, Any] = model.state_dict()
     if not is_offloaded(model):
         return state
@@ -289,7 +289,7 @@ def _used(function: FunctionType) -> list[Any]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A code and those of the functions in it."""
+    """A code object and the code of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -142,7 +142,7 @@ def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, 
 
 
 def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:
-    """Load a config, also that of a smaller model, of a type that transformers alone lacks."""
+    """Load a config, also of a smaller model, whose type transformers lacks."""
     try:
         return transformers.AutoConfig.from_pretrained(  # type: ignore[no-any-return]
             name, **_trust(options), **_place(options)
@@ -154,7 +154,7 @@ def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig
 
 
 def _class(config: PreTrainedConfig, cls: str | None, *, gguf: bool) -> Any:
-    """The class of a model: the one that is named, else that of the config; without one the body, of GGUF all."""
+    """The class of a model: as named, else as in the config; without one the body, of GGUF with its head."""
     usual = next((name for name in AUTO if type(config) in getattr(transformers, name)._model_mapping), "AutoModel")
     called = cls or (config.architectures or [usual if gguf else "AutoModel"])[0]
     chosen = getattr(transformers, called, None)
@@ -176,7 +176,7 @@ def _loading(name: str | Path) -> Iterator[None]:
     """Name the checkpoint, and the reason, in errors within the block."""
     try:
         yield
-    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+    except Exception as error:  # safetensors and tokenizers raise bare ones
         raise OSError(_unloadable(name, reason_of(error))) from error
 
 
@@ -189,7 +189,7 @@ def configured(path: Path) -> PreTrainedConfig:
     """Load the config in a file; raise OSError if it cannot be read."""
     try:
         return transformers.AutoConfig.from_pretrained(path)  # type: ignore[no-any-return]
-    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, and of JSON
+    except Exception as error:  # safetensors, tokenizers and JSON raise others
         raise OSError(f"could not read the config {str(path)!r}: {reason_of(error)}") from error
 
 
@@ -324,7 +324,7 @@ def save(
             file.unlink()
     except FileExistsError:
         raise
-    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+    except Exception as error:  # safetensors and tokenizers raise bare ones
         raise OSError(f"could not write {place}: {reason_of(error)}; what was there before is unchanged") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

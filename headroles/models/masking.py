@@ -63,7 +63,7 @@ def mask_heads(
         model: A transformers model.
         gates: One number g per head, in the order of the rows of a table (`hr.models.head_index`): Tensor[heads], or
             Tensor[batch, heads] for gates of each example; lists and arrays are converted. In beam search the gates of
-            an example apply to all its beams; functions of headroles refuse them, which read batches of their own.
+            an example apply to all its beams; functions of headroles that read their own batches refuse them.
             They may require gradients. A function is called for the gates at each layer.
         replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
             to; "resample", the output for the next example of the batch, position by position (`hr.ablate` draws

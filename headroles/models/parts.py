@@ -64,7 +64,7 @@ def body(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def has_non_token_head(model: PreTrainedModel) -> bool:
-    """Return whether a model has a task head that predicts no tokens, such as that of a classifier."""
+    """Return whether a model has a task head that predicts no tokens, such as a classifier's."""
     return model.base_model is not model and model.get_output_embeddings() is None
 
 

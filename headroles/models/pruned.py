@@ -102,7 +102,7 @@ def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
 
 class Narrowed:
-    """A config with another number of heads; all other attributes are those of the wrapped config."""
+    """A config with another number of heads; all other attributes are read from the wrapped config."""
 
     def __init__(self, config: PreTrainedConfig, *, num_attention_heads: int) -> None:
         self.__dict__.update(num_attention_heads=num_attention_heads, config=config)
@@ -122,7 +122,7 @@ _LEFT = "bias_of_heads"  # attribute of an attention module: (numbers of the hea
 
 
 def narrow(module: nn.Module, keep: Sequence[int], n_heads: int) -> None:
-    """Let an attention module read, of the biases of all heads, those of `keep`."""
+    """Let an attention module read the biases of the heads in `keep` only."""
     if not set(NAMES) & set(inspect.signature(module.forward).parameters):
         return
     if _LEFT not in module.__dict__:
@@ -161,7 +161,7 @@ class _Bias:
         return values[..., self.keep]
 
     def after(self, module: nn.Module, _: object, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the output of a T5 layer with the biases of all heads; those of cross-attention are zero."""
+        """Return the output of a T5 layer with the biases of all heads; in cross-attention they are zero."""
         full, self.full = self.full, None
         if not hasattr(module, "has_relative_attention_bias"):
             return output

@@ -42,7 +42,7 @@ class Replacement:
     def needs(self) -> frozenset[Need]:
         """What it needs besides z.
 
-        - values, weights: those of the attention call, with the keys that the model's mask allows; the heads' own.
+        - values: of the attention call, with the keys that the model's mask allows; weights: the heads' own.
         - trees, links, counts, special: of the batch (`bind`) its dependency trees, word links, counts of tokens in the
           corpus, and which tokens are special.
         """
@@ -290,8 +290,8 @@ def _tokens(given: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 # In a forward with given `encoder_outputs` (a step of generation, a variant with an intact encoder) the encoder does
-# not run, and the source has no ids. If the states are those that the encoder wrote last, or these for several beams,
-# the ids are those that it read then. Other states have the ids of this call alone, if it has any.
+# not run, and the source has no ids. If the encoder wrote these states last, also if they are repeated for several
+# beams, the ids are the ones that it read then. Other states have the ids of this call alone, if it has any.
 def _keep_source(changes: Changes, encoder: nn.Module, inputs: dict[str, dict[str, Tensor]]) -> None:
     """Find the source's tokens of a forward in which the encoder does not run."""
     latest: list[tuple[Tensor, dict[str, Tensor]]] = []  # the states that the encoder wrote last, and their tokens
@@ -306,7 +306,7 @@ def _keep_source(changes: Changes, encoder: nn.Module, inputs: dict[str, dict[st
             return
         inputs["source"] = _tokens(given)
         for written, tokens in latest:
-            beams = len(states[0]) // max(1, len(written))  # those of an example are adjacent
+            beams = len(states[0]) // max(1, len(written))  # the beams of an example are adjacent
             same = torch.equal(written.repeat_interleave(beams, 0), states[0].to(written.device))
             if same and "input_ids" not in inputs["source"]:
                 inputs["source"] = {name: value.repeat_interleave(beams, 0) for name, value in tokens.items()}

@@ -1,7 +1,7 @@
 """Sharded weights: tensor parallelism spreads a model over processes, each a rank with some of the heads.
 
 All ranks run the same forwards. `Ranks` joins what they have of the heads of a site, so that each rank has the outputs
-of all heads, and splits what replaces them. Processes along another axis, that of data, share the work.
+of all heads, and splits what replaces them. Processes along the data axis share the work.
 """
 
 from __future__ import annotations

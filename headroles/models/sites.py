@@ -53,7 +53,7 @@ class Site:
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """Numbers of the heads that share each key-value head, in the order of these."""
+        """Numbers of the heads that share each key-value head, in the order of key-value heads."""
         size = self.heads // max(self.kv_heads, 1)
         return [self.numbers[start : start + size] for start in range(0, self.heads, max(size, 1))]
 

@@ -74,7 +74,7 @@ class First(Pattern):
 
 @dataclass(frozen=True)
 class Special(Pattern):
-    """All special tokens alike, such as CLS and SEP (Clark et al. 2019); in a decoder those before the query."""
+    """All special tokens alike, such as CLS and SEP (Clark et al. 2019); in a decoder only before the query."""
 
     about = "at special tokens"
     needs = needing("special")

@@ -31,7 +31,7 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
     Args:
         weights: Table of `hr.attention_matrix`: a row per query token, a column per key token.
         vmax: Upper end of the scale; by default the largest weight.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -89,7 +89,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     Args:
         heads: Table of `hr.score` with syntax.
         kind: The kind of attention; may be left out if the table has one kind.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     part, kind = of_kind(heads, kind)
     best = best_heads(part)
@@ -120,8 +120,8 @@ def curves(table: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -> A
     Args:
         table: Table of `hr.ablation_curve`: a line per order of the heads. The orders "random 0", "random 1" ... are
             drawn as one grey line, their mean, in a band from the lowest to the highest.
-        label: Name of the metric; by default that of the table.
-        ax: Axes to draw on; by default those of a new figure.
+        label: Name of the metric; by default from the table.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"order", "share", "value", "low", "high"}, "hr.ablation_curve")
     ax = ax or new_axes((9, 12), cell=0.45, beside=3)[0]

@@ -27,13 +27,13 @@ SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw the effect of ablating each head as layers x heads.
 
-    Red is harm by every metric, white no effect; the scale is that of all kinds. "*" marks p < 0.01, "**" p < 0.01
+    Red is harm by every metric, white no effect; all kinds share one scale. "*" marks p < 0.01, "**" p < 0.01
     after Holm's correction for all heads (after Michel et al. 2019, Table 1).
 
     Args:
         table: Table of `hr.ablate`.
         kind: The kind of attention; may be left out if the table has one kind.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
@@ -56,7 +56,7 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.ablate`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -87,7 +87,7 @@ def agreement(
         first: Table of `hr.ablate` on the first corpus.
         second: Table of `hr.ablate` on the second corpus.
         names: Names of the corpora.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -120,7 +120,7 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     Args:
         table: Table of `hr.analysis.score_correlations`.
         value: Correlations over "all" heads, or "within" layers.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
     from scipy.cluster.hierarchy import dendrogram, linkage
@@ -184,7 +184,7 @@ def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.cache_budget`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     from matplotlib.patches import Rectangle
 

@@ -38,7 +38,7 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.relate`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"role", "outcome", "matters", "auc", "auc.low", "auc.high", "holm"}, "hr.relate")
     rows = any_of(table[table["auc"].notna()], "; ".join(dict.fromkeys(table["note"])))
@@ -57,7 +57,7 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.predict_outcome`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"score", "outcome", "auc", "spearman", "holm"}, "hr.predict_outcome")
     column, middle = ("auc", 0.5) if table["auc"].notna().any() else ("spearman", 0.0)
@@ -76,7 +76,7 @@ def survival_odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.survival_odds`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.survival_odds")
     is_role = table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")
@@ -95,7 +95,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     Args:
         table: Table of `hr.test_roles`.
         sets: Whether to draw the heads of each role together, in place of each alone.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     from matplotlib.lines import Line2D
 

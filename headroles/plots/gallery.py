@@ -97,7 +97,7 @@ def figures(names: Collection[str], load: Load) -> Iterator[Figure]:
     """List every figure that tables allow.
 
     Args:
-        names: The names of the tables, such as those of a study.
+        names: The names of the tables, such as `study.names()`.
         load: Returns the table of a name; called for tables that have figures.
 
     Yields:

@@ -57,13 +57,13 @@ def heatmap(
         kind: The kind of attention; may be left out if the table has one kind.
         order: "head", or "sorted" for the heads of each layer in descending order (Voita et al. 2019, Fig. 1a).
         annotate: True writes the values into the cells; a series writes its texts.
-        vmin: Lower end of the scale. The scale is that of the whole column, also if one `kind` is drawn.
+        vmin: Lower end of the scale. The whole column has one scale, also if one `kind` is drawn.
         vmax: Upper end of the scale.
         cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for effects of
             ablation, where red is harm by every metric.
         label: Label of the colour bar, its first line the title; by default the column in words.
         cbar: Whether to draw the colour bar.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
 
     Example:
         >>> import headroles as hr
@@ -142,7 +142,7 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
         table: Table of `hr.roles`.
         kind: The kind of attention; may be left out if the table has one kind.
         legend: Whether to draw the legend.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     given, table = table, prefer_nosink_roles(table)
     part, kind = of_kind(table, kind)

@@ -33,8 +33,8 @@ def survival(table: pd.DataFrame, *, label: str = "", ax: Axes | None = None) ->
 
     Args:
         table: Table of `hr.sparsity_sweep`.
-        label: Name of the metric; by default that of the table.
-        ax: Axes to draw on; by default those of a new figure.
+        label: Name of the metric; by default from the table.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
     ax = ax or new_axes((9, 13), cell=0.4)[0]
@@ -56,7 +56,7 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
     Args:
         table: Table `functions-...` of `hr.sparsity_sweep`; "several" are heads with roles of more than one family.
         kind: The kind of attention.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"kind", "function", "count", "heads"}, "hr.sparsity_sweep with scored=")
     rows = table[table["kind"] == one_of("kind", kind, table["kind"].unique())]
@@ -81,7 +81,7 @@ def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.sparsity_sweep`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"heads", "of"}, "hr.sparsity_sweep")
     ax = ax or new_axes((9, 13), cell=0.4, beside=2.2)[0]
@@ -99,7 +99,7 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     Args:
         table: Table `survival-...` of `hr.sparsity_sweep`: a column `survival[...]` for each size.
         kind: The kind of attention.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -151,7 +151,7 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     Args:
         history: Table `gates-...` that `hr.prune` keeps in a study.
         kind: The kind of attention; by default all.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
@@ -185,7 +185,7 @@ def densities(log_alphas: Sequence[float] = (0, 2, -3), *, ax: Axes | None = Non
 
     Args:
         log_alphas: Location parameters.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -209,7 +209,7 @@ def compare_pruning(table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, l
     Args:
         table: Table `compare-pruning` of `hr.compare_pruning`: means with 95 % intervals; dotted lines: all heads.
         seeds: Table `compare-pruning-seeds` of `hr.compare_pruning`; each seed is a small mark.
-        label: Name of the metric; by default that of the table.
+        label: Name of the metric; by default from the table.
     """
     needs(table, {"strategy", "heads", "tuned", "value", "value.low", "value.high"}, "hr.compare_pruning")
     whole = table[table["strategy"] == WHOLE]
@@ -247,7 +247,7 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         table: Table of `hr.efficiency`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 
@@ -272,8 +272,8 @@ def dynamics(curves: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -
 
     Args:
         curves: Table `dynamics-curves` of `hr.dynamics`; a checkpoint is a line, and of many five are drawn.
-        label: Name of the metric; by default that of the table.
-        ax: Axes to draw on; by default those of a new figure.
+        label: Name of the metric; by default from the table.
+        ax: Axes to draw on; by default a new figure.
     """
     import seaborn as sns
 

@@ -30,13 +30,13 @@ INPUT = ("input", 0)  # the row of the inputs
 def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw relevance, the heads of each layer in descending order.
 
-    Each cell has the number of its head. If the values of each layer sum to 1, as those of `relevance[cp].size`, and
+    Each cell has the number of its head. If the values of each layer sum to 1, as in `relevance[cp].size`, and
     all layers have equally many heads, a line on the colour bar marks the uniform share (Voita et al. 2019, Fig. 1a).
 
     Args:
         values: A column of relevance, such as `heads["relevance[cp].size"]`.
         kind: The kind of attention; may be left out if the table has one kind.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
@@ -58,7 +58,7 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Args:
         report: Report of `headroles.scores.lrp.conservation_report.balance`.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default a new figure.
     """
     needs(report, {"arrives", *WAYS}, "headroles.scores.lrp.conservation")
     part = pd.Series(report.index.get_level_values("part"))

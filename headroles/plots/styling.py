@@ -156,7 +156,7 @@ def palette(values: pd.Series[float]) -> str:
 
 
 def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> dict[str, RGB]:
-    """Return the colour of each name, a fixed one of kinds and roles; `tables` declare those of the user's own roles.
+    """Return the colour of each name, a fixed one of kinds and roles; `tables` declare the colours of the user's roles.
 
     Lines are thin and take a darker shade.
     """

@@ -73,7 +73,7 @@ def prune(
         keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
             strength, keeps half. With the unit "group" it counts groups.
         unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the
-            ranking "effect" and gates are then those of groups; in another ranking a group has the rank of the last of
+            ranking "effect" and gates are then of groups; in another ranking a group has the rank of the last of
             its heads. Groups are always removed whole.
         kinds: Kinds of the heads that are pruned, by default all.
         train: Whether the model is fine-tuned "before" heads are selected, "after" the others are removed, or "both".
@@ -98,7 +98,7 @@ def prune(
         >>> hr.save(model, tokenizer, "smaller")
     """
     chosen, options = strategy_of(strategy), TrainOptions(seed=seed)
-    options.update(tune or {})  # a seed in `tune` is that of the training only
+    options.update(tune or {})  # a seed in `tune` is for the training only
     learns = not isinstance(chosen, Ranking)
     one_of("unit", unit, ("head", "group"))
     one_of("train", train, ("before", "after", "both", None))
@@ -201,7 +201,7 @@ def _kept(study: Study, name: str, selection: _Selection, select: Callable[[], p
 
 @dataclass(frozen=True)
 class _Selection:
-    """The number of heads to keep among those of a context, and the name and provenance of the column that it makes."""
+    """The number of heads to keep among the heads of a context, and the name and provenance of the column it makes."""
 
     context: RankingContext
     count: int | None

@@ -201,7 +201,7 @@ class ValueNorms:
     def of_keys(self, site: Site) -> Tensor:
         """Return ||f(x)|| of each key in the latest call of a site: float32 [batch, heads, key]."""
         _refuse("norms", _missing(self.model))
-        value = self.values[site.module].float()  # [batch, key-value heads, key, size], of those in this process
+        value = self.values[site.module].float()  # [batch, key-value heads in this process, key, size]
         if site.key not in self.factors:
             rows = output_weight(site).detach().double().cpu().unflatten(0, (-1, site.size))  # [heads, size, width]
             self.factors[site.key] = triangle(rows).to(value)

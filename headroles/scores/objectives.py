@@ -219,7 +219,7 @@ class Agreement(Objective):
         return self.bound(model, intact)
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
-        """Compare each token, class or state with that of the intact model."""
+        """Compare each token, class or state with the intact model's."""
         now = outputs.choices(output, batch, self.model)
         before = torch.nn.utils.rnn.pad_sequence([self.fitted_on[number] for number in batch.numbers], batch_first=True)
         if not outputs.has_vocabulary(self.model) and not outputs.has_classes(self.model):

@@ -104,7 +104,7 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
 
     Args:
         table: score table, as of `score`.
-        scores: the scores that it was made for; default: those in `DEFAULT`.
+        scores: the scores that it was made for; default: `DEFAULT`.
 
     Returns:
         Name of a score, or "NAME of KIND heads is NaN" -> the reason.

@@ -84,7 +84,7 @@ def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.Data
     The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
     values: 1 if every token raises its own logit, -1 if it lowers it (Elhage et al. 2021, "A mathematical framework for
     transformer circuits", "Detecting Copying Behavior"; positive eigenvalues are evidence, not proof, and there is no
-    threshold). The eigenvalues that are not 0 are those of W_V W_E W_U W_O, which is only as large as a head. The maps
+    threshold). Its nonzero eigenvalues are the same as of W_V W_E W_U W_O, which is only as large as a head. The maps
     include the norm before the layer and the final norm with a frozen scale, but no norm after attention (Gemma).
 
     Args:
@@ -342,7 +342,7 @@ class Maps(NamedTuple):
 
 
 class Circuits(NamedTuple):
-    """The maps of all sites, and that of the final norm, [width, width], if the unembedding follows it."""
+    """The maps of all sites, and the map of the final norm, [width, width], if the unembedding follows it."""
 
     maps: dict[tuple[Kind, int], Maps]  # of self-attention
     final: Tensor | None

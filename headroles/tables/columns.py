@@ -27,8 +27,8 @@ class Pruning(NamedTuple):
 class Column(NamedTuple):
     """Name of a column, `name[detail].suffix`: `str` gives it back.
 
-    `ablation[loss].low` is the lower end of `ablation[loss]`, and `syntax[nsubj dep>head].baseline.low` that of a
-    baseline. A role is a column as well: `positional[-1].stability`. `ablation[loss all_but_one]` is measured with
+    `ablation[loss].low` is the lower end of `ablation[loss]`, and `syntax[nsubj dep>head].baseline.low` of a baseline.
+    A role is a column as well: `positional[-1].stability`. `ablation[loss all_but_one]` is measured with
     `unit="all_but_one"`: the other heads of the layer are ablated.
     """
 
@@ -148,7 +148,7 @@ class Table(NamedTuple):
     is_outcome: bool = False  # scores, effects and survival, side by side in `Study.scores`
 
 
-TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where they are others than that of the stem
+TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they differ
     table.stem: table
     for table in (
         Table("heads", "hr.score", "score", one_model=True, part="scores", per_head=True, is_outcome=True),

@@ -123,7 +123,7 @@ def signature_of(table: pd.DataFrame | pd.Series, column: object) -> str:
 
 
 def quality(metric: str, signature: str = "") -> Quality:
-    """Return direction, name and unit of a metric: as declared in a signature, else those of `METRICS`."""
+    """Return direction, name and unit of a metric: as declared in a signature, else in `METRICS`."""
     given = declared("metric", metric, signature)
     base, _, variant = metric.partition("-")  # bleu-zh is a variant of bleu
     if not given and metric in OBJECTIVES:

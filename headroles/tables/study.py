@@ -217,7 +217,7 @@ Place = pd.DataFrame | Study | str | Path
 
 
 def as_study(place: Study | str | Path | None) -> Study:
-    """Return a study, that of a folder, or of a temporary folder that is removed with it."""
+    """Return a study as it is, the study in a folder, or one in a temporary folder that is removed with it."""
     if isinstance(place, Study):
         return place
     if place is not None:
@@ -228,7 +228,7 @@ def as_study(place: Study | str | Path | None) -> Study:
 
 
 def as_table(place: Place, name: str = "") -> pd.DataFrame:
-    """Return a table, that of a file, or the table `name` of a study; without a name all its scores, joined."""
+    """Return a table as it is, the one in a file, or the table `name` of a study; without a name its scores."""
     if isinstance(place, pd.DataFrame):
         return place
     if (study := study_of(place)) is None:

@@ -15,7 +15,7 @@ from headroles.data.corpus import Chat, Corpus, Sentence, Span, Tokens
 from headroles.models.tokens import languages
 
 NO_WORD = -1  # the word of a token that belongs to none
-BOUNDARIES = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark those of words in tokens
+BOUNDARIES = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark boundaries of words in tokens
 MARKS = ("\ue000", "\ue001")  # private characters, in the place of the user's text and of the answer
 ROLES = ("user", "assistant")
 
@@ -30,7 +30,7 @@ class TokenizedSentence:
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
     answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
-    prompt_length: int | None = None  # number of tokens before those that the model has written; None: it wrote none
+    prompt_length: int | None = None  # number of tokens before what the model has written; None: it wrote none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -113,7 +113,7 @@ def pieces(
 
 
 def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], count: int) -> list[TokenizedSentence]:
-    """The tokens of chats. Those with a character of a text are of the text; words are those of the user's turn."""
+    """The tokens of chats. A token with a character of a text belongs to it; words are from the user's turn."""
     if len(sentences) < count:
         raise ValueError(f"some texts are chats: got {len(sentences)} of {count} sentences; expected all or none")
     chats = rendered(tokenizer, sentences)
@@ -144,7 +144,7 @@ class Rendered(NamedTuple):
 
     text: str
     places: list[Span]
-    shift: int  # from characters of the sentence to those of the whole text
+    shift: int  # from characters of the sentence to characters of the whole text
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -60,7 +60,7 @@ def over_groups(gradients: Tensor, model: HeadModel) -> Tensor:
 class GradientScore(Measure):
     """Base class of gradient scores. A subclass is a frozen dataclass; its fields are options.
 
-    `head_gradients` makes the backward passes. `update` and `compute` are pure functions, as those of `Score`.
+    `head_gradients` makes the backward passes. `update` and `compute` are pure functions, as in `Score`.
 
     Args:
         objective: name or instance of the target; None for `ordinary`, or else the model's default
@@ -113,7 +113,7 @@ def head_gradients(
 ) -> HeadGradients:
     """Return the gradients of the targets of a batch with respect to masks of ones of all sites, under LRP rules.
 
-    Relevance starts at 1 under the voita rules, otherwise at the target's value. `steps` and `chunk` are those of
+    Relevance starts at 1 under the voita rules, otherwise at the target's value. `steps` and `chunk` are as in
     `Relevance`; "mean" is for the mean of the steps. `by_token` says that the target of step t depends on the last
     hidden states at token t only.
     """

@@ -22,7 +22,7 @@ class Importance(GradientScore):
     The column is `importance`, or `importance[group]`.
 
     Args:
-        per: the loss of which the absolute gradient is taken: the mean loss of each "example", the loss of each
+        per: the loss with the absolute gradient: the mean loss of each "example", the loss of each
             "token", or as in the released code the mean loss of each "batch", which has no interval.
         norm: "layer" divides by the l2 norm over the heads of the layer; None does not normalise.
         unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value.

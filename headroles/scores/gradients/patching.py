@@ -184,7 +184,7 @@ class _Patching:
             self.outputs[call.module] = site.join(outputs, 2) if site else outputs
 
     def _filled(self, vectors: Tensor, kind: Kind) -> Tensor:
-        """Replace states [batch, token, heads, size] by zero, or by those of partners that have the token."""
+        """Replace states [batch, token, heads, size] by zero, or by the states of partners at common tokens."""
         number, self.calls = self.calls, self.calls + 1
         if self.replacement == "zero":
             return torch.zeros_like(vectors)
@@ -198,7 +198,7 @@ class _Patching:
 
 
 class _Drops:
-    """The layers of a model, one of which the gradient skips."""
+    """The layers of a model; the gradient skips one of them."""
 
     # A layer's output is its input plus what the layer adds. `_Residual` keeps the forward value, and in the backward
     # pass sends the gradient either through the layer or, in the dropped layer, straight to the layer's input. One

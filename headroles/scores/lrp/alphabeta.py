@@ -207,7 +207,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    """Return whether tensors differ beyond rounding, at least that of float32, in which some models attend."""
+    """Return whether tensors differ beyond rounding, at least to float32, in which some models attend."""
     precision = max(torch.finfo(x.dtype).eps for x in (a, b, torch.empty(0))) ** 0.5
     return bool((a - b).abs().max() > precision * b.abs().max())
 
@@ -263,7 +263,7 @@ def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tenso
 
 
 def _scale(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """Return the factor that rescales the relevance of a row of inputs to that of its outputs: [..., 1]."""
+    """Return the factor that rescales the relevance of a row of inputs to its outputs': [..., 1]."""
     return _ratio(outputs.abs().sum(-1, keepdim=True), inputs.abs().sum(-1, keepdim=True))
 
 
