@@ -28,12 +28,12 @@ ACROSS = {  # files of tests of what several modules of a package do together
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "tables": (1_300, 7),
-    "data": (2_120, 10),  # budget 2,100 in 10
+    "data": (2_100, 10),
     "analysis": (2_241, 9),  # budget 1,950 in 9
     "plots": (2_300, 11),
     "models": (4_700, 21),
-    "patterns": (1_041, 9),  # budget 1,000 in 9
-    "scores": (4_912, 27),  # budget 4,900 in 27
+    "patterns": (1_000, 9),
+    "scores": (4_900, 27),
     "ablation": (3_200, 14),
     "training": (950, 6),
     "pruning": (2_450, 10),
@@ -43,7 +43,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_677, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (31_749, 158),  # budget 31,000 in 158
+    "all": (31_512, 158),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 37897  # budget 37,500

@@ -142,7 +142,7 @@ def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, 
 
 
 def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:
-    """Load a config, also of a smaller model, whose type transformers lacks."""
+    """Load a config, also of a smaller model, of a type that transformers lacks."""
     try:
         return transformers.AutoConfig.from_pretrained(  # type: ignore[no-any-return]
             name, **_trust(options), **_place(options)

@@ -31,7 +31,7 @@ def number(
     below: float = inf,
     whole: bool = False,  # must be an integer
 ) -> float:
-    """Return a number in its range; ValueError for another, or for what is no number."""
+    """Return a number in its range; ValueError for another one, or for another type."""
     least = least if above == -inf else -inf
     known = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
     if known and least <= cast(float, given) <= most and above < cast(float, given) < below:

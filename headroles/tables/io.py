@@ -105,9 +105,9 @@ def notes(path: Path) -> Notes | None:
 def notes_in(folder: Path) -> dict[str, Notes]:
     """Read the notes of the tables in a folder, by name, without the tables; warn of files of another origin."""
     parsed = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
-    for path in (path for path, found in parsed.items() if found is None):
+    for path in (path for path, stored in parsed.items() if stored is None):
         log.warning("%s is not a table of headroles, or is damaged: left out", path)
-    return {path.stem: found for path, found in parsed.items() if found is not None}
+    return {path.stem: stored for path, stored in parsed.items() if stored is not None}
 
 
 def _notes(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:

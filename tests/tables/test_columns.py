@@ -55,11 +55,6 @@ def test_what_a_column_is():
     low = Column.parse("syntax[obj dep>head].baseline.low")
     assert (low.last, low.is_measurement, low.words) == ("low", False, ["obj", "dep>head"])
     assert str(low.base) == "syntax[obj dep>head]"
-<<<<<<< HEAD
-    names = ("low", "a.low", "a.highest", "a[b].high")
-    assert [Column.parse(name).is_end for name in names] == [False, True, False, True]
-=======
->>>>>>> 4741f069 (tables, budgets: groups of query heads beside declarations, exports beside the choice they write; studies check a model and a corpus by one function)
     assert [name for name in ("a", "a[b].order", "a.size", "a.p", "a[b]c") if Column.parse(name).is_measurement] == [
         *("a", "a[b].order", "a.size")
     ]
