@@ -151,8 +151,8 @@ def missing(
     """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
     reasons: dict[str, str] = {}  # `uncounted`: why tokens of the keys of a kind were not counted
     for score in scores:
-        label = score.label
-        named = [name for name in without_ends(table) if name == label or name.startswith(f"{label}[")]
+        label, parts = score.label, map(Column.parse, without_ends(table))
+        named = [str(part) for part in parts if label == str(part) or (part.name == label and part.detail is not None)]
         names = [name for name in named if score.has_interval(name)]
         empty = table[names].isna().all(axis=1).groupby(level="kind").all()  # by kind
         for kind in (kind for kind in KINDS if names and kind in score.kinds and empty.get(kind, False)):
