@@ -75,11 +75,7 @@ def reads_source_twice(model: PreTrainedModel) -> bool:
 
 
 def classifies(model: PreTrainedModel) -> bool:
-    """Return whether a model predicts a row of `num_labels` numbers for each example, as one small forward shows.
-
-    Raises:
-        ValueError: It does not run on one text, image or sound alone.
-    """
+    """Return whether a small forward gives `num_labels` numbers for each example; ValueError if it cannot be run."""
     if not has_non_token_head(model):
         return False
     labels = model.config.num_labels

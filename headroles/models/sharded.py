@@ -75,16 +75,8 @@ def _gathered(part: Tensor, group: Any) -> list[Tensor]:
 
 
 def ranks_of(out: nn.Module | None, features: int | None, width: int) -> Ranks:
-    """Return the ranks that have a part of a site's heads each.
-
-    Args:
-        out: The output projection.
-        features: The width of the concatenated heads in this process; None outside the attention interface.
-        width: The width of all heads.
-
-    Raises:
-        ValueError: Ranks have different numbers of heads.
-    """
+    """Return the ranks that have a part of a site's heads each; ValueError if their numbers of heads differ."""
+    # `features` are of the heads in this process, None outside the attention interface, and `width` is of all heads
     mesh = getattr(getattr(out, "weight", None), "device_mesh", None)
     if mesh is None or features == width:
         return Ranks()

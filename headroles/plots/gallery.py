@@ -94,15 +94,7 @@ Load = Callable[[str], pd.DataFrame]
 
 
 def figures(names: Collection[str], load: Load) -> Iterator[Figure]:
-    """List every figure that tables allow.
-
-    Args:
-        names: The names of the tables, such as `study.names()`.
-        load: Returns the table of a name; called for tables that have figures.
-
-    Yields:
-        The figures, of one table after the other.
-    """
+    """Yield every figure that tables allow, such as of `study.names()`; `load` is called for tables with figures."""
     keys = {name: name if name in DRAWERS else f"{stem_of(name)}-" for name in names}
     for key, draw in DRAWERS.items():
         for name in sorted(name for name in names if keys[name] == key):

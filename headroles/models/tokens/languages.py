@@ -26,11 +26,7 @@ def is_multilingual(tokenizer: PreTrainedTokenizerBase | None) -> TypeGuard[PreT
 
 
 def assign(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> None:
-    """Set the languages of a tokenizer; None leaves one as it is.
-
-    Raises:
-        ValueError: The tokenizer has no languages to choose or lacks this one, or the source language is not known.
-    """
+    """Set the languages of a tokenizer, None for no change; ValueError for one that it lacks, or without a source."""
     given = {name: code for name, code in (("src_lang", source), ("tgt_lang", target)) if code is not None}
     for code in given.values():
         _check_known(tokenizer, code)
