@@ -44,14 +44,8 @@ class Question(NamedTuple):
 class Calibration:
     """A decoder, the groups of its layers without a window, and long texts with answers.
 
-    Args:
-        model: The decoder with its tokenizer.
-        corpus: Texts with an `answer` in their tokens (`hr.needles`, `hr.hidden_facts`), or with a `target`.
-        pattern: What a streaming group sees.
-
-    Raises:
-        ValueError: For a model without a cache of keys and values, with attention outside transformers' interface or
-            with windows on all layers, and for texts without answers.
+    The answer is in the tokens of a text (`hr.needles`, `hr.hidden_facts`), or its `target`. ValueError for a model
+    without a cache of keys and values, with attention outside transformers' interface or with windows on all layers.
     """
 
     def __init__(self, model: HeadModel, corpus: Corpus, pattern: Streaming) -> None:
