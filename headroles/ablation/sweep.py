@@ -30,6 +30,7 @@ from headroles.models.sharded import is_sharded
 from headroles.models.tokens import vocabulary
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
+from headroles.scores.registry import NEEDED
 from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
@@ -92,18 +93,14 @@ class Sweep:
             model.check_named()
 
     def _check_corpus(self) -> None:
-        name = replacement_name(self.replacement)
-        if "links" in self.needs and not self.encoded.linked:
-            raise ValueError(
-                f"replacement {name} needs word links: got corpus {self.corpus.name!r} without any; try "
-                f"hr.read(source, target, links=...)"
-            )
         sentences = [*self.encoded.source, *(self.encoded.target or ())]
-        if "trees" in self.needs and not any(row.sentence.has_tree for row in sentences):
-            raise ValueError(
-                f"replacement {name} needs dependency trees: got corpus {self.corpus.name!r} without any; read "
-                f"CoNLL-U, or make trees with headroles.parse"
-            )
+        has = {"links": self.encoded.linked, "trees": any(row.sentence.has_tree for row in sentences)}
+        for need, (what, advice) in NEEDED.items():
+            if need in self.needs and not has[need]:
+                raise ValueError(
+                    f"replacement {replacement_name(self.replacement)} needs {what}: got corpus {self.corpus.name!r} "
+                    f"without any; {advice}"
+                )
 
     def check(self, variants: Sequence[HeadSet]) -> None:
         """Raise ValueError if masked heads cannot attend by their pattern."""
