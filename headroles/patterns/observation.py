@@ -51,7 +51,7 @@ class Observation:
     layer: int = -1
     counted: Tensor | None = None
     allowed: Tensor | None = None
-    _without_sink: dict[float, Observation] = field(default_factory=dict, init=False, repr=False)
+    _without_sink: dict[float, Observation] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def places(self) -> Tensor:
