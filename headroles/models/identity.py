@@ -238,7 +238,7 @@ def fingerprint(thing: Any) -> str:
 
 
 def _described(value: Any, seen: set[int]) -> str:
-    """A value by its content: bytes of arrays, items of collections, code and fields of what is the user's."""
+    """A value by its content: bytes of arrays, items of collections, code and fields of the user's objects."""
     if isinstance(value, pd.DataFrame | pd.Series):
         value = pd.DataFrame(value).to_dict("tight")
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:  # its bytes are addresses
@@ -309,7 +309,7 @@ def _of_library(value: Any, seen: set[int]) -> str:
 
 
 def _is_library(kind: Any) -> bool:
-    """Whether a function or class is of headroles, the standard library or an installed package."""
+    """Whether a function or class belongs to headroles, the standard library or an installed package."""
     module = kind.__globals__.get("__name__") if isinstance(kind, FunctionType) else kind.__module__
     return _is_installed(module) and _is_installed(kind.__module__)
 

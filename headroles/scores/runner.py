@@ -68,7 +68,7 @@ def score(
         model: a transformers model with attention heads.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
-        scores: names of scores, or scores; by default all that the model and the corpus allow. These are of `DEFAULT`.
+        scores: names of scores, or scores; by default all that the model and the corpus allow. See `DEFAULT`.
         weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of the vectors that heads move
             (Kobayashi et al. 2020, "Attention is not only a weight"). See `Observation.by_norm`. Their columns have
             `-norm` after the name of the score, such as `position-norm[-1]`. An instance may have its own `weights`.

@@ -141,7 +141,7 @@ class Table(NamedTuple):
     stem: str
     made_by: str  # public function
     command: str = ""  # that calls the function, if there is one
-    one_model: bool = False  # of the model of the study; others are of models derived from it, of several, or of none
+    one_model: bool = False  # measures the study's model; others measure models made from it, several, or none
     derived: bool = False  # follows from other tables, and is outdated with them
     part: str = ""  # of the report, where it is shown
     per_head: bool = False  # a row for each head; its columns are on the maps and cards

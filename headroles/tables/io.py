@@ -162,7 +162,7 @@ def check_writable(folder: Path, what: str) -> None:
 
 
 def mark_of(of: str) -> str:
-    """Return the mark of figures and reports: headroles made them, and the weights they are of."""
+    """Return the mark of figures and reports made by headroles, with the digest of the weights."""
     return f"headroles of {of}"
 
 

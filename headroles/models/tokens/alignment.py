@@ -28,7 +28,7 @@ class TokenizedSentence:
     words: list[int]
     sentence: Sentence
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
-    of_text: list[bool] | None = None  # which tokens are of the texts of a chat, not of its template
+    of_text: list[bool] | None = None  # which tokens belong to the texts of a chat, not to its template
     answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
     prompt_length: int | None = None  # number of tokens before what the model has written; None: it wrote none
 
@@ -217,7 +217,7 @@ def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
     """Return for each token the word of its first character that is not a space.
 
     A token of no word has `NO_WORD`. A word in which no token starts shares the token that it is in with another word
-    (`."` of byte-level BPE). Then all tokens of both are of no word, as are those of words that do not spell the text
+    (`."` of byte-level BPE). Then all tokens of both have no word, and so have tokens of words that do not spell the text
     (French "du" = "de" + "le").
     """
     owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}

@@ -195,7 +195,7 @@ def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, tar
 
 
 def _reader(model: PreTrainedModel, target: bool) -> PreTrainedModel:
-    """The part that reads a source, or a target: an encoder-decoder may be of two models."""
+    """The part that reads a source, or a target: an encoder-decoder may consist of two models."""
     if not model.config.is_encoder_decoder:
         return model
     part = model.get_decoder() if target else model.get_encoder()
