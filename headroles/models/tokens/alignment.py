@@ -217,7 +217,7 @@ def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
     """Return for each token the word of its first character that is not a space.
 
     A token of no word has `NO_WORD`. A word in which no token starts shares the token that it is in with another word
-    (`."` of byte-level BPE). Then all tokens of both have no word, and so have tokens of words that do not spell the text
+    (`."` of byte-level BPE). Then no token of both has a word, nor a token of words that do not spell the text
     (French "du" = "de" + "le").
     """
     owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}

@@ -104,7 +104,7 @@ class Relevance(GradientScore):
 
     def _check_positive(self, model: HeadModel, target: Targets, batch: Batch, lowest: float) -> None:
         rounding = NEGATIVE_IN_HALF if _is_half(model) else NEGATIVE
-        if self.max_residue is not None or not lowest < -rounding:  # infinite numbers are refused elsewhere
+        if self.max_residue is not None or not lowest < -rounding:  # NaN is refused elsewhere
             return
         self._check_conserved(model, report(model, target, batch, self.rules))  # which names the layer
         raise ValueError(
