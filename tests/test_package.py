@@ -43,7 +43,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_677, 8),  # budget 1,600 in 8
     "root": (350, 5),
-    "all": (31_482, 158),  # budget 31,000 in 158
+    "all": (31_479, 158),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 37897  # budget 37,500
