@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import sacrebleu
 import torch
-import transformers
 from helpers import zoo
 from helpers.ablations import ALL, closing, column, files, generated, given, looped, mean, sweep, terse, translated
 from helpers.close import bound, close
@@ -264,8 +263,7 @@ def test_one_sentence_has_no_halves(more, tmp_path):
 
 
 def test_a_head_alone_in_its_layer_has_no_rest_and_is_the_best_of_it(tmp_path):
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    table = kept(Study(tmp_path), model, unit="all_but_one")
+    table = kept(Study(tmp_path), zoo.tiny("gpt2", n_head=1), unit="all_but_one")
     assert (table[[f"ablation[loss all_but_one]{end}" for end in ("", ".low", ".high")]] == 0).all(axis=None)
     assert (table["ablation[loss all_but_one].p"] == 1).all()
     best_heads = Study(tmp_path).load("best-loss-zero")

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from accelerate.hooks import ModelHook, add_hook_to_module
 from helpers import zoo
-from helpers.ablations import by_hand, naive, near, side
+from helpers.ablations import by_hand, naive, near
 from helpers.close import close
 from helpers.letters import corpus, tokens_of
 from helpers.silenced import silenced
@@ -29,7 +28,6 @@ import headroles as hr
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.models import heads as families
 from headroles.models import masking
-from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.testing.case import Case
@@ -148,17 +146,9 @@ SOURCE, TARGET = 2 * 7, 2 * 5  # tokens of a batch, padding included
 
 def deep(name):
     """A model of the zoo with three layers, and a batch of what it reads."""
-    model_class, config_class, options = zoo.ZOO[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = getattr(transformers, config_class)(**options | DEEP[name])
-        model = getattr(transformers, model_class)(config).eval()
-    inputs = zoo.inputs(model)
-    source = side(inputs["input_ids"], inputs["attention_mask"])
-    written = inputs.get("decoder_input_ids")
-    target = None if written is None else side(written, inputs.get("decoder_attention_mask"))
+    model, batch = by_hand(name, **DEEP[name])
     families.attention_sites(model)  # looked for here, not while rows are counted
-    return model, Batch((0, 1), inputs, source, target)
+    return model, batch
 
 
 class Multiplied(TorchFunctionMode):

@@ -29,9 +29,9 @@ from headroles.scores.objectives import objective
 ALL = 10**6  # tokens: one batch
 
 
-def by_hand(name):
+def by_hand(name, **options):
     """A model of the zoo, and a batch of the inputs it takes: ids, pixels or sounds."""
-    model = zoo.tiny(name)
+    model = zoo.tiny(name, **options)
     inputs = zoo.inputs(model)
     read = inputs[model.main_input_name]
     source = side(read if read.ndim == 2 else torch.zeros(2, 3, dtype=torch.long), inputs.get("attention_mask"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 import transformers
 from helpers import zoo
 
@@ -23,6 +22,5 @@ def read(one, model, tokenizer, text, groups):
 
 @cache
 def choosing(classes):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return transformers.BertForSequenceClassification(transformers.BertConfig(**zoo.BERT, num_labels=classes))
+    config = transformers.BertConfig(**zoo.BERT, num_labels=classes)
+    return zoo.drawn(lambda: transformers.BertForSequenceClassification(config))

@@ -151,16 +151,16 @@ def _expected(name: str) -> list[Site]:
 EXPECTED: dict[str, list[Site]] = {name: _expected(name) for name in ZOO}
 
 
-def tiny(name: str, *, seed: int = 0) -> PreTrainedModel:
+def tiny(name: str, *, seed: int = 0, **options: Any) -> PreTrainedModel:
     """A model of the zoo in eval mode and float32, its weights wide enough for attention to be far from uniform."""
-    return copy.deepcopy(_built(name, seed))
+    return copy.deepcopy(_built(name, seed, **options))
 
 
 @cache
-def _built(name: str, seed: int) -> PreTrainedModel:
+def _built(name: str, seed: int, **options: Any) -> PreTrainedModel:
     """That model, built once: a copy takes half of the time."""
-    model_class, config_class, options = ZOO[name]
-    config = getattr(transformers, config_class)(**options)
+    model_class, config_class, usual = ZOO[name]
+    config = getattr(transformers, config_class)(**usual | options)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = getattr(transformers, model_class)(config)

@@ -233,8 +233,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-grouped", "bert"])
 def test_memory_in_parts_is_not_quadratic(name):
-    room = {"max_position_embeddings": LONG}
-    model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
+    model = zoo.tiny(name, max_position_embeddings=LONG)
     ids = torch.arange(LONG)[None] % 40 + 4
     with Largest() as most, HeadModel(model).capture(lambda *_: None, cells=4000):
         forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})

@@ -146,9 +146,7 @@ def test_a_gate_of_one_half_averages_output_and_replacement():
 
 
 def test_a_shared_projection_is_masked_layer_by_layer():
-    few, silent = zoo.tiny("albert"), []
-    few.config.num_hidden_layers = 3
-    model = type(few)(few.config).eval()
+    model, silent = zoo.tiny("albert", num_hidden_layers=3), []
     (out,) = {site.out for site in heads.attention_sites(model)}
     with hr.mask_heads(model, masking.head_mask(model, [("enc-self", 1, head) for head in range(4)])):
         out.register_forward_pre_hook(lambda _, args: silent.append(not args[0].any()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from helpers import zoo
 from helpers.relevance import TOKEN, allowed, begun, close, exact, explained, relevance
 from helpers.traces import NAMES, _traces
@@ -158,17 +157,11 @@ def test_an_activation_of_ones_own_is_known_by_its_name_unless_it_has_parameters
 
 def small(name, **options):
     """A model of the zoo with another config, in float64; buffers of biases are not 0 either."""
-    model_class, config_class, usual = zoo.ZOO[name]
-    config = getattr(transformers, config_class)(**usual | options)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        model = getattr(transformers, model_class)(config)
-        for parameter in model.parameters():
-            zoo.widen(parameter)
-        for name, buffer in model.named_buffers():
-            if name.endswith("bias") and buffer.is_floating_point():
-                buffer.normal_()
-    return model.eval().double()
+    model, draw = zoo.tiny(name, **options).double(), torch.Generator().manual_seed(0)
+    for name, buffer in model.named_buffers():
+        if name.endswith("bias") and buffer.is_floating_point():
+            buffer.normal_(generator=draw)
+    return model
 
 
 # --- the textbook ----------------------------------------------------------------------------------------------------
