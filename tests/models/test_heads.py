@@ -319,7 +319,7 @@ REBUILT = {
 
 
 def measured(model, name):
-    given = model, tokens_of(name), corpus(6)
+    given = model, tokens_of(name), corpus(3)
     scores = hr.score(*given, ["confidence"], n_resamples=0)
     return scores.join(hr.ablate(*given, n_resamples=0)[["ablation[loss]"]])
 

@@ -34,7 +34,8 @@ CUT = [name for name in NAMES if name not in ("fsmt", "olmo2")]  # heads of thes
 
 # of what follows from the cut itself: an encoder with a decoder, two models in one, relative positions, layers that are
 # one module, queries with their keys and values (side by side, or head by head), shared keys, in one map or not
-SOME = ["marian", "bert2gpt2", "t5", "albert", "gpt2", "bloom", "llama-grouped", "phi3"]
+SOME = ["marian", "albert", "gpt2", "llama-grouped"]
+SOME += [pytest.param(name, marks=pytest.mark.slow) for name in ("bert2gpt2", "t5", "bloom", "phi3")]
 GROUPED = ["llama-grouped", "qwen2", "qwen3", "gemma3", "phi3", "falcon", "falcon-grouped"]  # others: as the first
 
 

@@ -152,6 +152,7 @@ def test_with_and_without_it_are_measured_in_one_pass():
     assert frame.provenance(both, "resting").endswith("|score:Resting(least=0.01)")
 
 
+@pytest.mark.slow
 def test_a_study_keeps_both_and_the_roles_of_both(tmp_path):
     model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
     options = {"n_resamples": 2, "study": hr.Study(tmp_path)}

@@ -113,7 +113,7 @@ def chinese(texts=(CHINESE[1],) * 4):
     ],
 )
 def test_references_without_spaces_are_warned_of(text, warned, caplog):
-    model, tokenizer = letters.writing("marian"), letters.tokenizer()
+    model, tokenizer = ablations.terse(), letters.tokenizer()
     with caplog.at_level(logging.WARNING, "headroles"):
         hr.evaluate(model, tokenizer, chinese([text] * 4), ["bleu"], n_resamples=0)
         said = "the references of pairs have no spaces, by which BLEU (13a) finds words: it is about 0 whatever"
