@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
 
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
+REPRODUCE = "headroles reproduce voita2019 {} --model MODEL --data FOLDER"
+COMPARE = "headroles compare-pruning MODEL CORPUS --held-out DEV"
 SWEEP = "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder"
 SWEEP_ALL = "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV"
 
@@ -42,8 +44,7 @@ REQUIRED: dict[str, RequiredTable] = {
         "heads", columns=("confidence", r"relevance\[[^ ]*\]\.size"),
     ),
     "untrained": RequiredTable(
-        "scores of untrained models of the same shape",
-        "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
+        "scores of untrained models of the same shape", REPRODUCE.format("fig1a"),
         "untrained", columns=("most", "correlation"),
     ),
     "functions": RequiredTable(
@@ -53,10 +54,7 @@ REQUIRED: dict[str, RequiredTable] = {
     "offsets": RequiredTable(
         "distances between words and their heads", "headroles score MODEL CORPUS, on a corpus with trees", "offsets"
     ),
-    "attention": RequiredTable(
-        "attention of the rarest head on sentences", "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
-        "attention-rare",
-    ),
+    "attention": RequiredTable("attention of the rarest head on sentences", REPRODUCE.format("fig5"), "attention-rare"),
     "sizes-encoder": RequiredTable("an encoder pruned to several sizes", SWEEP, "sparsity-l0-enc-self"),
     "functions-encoder": RequiredTable(
         "functions of the surviving heads of a pruned encoder", f"{SWEEP} --scored TREES", "functions-l0-enc-self"
@@ -67,13 +65,11 @@ REQUIRED: dict[str, RequiredTable] = {
     ),
     "survival": RequiredTable("survival of each head at each size", SWEEP_ALL, "survival-l0"),
     "scratch": RequiredTable(
-        "models of the pruned sizes trained from scratch",
-        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+        "models of the pruned sizes trained from scratch", REPRODUCE.format("table2"),
         "scratch", columns=("finetuned", "scratch"),
     ),
     "trainings": RequiredTable(
-        "lengths of training of the compared models",
-        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+        "lengths of training of the compared models", REPRODUCE.format("table2"),
         "trainings", columns=("what", "steps", "epochs"),
     ),
     "single": RequiredTable(
@@ -89,8 +85,7 @@ REQUIRED: dict[str, RequiredTable] = {
     ),
     "curves": RequiredTable(
         "curves of heads ablated cumulatively by importance",
-        "headroles ablation-curve MODEL CORPUS --by importance",
-        rf"curves-{METRIC}", values=("order", "importance"),
+        "headroles ablation-curve MODEL CORPUS --by importance", rf"curves-{METRIC}", values=("order", "importance"),
     ),
     "kinds": RequiredTable(
         "curves of heads of each kind ablated cumulatively by importance",
@@ -102,13 +97,12 @@ REQUIRED: dict[str, RequiredTable] = {
     ),
     "efficiency": RequiredTable("speeds with heads removed", "hr.efficiency(model, study=...)", "efficiency"),
     "compare-pruning": RequiredTable(
-        "a comparison of pruning strategies", "headroles compare-pruning MODEL CORPUS --held-out DEV",
-        "(.*-)?compare-pruning", columns=("strategy", "tuned"), values=("strategy", "importance", "random"),
+        "a comparison of pruning strategies", COMPARE, "(.*-)?compare-pruning",
+        columns=("strategy", "tuned"), values=("strategy", "importance", "random"),
     ),
     "places": RequiredTable(
         "a comparison of pruning by place",
-        "headroles compare-pruning MODEL CORPUS --held-out DEV "
-        '--strategies "bottom,middle,top,ends,middle alternating,random"',
+        f'{COMPARE} --strategies "bottom,middle,top,ends,middle alternating,random"',
         ".*", columns=("strategy", "tuned", r"value\.low"), values=("strategy", "middle", "ends"),
     ),
     "weight-change": RequiredTable(
@@ -228,15 +222,11 @@ def _same_model(curves: pd.DataFrame, table: pd.DataFrame) -> bool:
 
 def length_of_training(bench: Bench, table: pd.DataFrame, model: str) -> dict[str, float]:
     """Return for how many `steps`, and `epochs` of its task's data, a model of a table's study was trained, or NaN."""
-    lengths = _lengths(bench, table)
+    lengths = bench.beside(table, "trainings")
+    if lengths is None:
+        lengths = bench.beside(table, "trainings", above=1)
+    if lengths is None:  # anywhere in the same folder of the bench
+        around = [folder for folder in bench.folders if Path(table.attrs["file"]).is_relative_to(folder)]
+        lengths = bench.first("trainings", lambda match: any(map(Path(match.attrs["file"]).is_relative_to, around)))
     known = None if lengths is None else lengths.set_index("what").reindex([model])
     return {name: math.nan if known is None else float(known[name].iloc[0]) for name in ("steps", "epochs")}
-
-
-def _lengths(bench: Bench, table: pd.DataFrame) -> pd.DataFrame | None:
-    """Load the lengths of training beside a table, else in the folder above, else from the same folder of the bench."""
-    for above in (0, 1):
-        if (lengths := bench.beside(table, "trainings", above=above)) is not None:
-            return lengths
-    folders = [folder for folder in bench.folders if Path(table.attrs["file"]).is_relative_to(folder)]
-    return bench.first("trainings", lambda match: any(Path(match.attrs["file"]).is_relative_to(at) for at in folders))

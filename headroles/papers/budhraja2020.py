@@ -60,8 +60,7 @@ def claim1_claim(table: pd.DataFrame) -> Verdict:
     here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
     tuned, untuned = here[here["tuned"]], here[~here["tuned"]]
     needed = v.any_holds(cost.above(LITTLE) for cost in v.intervals(untuned, "cost"))
-    metric = here.iloc[0].get("metric", "") if len(here) else ""
-    costs = v.intervals(tuned, "cost")
+    costs, metric = v.intervals(tuned, "cost"), here.iloc[0].get("metric", "") if len(here) else ""
     counted = zip(costs, tuned["heads"], strict=True)
     text = ", ".join(f"{v.cost_in_words(cost, metric)} with {heads:.0f}" for cost, heads in counted)
     text = f"random pruning, after training, loses of the score: {text} heads left"
@@ -158,11 +157,10 @@ def claim4(bench: Bench) -> Reproduced:
 
 
 def _movements(bench: Bench, table: pd.DataFrame) -> dict[str, float]:
-    """Compare the mean movement of the remaining heads with that of the same heads in training without pruning.
+    """Return mean movements of the remaining heads, of the same heads in training without pruning, and `more`.
 
-    Returns:
-        Both means, and `more`, their difference paired by seed, with its interval by Student's t; NaN without tables
-        `weight-change-whole-SEED` beside the table.
+    It is their difference, paired by seed, with its interval by Student's t; NaN without tables
+    `weight-change-whole-SEED` beside the table.
     """
     pairs = []
     for path in sorted(Path(table.attrs["file"]).parent.glob("weight-change-whole-*.parquet")):
@@ -191,8 +189,7 @@ def claim4_claim(table: pd.DataFrame) -> Verdict:
     more = Interval.from_row(row, "more")
     known = f"they move {more:.2g} more than without pruning"
     text += "how much they move without pruning is unknown" if math.isnan(more.value) else known
-    alike = row["p"] >= SURE and row["cv"] <= UNEVEN
-    uneven = row["p"] < SURE and row["cv"] > UNEVEN
+    alike, uneven = row["p"] >= SURE and row["cv"] <= UNEVEN, row["p"] < SURE and row["cv"] > UNEVEN
     return _after_training(True if alike and more.above(0) else False if uneven else None, text, table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -140,7 +141,7 @@ def table2(bench: Bench) -> Reproduced:
     all heads costs more. Fails if in half of the layers it costs more, with its interval.""",
 )
 def table2_claim(table: pd.DataFrame) -> Verdict:
-    return _enough(table, v.most_hold(_enough_in_layers(table)))
+    return _enough(table, v.most_hold)
 
 
 def table3(bench: Bench) -> Reproduced:
@@ -154,7 +155,7 @@ def table3(bench: Bench) -> Reproduced:
     keeping only the best costs more than 3 % of the score (of a loss, 0.03 nats), with its interval.""",
 )
 def table3_claim(table: pd.DataFrame) -> Verdict:
-    return _enough(table, v.all_hold(_enough_in_layers(table)))
+    return _enough(table, v.all_hold)
 
 
 def table5(bench: Bench) -> Reproduced:
@@ -169,9 +170,7 @@ def table5(bench: Bench) -> Reproduced:
     interval.""",
 )
 def table5_claim(table: pd.DataFrame) -> Verdict:
-    layers = _enough_in_layers(table)
-    yes, no, half = layers.count(True), layers.count(False), len(layers) / 2
-    return _enough(table, True if yes >= half else False if no > half else None)
+    return _enough(table, v.half_hold)
 
 
 def table6(bench: Bench) -> Reproduced:
@@ -179,12 +178,10 @@ def table6(bench: Bench) -> Reproduced:
     return _one_kept(bench, "halves", "table6", table6_claim)
 
 
-@v.claim(
+table6_claim = v.claim(
     "Also when the head is chosen on other examples, one is enough in every layer of a classifier.",
     "The rule of Table 3.",
-)
-def table6_claim(table: pd.DataFrame) -> Verdict:
-    return _enough(table, v.all_hold(_enough_in_layers(table)))
+)(table3_claim)
 
 
 def _one_kept(bench: Bench, required: str, name: str, judge: Claim) -> Reproduced:
@@ -205,36 +202,24 @@ def _one_kept(bench: Bench, required: str, name: str, judge: Claim) -> Reproduce
 
 def _alike(effects: pd.DataFrame, table: pd.DataFrame) -> bool:
     """Return whether effects of single heads are of the same model, text and metric as a table."""
-    return v.metric_of(effects) == v.metric_of(table) and all(
-        v.signature_field(effects, name, effect_of(effects)) == v.signature_field(table, name)
-        for name in ("weights", "text")
+    names, column = ("weights", "text"), effect_of(effects)
+    same = all(v.signature_field(effects, name, column) == v.signature_field(table, name) for name in names)
+    return same and v.metric_of(effects) == v.metric_of(table)
+
+
+def _enough(table: pd.DataFrame, join: Callable[[Iterable[Holds]], Holds]) -> Verdict:
+    """Judge layers with one head kept: in each it must cost little, and not be surely worse by the paper's test."""
+    little = [cost.below(bound) for cost, bound in zip(v.intervals(table, "cost"), table["little"], strict=True)]
+    worse = ((table["p"] < SURE) & (table["cost"] > 0)).tolist()
+    layers = [v.unless_unsure(holds, not bad) for holds, bad in zip(little, worse, strict=True)]
+    worst = table.iloc[table["cost"].argmax()]
+    text = (
+        f"one head is enough in {layers.count(True)} of {len(table)} layers: less than {worst['little']:.3f} is lost "
     )
-
-
-def _enough_in_layers(table: pd.DataFrame) -> list[Holds]:
-    """Return for each layer whether keeping one head costs little and is not surely worse."""
-    return [v.unless_unsure(_is_little(row), not _is_worse(row)) for _, row in table.iterrows()]
-
-
-def _is_little(row: pd.Series[float]) -> Holds:
-    return Interval.from_row(row, "cost").below(row["little"])
-
-
-def _is_worse(row: pd.Series[float]) -> bool:
-    """By the paper's test."""
-    return bool(row["p"] < SURE and row["cost"] > 0)
-
-
-def _enough(table: pd.DataFrame, holds: Holds) -> Verdict:
-    """Return the verdict on layers with one head kept, with our numbers."""
-    worst, layers = table.iloc[table["cost"].argmax()], _enough_in_layers(table)
-    little = [_is_little(row) for _, row in table.iterrows()]
-    bad = sum(_is_worse(row) for _, row in table.iterrows())
-    text = f"one head is enough in {layers.count(True)} of {len(table)} layers: less than {worst['little']:.3f} "
-    text += f"is lost in {little.count(True)}, more in {little.count(False)}; worse at p < 0.01 (uncorrected) in {bad}"
+    text += f"in {little.count(True)}, more in {little.count(False)}; worse at p < 0.01 (uncorrected) in {sum(worse)}"
     text += f"; the most is lost in {worst['kind']} layer {worst['layer']}, {Interval.from_row(worst, 'cost'):.3f}"
     text += f"; {v.cost_of_all_in_words(table)}"
-    return Verdict(v.unless_unsure(holds, v.removal_costs(table)), text)
+    return Verdict(v.unless_unsure(join(layers), v.removal_costs(table)), text)
 
 
 # --- other corpora ----------------------------------------------------------------------------------------------------
@@ -247,9 +232,7 @@ def fig2(bench: Bench) -> Reproduced:
     rows = _correlated(first, others, names)
     printed = v.paper_numbers("michel2019-fig2")
     paper = printed.set_index("model")["paper"]["translation" if _is_translation(first) else "encoder"]
-    rows["untrained"] = _of_untrained(bench)
-    rows["paper"] = float(paper)
-    rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
+    rows = rows.assign(untrained=_of_untrained(bench), paper=rows["heads of"].map({"enc-self": float(paper)}))
     rows = v.with_source(rows.assign(**cost_of_all_heads(bench, first)), rows, printed)
     return v.judged(fig2_claim, rows, lambda: _draw_agreements(first, others, names))
 
@@ -335,7 +318,16 @@ def fig3(bench: Bench) -> Reproduced:
     and ablating all heads more than that.""",
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
-    return _harmless(table)
+    curve = table[table["order"] == "importance"]
+    rows = curve[curve["paper"].notna()]
+    if rows.empty:
+        return Verdict(None, "the paper has no task of this metric, or the curve no step within 5 points of its share")
+    row = rows.iloc[0]
+    cost, most = (Interval.from_row(step, "cost") for step in (row, curve.iloc[curve["share"].argmax()]))
+    if math.isnan(cost.value):
+        return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
+    text = f"with {100 * row['share']:.0f} % ablated {cost.scaled(100):.1f} % of the score is lost{_unpaired(table)}"
+    return Verdict(v.unless_unsure(cost.below(LITTLE), most.above(LITTLE)), text)
 
 
 def fig6(bench: Bench) -> Reproduced:
@@ -343,12 +335,10 @@ def fig6(bench: Bench) -> Reproduced:
     return _curves(bench, "fig6", fig6_claim)
 
 
-@v.claim(
+fig6_claim = v.claim(
     "On other tasks too: 60 % can be ablated on SST-2, 50 % on CoLA and MRPC, 20 % in a small translation model.",
     "The rule of Fig. 3, at the share of the task with the same metric.",
-)
-def fig6_claim(table: pd.DataFrame) -> Verdict:
-    return _harmless(table)
+)(fig3_claim)
 
 
 def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
@@ -366,19 +356,6 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
         rows.loc[place, ["paper", "task"]] = printed[["paper", "task"]].to_numpy()[: len(place)]
     rows.attrs["source"] = known.attrs["source"]
     return v.judged(judge, rows, lambda: plots.curves(table[wanted], label=v.metric_label(table)))
-
-
-def _harmless(table: pd.DataFrame) -> Verdict:
-    curve = table[table["order"] == "importance"]
-    rows = curve[curve["paper"].notna()]
-    if rows.empty:
-        return Verdict(None, "the paper has no task of this metric, or the curve no step within 5 points of its share")
-    row = rows.iloc[0]
-    cost, most = (Interval.from_row(step, "cost") for step in (row, curve.iloc[curve["share"].argmax()]))
-    if math.isnan(cost.value):
-        return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
-    text = f"with {100 * row['share']:.0f} % ablated {cost.scaled(100):.1f} % of the score is lost{_unpaired(table)}"
-    return Verdict(v.unless_unsure(cost.below(LITTLE), most.above(LITTLE)), text)
 
 
 def _unpaired(table: pd.DataFrame) -> str:

@@ -168,11 +168,16 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
         return {"made": False, "holds": None, "answer": "not made", "why": str(error)}
     verdict = artefact.verdict
     row = {"holds": verdict.holds, "answer": verdict.answer, "why": verdict.why}
-    signatures = _signatures(bench.used)
-    source = str(artefact.table.attrs.get("source", ""))
-    _save_table(artefact.table, place, source, " AND ".join(signatures) or "computed from a formula")
+    attrs = [load_table(path).attrs for path in bench.used]
+    first = [[*table.get("signatures", {}).values(), table.get("recipe", "")][0] for table in attrs]
+    signatures = list(dict.fromkeys(filter(None, first)))  # each once; of a table without any its cache key
+    source, ours = str(artefact.table.attrs.get("source", "")), " AND ".join(signatures) or "computed from a formula"
+    table = artefact.table.rename(columns=str).rename_axis(columns=None)
+    table.attrs = {"signatures": {name: source if name.startswith("paper") else ours for name in map(str, table)}}
+    save_table(table, place.with_suffix(".parquet"))
     if artefact.draw is not None:
         gallery.save(artefact.draw(), place.with_suffix(".png"), dpi=DOTS)
+    studies = [(path, next(filter(path.is_relative_to, bench.folders), path.parent)) for path in bench.used]
     facts = {
         "paper": place.parent.name,
         "artefact": place.name,
@@ -181,7 +186,7 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
         **row,
         "rule": artefact.claim.rule,
         "numbers": source,
-        "tables": [_relative(path, bench.folders) for path in bench.used],
+        "tables": [f"{at.resolve().name}/{path.relative_to(at).as_posix()}" for path, at in studies],
         "signatures": signatures,
         "command": command,
         "headroles": version("headroles"),
@@ -189,23 +194,3 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
     with replacing(place.with_suffix(".json")) as draft:
         draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return {"made": True, **row}
-
-
-def _signatures(paths: Sequence[Path]) -> list[str]:
-    """Return the provenance of tables, each once; of a table without any its cache key."""
-    attrs = [load_table(path).attrs for path in paths]
-    first = [[*table.get("signatures", {}).values(), table.get("recipe", "")][0] for table in attrs]
-    return list(dict.fromkeys(filter(None, first)))
-
-
-def _save_table(rows: pd.DataFrame, place: Path, source: str, signature: str) -> None:
-    """Save a table; the paper's columns carry their source, ours our provenance."""
-    table = rows.rename(columns=str).rename_axis(columns=None)
-    table.attrs = {"signatures": {name: source if name.startswith("paper") else signature for name in map(str, table)}}
-    save_table(table, place.with_suffix(".parquet"))
-
-
-def _relative(path: Path, folders: Sequence[Path]) -> str:
-    """Return the path of a table with the name of its study."""
-    folder = next((folder for folder in folders if path.is_relative_to(folder)), path.parent)
-    return f"{folder.resolve().name}/{path.relative_to(folder).as_posix()}"

@@ -72,7 +72,7 @@ class Claim:
 
 
 def claim(text: str, rule: str) -> Callable[[Callable[[pd.DataFrame], Verdict]], Claim]:
-    """Make a claim of the function that judges it; arguments as of `Claim`."""
+    """Make a claim of the function, or another claim, that judges it; arguments as of `Claim`."""
     return lambda judge: Claim(judge, text, " ".join(rule.split()))
 
 
@@ -96,8 +96,7 @@ def judged(claim: Claim, table: pd.DataFrame, draw: Draw | None = None) -> Repro
 
 def paper_numbers(name: str) -> pd.DataFrame:
     """Load the paper's numbers of an artefact, such as `voita2019-fig7`; `attrs["source"]` cites their place."""
-    folder = files("headroles.papers") / "numbers"
-    with (folder / f"{name}.csv").open(encoding="utf-8") as lines:
+    with (files("headroles.papers") / "numbers" / f"{name}.csv").open(encoding="utf-8") as lines:
         source = lines.readline().removeprefix("#").strip()
         table = pd.read_csv(lines)
     table.attrs["source"] = source
@@ -167,8 +166,7 @@ class Interval(NamedTuple):
 
     def scaled(self, factor: float) -> Interval:
         """Multiply the number and its bounds."""
-        low, high = sorted((factor * self.low, factor * self.high))
-        return Interval(factor * self.value, low, high)
+        return Interval(factor * self.value, *sorted((factor * self.low, factor * self.high)))
 
     def minus(self, other: Interval) -> Interval:
         """Subtract an independent number; the interval is too wide where the two vary together."""
@@ -208,8 +206,7 @@ def share(count: float, total: float) -> Interval:
 
 def prediction_bound(values: Sequence[float]) -> float:
     """Return the bound that one more value exceeds with p = 0.01 (Student's prediction interval); NaN of one value."""
-    count = len(values)
-    if count < 2:
+    if (count := len(values)) < 2:
         return math.nan
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
@@ -236,6 +233,11 @@ def most_hold(parts: Iterable[Holds]) -> Holds:
     answers = list(parts)
     yes, no, half = answers.count(True), answers.count(False), len(answers) / 2
     return True if yes > half else False if no >= half else None
+
+
+def half_hold(parts: Iterable[Holds]) -> Holds:
+    """Return whether at least half of the parts hold: no if more than half fail."""
+    return {True: False, False: True, None: None}[most_hold(None if part is None else not part for part in parts)]
 
 
 def combine_votes(parts: Iterable[Holds]) -> Holds:

@@ -61,10 +61,10 @@ def fig1a_claim(table: pd.DataFrame) -> Verdict:
     row, chance = times["share"].argmax(), table["untrained"].iloc[0]
     most = v.intervals(times, "share")
     layers = [v.all_hold(share.above(bound) for bound in (MUCH, chance)) for share in most]
-    yes, head = layers.count(True), "layer {layer:.0f} head {head:.0f}".format(**table.iloc[row])
+    yes, more = layers.count(True), "clearly more"
     if math.isnan(chance):  # no layer can have clearly more, nor clearly not
-        yes = [share.above(MUCH) for share in most].count(True)
-    more = "clearly more" if not math.isnan(chance) else f"more than {MUCH} equal shares"
+        yes, more = [share.above(MUCH) for share in most].count(True), f"more than {MUCH} equal shares"
+    head = "layer {layer:.0f} head {head:.0f}".format(**table.iloc[row])
     text = f"in {yes} of {len(layers)} layers a head has {more}; the most of any head has {head}, {most[row]}"
     return Verdict(v.most_hold(layers), f"{text} equal shares; {v.untrained_in_words(chance)}")
 
@@ -132,10 +132,8 @@ def fig1c(bench: Bench) -> Reproduced:
     "Holds if some head has each function in 95 % of the resamples; fails if no head has one of them in 5 %.",
 )
 def fig1c_claim(table: pd.DataFrame) -> Verdict:
-    parts = [
-        True if sure > 0 else False if possible == 0 else None
-        for sure, possible in zip(table["sure"], table["possible"], strict=True)
-    ]
+    known = zip(table["sure"], table["possible"], strict=True)
+    parts = [True if sure > 0 else False if possible == 0 else None for sure, possible in known]
     counted = zip(table["function"], table["heads"], strict=True)
     counts = ", ".join(f"{name} {Interval(count):.0f}" for name, count in counted)
     return Verdict(v.all_hold(parts), f"of {table['of'].iloc[0]:.0f} encoder heads: {counts}")
@@ -182,9 +180,8 @@ def fig3(bench: Bench) -> Reproduced:
 def fig3_claim(table: pd.DataFrame) -> Verdict:
     least = table["paper"].min() - 0.005  # the paper's are rounded to two digits
     shares = ", ".join(f"{row.relation} {row.share:.2f}" for row in table.itertuples())
-    known = v.paper_numbers("voita2019-table1")["relation"].unique()
     holds = v.all_hold(Interval(*row).above(least) for row in table[["share", "low", "high"]].to_numpy())
-    holds = v.unless_unsure(holds, {*known} <= {*table["relation"]})
+    holds = v.unless_unsure(holds, {*v.paper_numbers("voita2019-table1")["relation"]} <= {*table["relation"]})
     return Verdict(holds, f"commonest position: {shares}; the paper's smallest is {table['paper'].min():.2f}")
 
 
@@ -390,9 +387,8 @@ def fig7_claim(table: pd.DataFrame) -> Verdict:
     lost = v.cost_in_words(cost, first.get("metric", ""))
     lost_without = v.cost_in_words(Interval(row["all"]), first.get("all.metric", ""))
     text = f"with {row['heads']:.0f} of {row['of']:.0f} heads left the control's score loses {lost}, without any and "
-    return Verdict(
-        v.unless_unsure(cost.below(LITTLE), v.removal_costs(table)), f"{text}without training {lost_without}"
-    )
+    holds = v.unless_unsure(cost.below(LITTLE), v.removal_costs(table))
+    return Verdict(holds, f"{text}without training {lost_without}")
 
 
 def fig8(bench: Bench) -> Reproduced:
@@ -494,15 +490,11 @@ def fig10_claim(table: pd.DataFrame) -> Verdict:
         parts.append(True if (more > 0).all() else False if (more < 0).all() else None)
         counts.append(f"{kind} " + ", ".join(f"{row[f'{kind} {third}']:.0f}" for third in THIRDS))
     text = f"in the lower, middle and upper third with {row['heads']:.0f} heads left: {'; '.join(counts)}"
-    holds = v.unless_unsure(v.all_hold(parts), _placed(row))
-    return Verdict(holds, f"{text} ({len(rows)} sizes, one training each)")
-
-
-def _placed(row: pd.Series) -> bool:
-    """Return whether self-attention survives below and cross-attention above, together beyond chance."""
-    ends = ["dec-self lower", "cross upper"], ["dec-self upper", "cross lower"]
+    ends = ["dec-self lower", "cross upper"], ["dec-self upper", "cross lower"]  # both expected places, and the others
     left = [[sum(row[name] for name in names), sum(row[f"{name}.of"] for name in names)] for names in ends]
-    return bool(stats.fisher_exact([[count, total - count] for count, total in left], "greater").pvalue < CLEAR)
+    p = stats.fisher_exact([[count, total - count] for count, total in left], "greater").pvalue
+    holds = v.unless_unsure(v.all_hold(parts), bool(p < CLEAR))
+    return Verdict(holds, f"{text} ({len(rows)} sizes, one training each)")
 
 
 def table2(bench: Bench) -> Reproduced:

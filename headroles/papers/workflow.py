@@ -11,29 +11,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.curves import ablation_curve, orders
-from headroles.ablation.effects import Unit, ablate, evaluate
-from headroles.data.corpus import Corpus, Sentence
-from headroles.data.readers import read
+import headroles as hr
+from headroles.ablation.effects import Unit
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
-from headroles.models.heads import attention_sites
 from headroles.models.masking import Head
 from headroles.models.tokens import vocabulary
 from headroles.papers import verdicts as v
 from headroles.papers.verdicts import Missing
-from headroles.pruning.comparison import compare_pruning
-from headroles.pruning.costs import efficiency
-from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import ByRoles, Random, RankingContext
-from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy
-from headroles.pruning.sparsity import sparsity_sweep
-from headroles.pruning.weight_changes import weight_change
-from headroles.scores import attention_matrix, outputs, score
+from headroles.scores import outputs
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 from headroles.tables.declared import quality
@@ -41,8 +33,7 @@ from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.trainer import HISTORY, train
-from headroles.training.training_dynamics import dynamics
+from headroles.training.trainer import HISTORY
 
 GATES = 0.1  # learning rate of gates; most of them converge in a few hundred steps
 COUNT = 10  # untrained models, with the seeds 1 to 10
@@ -53,13 +44,13 @@ PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "mi
 class Material(NamedTuple):
     """Train, dev and test corpora, and more; None if the file is missing."""
 
-    train: Corpus
-    dev: Corpus
-    test: Corpus
-    other: Corpus | None = None  # another domain
-    trees: Corpus | None = None
-    other_trees: Corpus | None = None
-    sentences: Corpus | None = None  # a few, for drawing attention; by default some with trees
+    train: hr.Corpus
+    dev: hr.Corpus
+    test: hr.Corpus
+    other: hr.Corpus | None = None  # another domain
+    trees: hr.Corpus | None = None
+    other_trees: hr.Corpus | None = None
+    sentences: hr.Corpus | None = None  # a few, for drawing attention; by default some with trees
 
 
 @dataclass(eq=False)
@@ -79,7 +70,7 @@ class Workflow:
     scratch: TrainOptions = field(default_factory=TrainOptions)  # options of training from scratch, where they differ
     n_resamples: int = 1000
     timed: Mapping[str, Any] = field(default_factory=dict)  # options of `hr.efficiency`
-    counted: Corpus | None = None  # for token counts; by default the training corpus
+    counted: hr.Corpus | None = None  # for token counts; by default the training corpus
     overwrite: bool = False  # whether to remove tables of another model or corpus
 
     def __post_init__(self) -> None:
@@ -103,12 +94,12 @@ class Workflow:
         return math.nan
 
     @property
-    def frequencies(self) -> Corpus:
+    def frequencies(self) -> hr.Corpus:
         """The corpus by which tokens are rare."""
         return self.material.train if self.counted is None else self.counted
 
     @property
-    def trees(self) -> Corpus:
+    def trees(self) -> hr.Corpus:
         """The sentences with trees; raises Missing without any."""
         if self.material.trees is None:
             raise Missing("functions need sentences with trees; put trees.conllu into the folder of data")
@@ -122,35 +113,33 @@ class Workflow:
         """Return a study of the folder."""
         return Study(self.folder / name, overwrite=self.overwrite)
 
-    def score(
-        self, study: Study, corpus: Corpus, scores: Iterable[str] | None = None, reference: Corpus | None = None
-    ) -> Path:
+    def score(self, study: Study, corpus: hr.Corpus, scores: Iterable[str] | None = None, **options: Any) -> Path:
         """Compute scores, by default all that need no gradient; return their file."""
-        score(*self.parts, corpus, scores, reference=reference, study=study, n_resamples=self.n_resamples)
+        hr.score(*self.parts, corpus, scores, study=study, n_resamples=self.n_resamples, **options)
         return study.path("heads")
 
-    def ablate(self, study: Study, corpus: Corpus, unit: Unit = "head") -> Path:
+    def ablate(self, study: Study, corpus: hr.Corpus, unit: Unit = "head") -> Path:
         """Ablate every head alone, or all but one head of each layer; return the file."""
-        ablate(*self.parts, corpus, metric=self.metric, unit=unit, study=study, n_resamples=self.n_resamples)
+        hr.ablate(*self.parts, corpus, metric=self.metric, unit=unit, study=study, n_resamples=self.n_resamples)
         return study.path(f"best-{self.metric}-zero" if unit == "all_but_one" else f"ablation-{self.metric}-head-zero")
 
     def compare(self, name: str, strategies: Sequence[str | Strategy], keep: Sequence[float]) -> list[Path]:
         """Compare pruning strategies before and after retraining."""
         corpora, study = (self.material.train, self.material.test), self.study(name)
         options: dict[str, Any] = {"seeds": self.seeds, "tune": self.tune, "metric": self.metric, "study": study}
-        compare_pruning(*self.parts, *corpora, strategies=strategies, keep=keep, **options)
+        hr.compare_pruning(*self.parts, *corpora, strategies=strategies, keep=keep, **options)
         return [study.path("compare-pruning")]
 
     def train(self, model: PreTrainedModel, *names: str, options: TrainOptions) -> Path:
         """Train a model on the training corpus; return the folder of its checkpoints."""
         folder = self.folder.joinpath(".trainings", *names)
-        train(model, self.tokenizer, self.material.train, folder, **options)
+        hr.train(model, self.tokenizer, self.material.train, folder, **options)
         return folder
 
     def random_ranking(self) -> list[Head]:
         """Rank all heads at random, a head of each layer in turn."""
-        sites = attention_sites(self.model).of_kinds(None)
-        return Random("layer").order(RankingContext(*self.parts, Corpus("none", ()), sites, 0))
+        sites = hr.attention_sites(self.model).of_kinds(None)
+        return Random("layer").order(RankingContext(*self.parts, hr.Corpus("none", ()), sites, 0))
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
@@ -161,12 +150,10 @@ def _relevance(run: Workflow) -> list[Path]:
 
 
 def _functions(run: Workflow) -> list[Path]:
-    corpora = {"functions": run.trees, "functions-other": run.material.other_trees}
-    return [
-        run.score(run.study(name), corpus, reference=run.frequencies)
-        for name, corpus in corpora.items()
-        if corpus is not None
-    ]
+    files = [run.score(run.study("functions"), run.trees, reference=run.frequencies)]
+    if (other := run.material.other_trees) is not None:
+        files.append(run.score(run.study("functions-other"), other, reference=run.frequencies))
+    return files
 
 
 def _untrained(run: Workflow) -> list[Path]:
@@ -182,7 +169,7 @@ def _untrained_scores(run: Workflow) -> pd.DataFrame:
     rows, signature = [], ""  # of the first
     for seed in range(1, COUNT + 1):
         model = loading.untrained(run.model, seed=seed)
-        scores = score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
+        scores = hr.score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
         name = next(iter(of_name(scores, "relevance", "size")))
         pair = v.rows_of_kind(scores)[["confidence", name]]
         equal = pair[name].groupby(level="layer").transform("size")
@@ -204,22 +191,19 @@ def _attention(run: Workflow) -> list[Path]:
     return [study.path("attention-rare")]
 
 
-def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
+def _token_attention(run: Workflow, sentences: Sequence[hr.Sentence], head: Head) -> pd.DataFrame:
     """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
     tokenizer, special = run.tokenizer, vocabulary.special(run.tokenizer, run.model)
     counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
-        weights = attention_matrix(run.model, tokenizer, sentence, head).to_numpy()
+        weights = hr.attention_matrix(run.model, tokenizer, sentence, head).to_numpy()
         ids = tokenizer(sentence.text)["input_ids"]
         content = [place for place, token in enumerate(ids) if token not in special]
         rarest = min(content, key=lambda place: counts[ids[place]])
         tokens = tokenizer.convert_ids_to_tokens(ids)
-        rows += [
-            (number, *head, query, key, tokens[key], weights[query, key], key in content, key == rarest)
-            for query in range(len(ids))
-            for key in range(len(ids))
-        ]
+        for (query, key), weight in np.ndenumerate(weights):
+            rows.append((number, *head, query, key, tokens[key], weight, key in content, key == rarest))
     columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
     fields = {"model": identity.model_name(run.model), "weights": identity.weights_digest(run.model)}
     return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
@@ -243,8 +227,8 @@ def _curves(run: Workflow, kind: Literal["each"] | None = None) -> list[Path]:
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
     columns = ["importance"] if kind else ["importance", effect]
     study, parts = run.study("curves"), (*run.parts, run.material.test)
-    ranked = orders(scores, columns, kind=kind, seeds=0 if kind else 3)
-    ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)
+    ranked = hr.ablation.orders(scores, columns, kind=kind, seeds=0 if kind else 3)
+    hr.ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)
     return [study.path(f"curves-{run.metric}{f'-{kind}' if kind else ''}")]
 
 
@@ -257,18 +241,10 @@ def _pruned(run: Workflow, kind: Kind | None = None) -> Study:
     if kind is None:
         _check_translates(run)
     trees, study = run.material.trees, run.study("pruning")
-    sparsity_sweep(
-        *run.parts,
-        run.material.train,
-        run.material.test,
-        L0(rate=GATES, freeze="decoder" if kind and run.translation else "nothing"),
-        keep=run.keep,
-        kinds=[kind] if kind else None,
-        scored=None if trees is None else {"corpus": trees},
-        tune=run.tune,
-        metric=run.metric,
-        study=study,
-    )
+    strategy = hr.L0(rate=GATES, freeze="decoder" if kind and run.translation else "nothing")
+    options: dict[str, Any] = {"keep": run.keep, "kinds": [kind] if kind else None, "tune": run.tune}
+    options |= {"scored": None if trees is None else {"corpus": trees}, "metric": run.metric, "study": study}
+    hr.sparsity_sweep(*run.parts, run.material.train, run.material.test, strategy, **options)
     return study
 
 
@@ -283,10 +259,9 @@ def _scratch(run: Workflow) -> list[Path]:
     sizes, survival = study.load("sparsity-l0"), study.load("survival-l0")
     rows = []
     for name in map(str, survival.filter(regex=r"\]$")):
-        removed = [*survival.index[survival[name] == 0]]
-        model = remove_heads(loading.untrained(run.model), removed)
+        model = hr.remove_heads(loading.untrained(run.model), [*survival.index[survival[name] == 0]])
         run.train(model, "scratch", name, options=run.scratch)
-        values = evaluate(model, run.tokenizer, run.material.test, [run.metric], n_resamples=run.n_resamples)
+        values = hr.evaluate(model, run.tokenizer, run.material.test, [run.metric], n_resamples=run.n_resamples)
         size = sizes[sizes["heads"] == int(survival[name].sum())].iloc[0]
         row = {"heads": size["heads"], **dict(zip("edc", size[[*KINDS]], strict=True))}
         for label, part in (("finetuned", size), ("scratch", values.loc[run.metric])):
@@ -312,18 +287,18 @@ def _dynamics(run: Workflow) -> list[Path]:
     study = run.study("dynamics")
     training = run.train(loading.untrained(run.model), "training", "all", options=run.scratch)
     corpora = run.material.trees or run.material.dev, run.material.test
-    dynamics(training, *corpora, metric=run.metric, n_resamples=run.n_resamples, study=study)
+    hr.dynamics(training, *corpora, metric=run.metric, n_resamples=run.n_resamples, study=study)
     return [study.path("dynamics-curves")]
 
 
 def _efficiency(run: Workflow) -> list[Path]:
     study, key = run.study("efficiency"), frame.sign(weights=identity.weights_digest(run.model))
-    study.keep("efficiency", key, lambda: efficiency(run.model, run.random_ranking(), **run.timed))
+    study.keep("efficiency", key, lambda: hr.efficiency(run.model, run.random_ranking(), **run.timed))
     return [study.path("efficiency")]
 
 
 def _strategies(run: Workflow) -> list[Path]:
-    strategies: list[str | Strategy] = ["importance", "effect", L0(rate=GATES), "random", "-importance"]
+    strategies: list[str | Strategy] = ["importance", "effect", hr.L0(rate=GATES), "random", "-importance"]
     if run.material.trees is not None:
         strategies.insert(3, ByRoles(load_table(_functions(run)[0])))
     return run.compare("compare-pruning", strategies, run.compared)
@@ -334,9 +309,9 @@ def _weight_changes(run: Workflow) -> list[Path]:
     study, ranking = run.study("weight-change"), run.random_ranking()
     for seed in range(max(run.seeds, 3)):
         for arm, pruned in (("", ranking[: len(ranking) // 2]), ("whole-", [])):
-            tuned = remove_heads(deepcopy(run.model), pruned)
+            tuned = hr.remove_heads(deepcopy(run.model), pruned)
             run.train(tuned, "weight-change", f"{arm}{seed}", options={**run.tune, "seed": seed})
-            table = weight_change(run.model, tuned, seed=seed, study=None if arm else study)
+            table = hr.weight_change(run.model, tuned, seed=seed, study=None if arm else study)
             if arm:
                 study.save(f"weight-change-{arm}{seed}", table)
     return [study.path("weight-change-0")]
@@ -381,20 +356,18 @@ def material(folder: Path, *, limit: int | None = None) -> Material:
     """Read the corpora of a folder, by name; for a classifier train.tsv, or train.source.txt and train.target.txt."""
     parts = {name: part for name in Material._fields if (part := _part(folder, name, limit)) is not None}
     if lacking := [name for name in ("train", "dev", "test") if name not in parts]:
-        raise FileNotFoundError(
-            f"no {lacking[0]} in {folder}; a folder of data has train, dev and test: .tsv with labels, "
-            f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu), sentences"
-        )
+        files = ".tsv with labels, or .source.txt and .target.txt; and if you have them other, trees and other_trees"
+        files += " (.conllu), sentences"
+        raise FileNotFoundError(f"no {lacking[0]} in {folder}; a folder of data has train, dev and test: {files}")
     return Material(**parts)
 
 
-def _part(folder: Path, name: str, limit: int | None) -> Corpus | None:
+def _part(folder: Path, name: str, limit: int | None) -> hr.Corpus | None:
     files = sorted(folder.glob(f"{name}.*"))
     if len(files) == 1:
-        return read(files[0], limit=limit)
+        return hr.read(files[0], limit=limit)
     sides = [file.name.split(".")[1] for file in files]
     if files and sides != ["source", "target"]:
-        raise ValueError(
-            f"expected {name}.source.* and {name}.target.* in {folder}; got {', '.join(f.name for f in files)}"
-        )
-    return read(*files, limit=limit) if files else None
+        got = ", ".join(file.name for file in files)
+        raise ValueError(f"expected {name}.source.* and {name}.target.* in {folder}; got {got}")
+    return hr.read(*files, limit=limit) if files else None
