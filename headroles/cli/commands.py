@@ -10,23 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import headroles as hr
-from headroles.cli import results
+from headroles.cli import options, results
 from headroles.cli.console import list_figures, record, say
-from headroles.cli.options import (
-    REPEATED,
-    REQUIRED,
-    TRAINER,
-    Call,
-    Command,
-    Rule,
-    argument,
-    names,
-    option,
-    signature,
-    threshold,
-    trainer,
-    trainer_options,
-)
+from headroles.cli.options import REPEATED, REQUIRED, Call, Command, Rule, argument, names, option, signature
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import PRINTED, Column, Printed
 from headroles.tables.declared import LEARNED
@@ -93,10 +79,7 @@ def _orders(call: Call) -> None:
 
 
 def _roles_of_study(call: Call) -> None:
-    """Take roles of a study, by default of the one that gets the table: those of some names or families, or all.
-
-    By default all but sinks are taken, unless heads have no other role.
-    """
+    """Take roles of a study, by default of the one that gets the table: of names or families, by default no sinks."""
     from headroles.analysis import role_rules
     from headroles.tables.frame import only
 
@@ -175,14 +158,14 @@ def _trainable(call: Call) -> None:
     from headroles.models.loading import load, place, untrained
 
     given, corpus = call.given, call.arguments["corpus"]
-    options = {name: given[name] for name in ("allow_random", "source_lang", "target_lang")}
-    options |= {"cls": given["cls"]} if given["cls"] else {}
+    parts = {name: given[name] for name in ("allow_random", "source_lang", "target_lang")}
+    parts |= {"cls": given["cls"]} if given["cls"] else {}
     classifies = not given["target"] and any(sentence.label for sentence in corpus)
     if not classifies:
-        model, tokenizer = load(given["model"], **options)
+        model, tokenizer = load(given["model"], **parts)
         classifies = not given["target"] and model.get_output_embeddings() is None
     if classifies:  # without labels an error says so
-        model, tokenizer = hr.load_classifier(given["model"], corpus, **options)
+        model, tokenizer = hr.load_classifier(given["model"], corpus, **parts)
     model = untrained(model, seed=given["seed"]) if given["from_scratch"] else model
     call.arguments |= {"model": place(model, given["device"]), "tokenizer": tokenizer}
 
@@ -190,17 +173,15 @@ def _trainable(call: Call) -> None:
 def _checked(call: Call) -> None:
     from headroles.models import loading
 
-    model, config, submodel, cls, random = (
-        call.given[name] for name in ("model", "config", "submodel", "cls", "allow_random")
-    )
-    if (model is None) == (config is None):
+    given = call.given
+    if (given["model"] is None) == (given["config"] is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
-    if config is None:
-        loaded = loading.load_model(model, cls=cls, submodel=submodel, allow_random=random)
+    if given["config"] is None:
+        model = loading.load_model(**{name: given[name] for name in ("model", "cls", "submodel", "allow_random")})
     else:
-        tiny = hr.tiny_model(loading.configured(config))
-        loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
-    call.arguments["model"] = loading.place(loaded, call.given["device"]).float()  # its copy shares the memory
+        model = hr.tiny_model(loading.configured(given["config"]))
+        model = model if given["submodel"] is None else hr.submodel(model, given["submodel"])
+    call.arguments["model"] = loading.place(model, given["device"]).float()  # its copy shares the memory
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
@@ -211,7 +192,7 @@ MAX_RESIDUE = option("max_residue", float | None, None, LOST, min=0)
 RANKED = "Columns that rank heads, separated by commas: smallest value first; with a leading minus largest first."
 BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
 ROLE = "Threshold of a role, such as positional=0.8; repeatable."
-WRITTEN = {"parser": threshold, "metavar": "role=number"}
+WRITTEN = {"parser": options.threshold, "metavar": "role=number"}
 THRESHOLDS = option("thresholds", list[Any] | None, None, ROLE, "--threshold", **WRITTEN)
 TESTS = "Roles to test, such as positional,induction, or all; by default all but sinks."
 TESTED = option("tested", str | None, None, TESTS, "--roles")
@@ -238,9 +219,11 @@ SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model,
 ALONG_PATH = tuple(word for word in signature("cache_budget").parameters["by"].choices if word != "ablation")
 GATE_OPTIONS: Rule = (("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
 BY_ROLES: Rule = (("role_scores",), {"strategy": ("roles",), "strategies": ("roles",)})
-TRAINED: Rule = (("epochs", "batch", "rate", "length", *TRAINER), {"train": (), "strategy": LEARNED})
+TRAINED: Rule = (("epochs", "batch", "rate", "length", *options.TRAINER), {"train": (), "strategy": LEARNED})
 
 measuring = partial(Command, makes={REPEATED: _repeated_tokens})
+training = partial(Command, trains=True)
+pruning = partial(training, defaults={"epochs": 1}, rules=(GATE_OPTIONS, BY_ROLES))
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": (
         measuring(
@@ -279,16 +262,14 @@ COMMANDS = {  # by headings of the help, which is a screen
         Command("report", ("studies",), show=results.show_report, defaults={"output": Path("report.html")}),
     ),
     "Prune": (
-        Command(
+        pruning(
             "prune",
             show=results.show_pruned,
             before=(_free_folder,),
-            defaults={"epochs": 1},
             extra=(option("output", Path | None, None, SAVED),),
             rules=(GATE_OPTIONS, BY_ROLES, TRAINED),
-            trains=True,
         ),
-        Command(
+        pruning(
             "sparsity_sweep",
             prints=PRINTED["sparsity-"],
             show=results.show_saved_sizes,
@@ -296,23 +277,18 @@ COMMANDS = {  # by headings of the help, which is a screen
             defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
             extra=COUNTED,
             rules=(GATE_OPTIONS, BY_ROLES, (("reference",), {"scored": ()})),
-            trains=True,
         ),
-        Command(
+        pruning(
             "compare_pruning",
             prints=PRINTED["compare-pruning-"],
             before=(lambda call: call.arguments["tune"].update(save_strategy="no"),),  # no checkpoints
-            defaults={"epochs": 1},
-            rules=(GATE_OPTIONS, BY_ROLES),
-            trains=True,
         ),
-        Command(
+        training(
             "remove_heads",
             show=results.show_removed,
             before=(_named_heads, _free_folder),
             load=_with_index,
             extra=(REMOVED, option("output", Path, REQUIRED, SAVED), REPLACE),
-            trains=True,
         ),
     ),
     "Papers and getting started": (
@@ -325,21 +301,14 @@ COMMANDS = {  # by headings of the help, which is a screen
         ),
         Command("demo", show=results.show_demo),
         Command("parse", ("source",), show=results.show_parsed),
-        Command(
+        training(
             "train",
             prints=Printed("trained on {corpus.name}, an epoch per row", note="written: {folder}"),
-            before=(_free_folder, lambda call: call.arguments.update(trainer(call.given))),
+            before=(_free_folder, lambda call: call.arguments.update(options.trainer(call.given))),
             load=_trainable,
             flags={"folder": "output"},
-            extra=(*trainer_options(), SCRATCH),
-            trains=True,
+            extra=(*options.TRAINER_OPTIONS, SCRATCH),
         ),
-        Command(
-            "check_model",
-            show=results.show_answers,
-            load=_checked,
-            extra=(MODEL, CONFIG, SUBMODEL),
-            trains=True,
-        ),
+        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL)),
     ),
 }

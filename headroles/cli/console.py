@@ -86,8 +86,7 @@ def row_names(index: pd.Index) -> dict[str, list[str]]:
     if list(index.names) == LEVELS:
         one_kind = index.unique("kind").size < 2
         return {"head": [f"L{head[1]}H{head[2]}" if one_kind else ":".join(map(str, head)) for head in index]}
-    named = [str(name) for name in index.names if name is not None]
-    return {name: list(map(str, index.get_level_values(name))) for name in named}
+    return {str(name): [*map(str, index.get_level_values(str(name)))] for name in index.names if name is not None}
 
 
 def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> None:
@@ -98,10 +97,7 @@ def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> N
     """
     console = the_console()
     if _width(columns, numeric) > console.width:
-        columns = {
-            name: [cell.replace(" [", "\n[") for cell in cells] if name in numeric else cells
-            for name, cells in columns.items()
-        }
+        columns = {**columns, **{name: [cell.replace(" [", "\n[") for cell in columns[name]] for name in numeric}}
     first, *rest = columns
     parts = [[first]]  # each fits the console
     for name in rest:
@@ -117,8 +113,8 @@ def show_columns(columns: Columns, title: str, numeric: Sequence[str] = ()) -> N
 def _grid(columns: Columns, numeric: Sequence[str]) -> Table:
     made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
-        justify, is_number = ("right", True) if name in numeric else ("left", False)
-        made.add_column(Text(visible(name)), justify=justify, no_wrap=is_number, overflow="fold")  # type: ignore[arg-type]
+        side: Any = "right" if name in numeric else "left"
+        made.add_column(Text(visible(name)), justify=side, no_wrap=name in numeric, overflow="fold")
     for row in zip(*columns.values(), strict=True):
         made.add_row(*(Text(visible(cell)) for cell in row))
     return made
@@ -126,11 +122,11 @@ def _grid(columns: Columns, numeric: Sequence[str]) -> Table:
 
 def _width(columns: Columns, numeric: Sequence[str]) -> int:
     """Return the letters that columns take at least."""
-    widths = {
-        name: max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))
-        for name, cells in columns.items()
-    }
-    return sum(GAP + (width if name in numeric else min(width, NARROW)) for name, width in widths.items()) - GAP
+    total = -GAP
+    for name, texts in columns.items():
+        width = max(cell_len(line) for text in (name, *texts) for line in text.split("\n"))
+        total += GAP + (width if name in numeric else min(width, NARROW))
+    return total
 
 
 def cells(table: pd.DataFrame, name: str) -> list[str]:
@@ -141,18 +137,11 @@ def cells(table: pd.DataFrame, name: str) -> list[str]:
     if values.dtype.kind != "f":
         return ["" if value is None or value != value else str(value) for value in values]
     low, high = (table[end] if (end := f"{name}.{part}") in table else values * math.nan for part in ("low", "high"))
-    decimals = 0 if low.isna().all() and (values.dropna() % 1 == 0).all() else _decimals(values)
+    largest = values.abs().max()  # of which three digits are shown: three decimals, up to six of small numbers
+    decimals = 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
+    decimals *= not (low.isna().all() and (values.dropna() % 1 == 0).all())
     return [
-        "" if math.isnan(value) else f"{value:.{decimals}f}" + _interval(ends, decimals)
-        for value, *ends in zip(values, low, high, strict=True)
+        ("" if math.isnan(value) else f"{value:.{decimals}f}")
+        + ("" if any(map(math.isnan, (value, least, most))) else f" [{least:.{decimals}f}, {most:.{decimals}f}]")
+        for value, least, most in zip(values, low, high, strict=True)
     ]
-
-
-def _decimals(values: pd.Series[float]) -> int:
-    """Return how many decimals show three digits of the largest number: three, up to six of small ones."""
-    largest = values.abs().max()
-    return 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
-
-
-def _interval(ends: Sequence[float], decimals: int) -> str:
-    return "" if any(map(math.isnan, ends)) else " [{:.{d}f}, {:.{d}f}]".format(*ends, d=decimals)

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 Rule = tuple[tuple[str, ...], Mapping[str, Collection[str]]]  # options, and parameter -> its values, () for any
 PACKAGE = Path(__file__).parents[1]
 REQUIRED = inspect.Parameter.empty  # default of a parameter without one
+BY_NAME = inspect.Parameter.KEYWORD_ONLY
 UNKNOWN = object()  # a default that only Python can compute: the option is left out unless given
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")  # between two sentences
 SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
 PYTHON = ("command", "note", "side", "gpu", "cache")  # parameters for Python alone
-SAMPLING = "shuffled_groups"  # the default of `hr.train`
-GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`
 REPEATED = "repeated-tokens"  # the word for texts that `hr.repeated_tokens` draws
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
@@ -41,17 +40,29 @@ TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sam
 
 def option(name: str, type_: Any, default: object, text: str, *flags: str, **limits: Any) -> inspect.Parameter:
     """Return one option; `default` may be REQUIRED, and the flag follows from the name."""
-    flags = flags or (f"--{name.replace('_', '-')}",)
-    return _parameter(name, Annotated[type_, typer.Option(*flags, help=text, **limits)], default)
+    info = typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=text, **limits)
+    return inspect.Parameter(name, BY_NAME, default=default, annotation=Annotated[type_, info])
 
 
 def argument(name: str, type_: Any, default: object, text: str) -> inspect.Parameter:
     """Return one word that is given by its place."""
-    return _parameter(name, Annotated[type_, typer.Argument(help=text)], default)
+    return inspect.Parameter(name, BY_NAME, default=default, annotation=Annotated[type_, typer.Argument(help=text)])
 
 
-def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+SAMPLING = "shuffled_groups"  # the default of `hr.train`
+SAMPLINGS = Literal["shuffled_groups", "group_by_length", "random"]
+BATCHED = "Examples of a batch: of similar length; the same, the longest first; of any length."
+TRAINER_OPTIONS = (  # of transformers' Trainer, that trainings here need most
+    option("warmup", int, 0, "Number of warm-up steps.", min=0),
+    option("smoothing", float, 0.0, "Label smoothing.", min=0, max=1),
+    option("sampling", SAMPLINGS, SAMPLING, BATCHED),
+)
+FROZEN = Literal["nothing", "decoder", "all"]
+GATES = (  # options of strategies of pruning
+    option("gate_rate", float | None, None, "Learning rate of gates; by default large enough to converge."),
+    option("freeze", FROZEN, "nothing", "Parameters to freeze while gates are trained."),
+    option("role_scores", Path | None, None, "Score table (heads.parquet) for the strategy roles."),
+)
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,11 @@ class Command:
         elif parameter.name == "tune":
             for name in self.trained():
                 yield from self._plain(signature("train").parameters[name])
-            yield from trainer_options()
+            yield from TRAINER_OPTIONS
         elif "PreTrainedTokenizerBase" not in parameter.types:
             yield from self._plain(parameter)
         if parameter.name in ("strategy", "strategies"):
-            yield from _gates()
+            yield from GATES
 
     def _model(self, name: str) -> Iterator[inspect.Parameter]:
         yield argument(name, str, REQUIRED, "Hub id or local folder of a Hugging Face model with its tokenizer.")
@@ -144,8 +155,8 @@ class Command:
             if not self.trains:
                 yield option("sample", int | None, None, "Number of sentences to draw at random from all.", min=1)
             return
-        optional = parameter.default is not REQUIRED
-        yield option(name, Path | None if optional else Path, None if optional else REQUIRED, parameter.help)
+        type_, default = (Path, REQUIRED) if parameter.default is REQUIRED else (Path | None, None)
+        yield option(name, type_, default, parameter.help)
         yield option(f"{name}_target", Path | None, None, f"Translations of --{name.replace('_', '-')}.")
 
     def _study(self) -> Iterator[inspect.Parameter]:
@@ -161,15 +172,15 @@ class Command:
         return ["epochs", "batch", "rate", "length", *(["seed"] if has_seed else [])]
 
     def _plain(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
-        type_ = _type(parameter)
-        if type_ is None:
+        if (type_ := _type(parameter)) is None:
             return
         name, default = parameter.name, self.defaults.get(parameter.name, parameter.default)
         if isinstance(default, tuple) and type_ is str:
             default = ",".join(map(str, default))
         if default is UNKNOWN or default is None:
             type_, default = type_ | None, None
-        text = _sentence(parameter)
+        commas = type_ in (str, str | None) and any(text.startswith("Sequence") for text in parameter.types)
+        text = f"{parameter.help.rstrip('.')}{', separated by commas' * commas}."
         if name in self.words:
             yield argument(name, type_, default, text)
             return
@@ -193,29 +204,6 @@ def _type(parameter: Parameter) -> Any:
         if name in types:
             return type_
     return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
-
-
-def _sentence(parameter: Parameter) -> str:
-    """Return the help of an option; it names the separators of several values."""
-    words = parameter.help.rstrip(".")
-    commas = any(text.startswith("Sequence") for text in parameter.types) and _type(parameter) is str
-    return f"{words}{', separated by commas' if commas else ''}."
-
-
-def trainer_options() -> Iterator[inspect.Parameter]:
-    """Yield the options of transformers' Trainer that trainings here need most."""
-    yield option("warmup", int, 0, "Number of warm-up steps.", min=0)
-    yield option("smoothing", float, 0.0, "Label smoothing.", min=0, max=1)
-    words = Literal["shuffled_groups", "group_by_length", "random"]
-    text = "Examples of a batch: of similar length; the same, the longest first; of any length."
-    yield option("sampling", words, SAMPLING, text)
-
-
-def _gates() -> Iterator[inspect.Parameter]:
-    yield option("gate_rate", float | None, None, "Learning rate of gates; by default large enough to converge.")
-    words = Literal["nothing", "decoder", "all"]
-    yield option("freeze", words, "nothing", "Parameters to freeze while gates are trained.")
-    yield option("role_scores", Path | None, None, "Score table (heads.parquet) for the strategy roles.")
 
 
 class Call:
@@ -251,7 +239,7 @@ class Call:
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
             value = _converted(parameter, given.get(name))
         if name in ("strategy", "strategies") and value is not None:
-            chosen = [strategy_of(word, *(given[key] for key in GATES)) for word in several(value)]
+            chosen = [strategy_of(word, *(given[part.name] for part in GATES)) for word in several(value)]
             value = chosen if name == "strategies" else chosen[0]
         if value is not None:
             self.arguments[name] = value
@@ -275,12 +263,9 @@ class Call:
 
         given = self.given
         parts = {name: given[name] for name in LOADS if name in given}
-        if given["device"] == "auto" and not self.command.trains:
-            model, self.tokenizer = loading.load(given["model"], device_map="auto", **parts)
-        else:
-            model, self.tokenizer = loading.load(given["model"], **parts)
-            model = loading.place(model, given["device"])
-        self.arguments["model"] = model
+        spread: dict[str, Any] = {"device_map": "auto"} if given["device"] == "auto" and not self.command.trains else {}
+        model, self.tokenizer = loading.load(given["model"], **spread, **parts)
+        self.arguments["model"] = model if spread else loading.place(model, given["device"])
         if "PreTrainedTokenizerBase" in signature(self.command.function).types():
             self.arguments["tokenizer"] = self.tokenizer
         if (make := self.command.makes.get(str(given.get("corpus")))) is not None:
@@ -386,11 +371,12 @@ def signature(name: str) -> Signature:
     module, node = _find(module, last)
     assert isinstance(node, ast.FunctionDef)
     document = ast.get_docstring(node) or ""
-    texts = dict(_described(document))
+    texts, given = dict(_described(document)), node.args
+    defaults = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
     parameters = {
-        key: Parameter(key, tuple(_types(module, types)), _value(module, default), texts[key])
-        for key, types, default in _arguments(node)
-        if key in texts
+        part.arg: Parameter(part.arg, tuple(_types(module, part.annotation)), _value(module, default), texts[part.arg])
+        for part, default in zip(given.args + given.kwonlyargs, defaults, strict=True)
+        if part.arg in texts
     }
     return Signature(re.sub(r" \([A-Z][^()]*\d{4}[^()]*\)", "", document.partition("\n")[0]), parameters)
 
@@ -419,14 +405,6 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
     raise LookupError(f"no {name!r} in {module}")
 
 
-def _arguments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr | None, ast.expr | object]]:
-    """Yield name, annotation and default of each argument."""
-    given, keyword = function.args, [REQUIRED if value is None else value for value in function.args.kw_defaults]
-    defaults = [REQUIRED] * (len(given.args) - len(given.defaults)) + given.defaults
-    for argument, default in zip(given.args + given.kwonlyargs, defaults + keyword, strict=True):
-        yield argument.arg, argument.annotation, default
-
-
 def _types(module: str, node: ast.expr | None) -> Iterator[str]:
     """Yield the types of an annotation; names of unions and of literals are replaced by what they stand for."""
     if isinstance(node, ast.BinOp):
@@ -448,14 +426,14 @@ def _types(module: str, node: ast.expr | None) -> Iterator[str]:
         yield ast.unparse(node)
 
 
-def _value(module: str, node: ast.expr | object) -> object:
+def _value(module: str, node: ast.expr | None) -> object:
     """Return a default, also that of a named constant."""
-    if not isinstance(node, ast.expr):
-        return node
+    if node is None:
+        return REQUIRED
     try:
         if isinstance(node, ast.Name):
             source, definition = _find(module, node.id)
-            return _value(source, getattr(definition, "value", UNKNOWN))
+            return _value(source, definition.value) if hasattr(definition, "value") else UNKNOWN
         return ast.literal_eval(node)
     except (ValueError, LookupError):
         return UNKNOWN

@@ -132,27 +132,22 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
 
 def show_roles(assigned: pd.DataFrame) -> None:
     """Print the roles, a row each, with their strongest heads; sinks, which most heads may be, are last."""
-    from headroles.analysis.role_rules import held, prefer_nosink_roles
+    from headroles.analysis.role_rules import STABLE, held, prefer_nosink_roles
 
     shown = prefer_nosink_roles(assigned)
     holders = _holders(shown)
-    counts = [f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"]
-    title = "; ".join(counts + _how_sure(shown, holders["stability"].dropna()))
+    stability = holders["stability"].dropna()
+    count = dict(fields(next(iter(shown.attrs.get("signatures", {}).values()), ""))).get("sentences", FEW)
+    facts = [f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"]
+    facts += [f"{(stability >= STABLE).sum()} of their {len(stability)} roles are stable"] * (len(stability) > 0)
+    facts += [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
+    title = "; ".join(facts)
     record().keep(assigned, title)
     show_columns(_strongest(holders, ["kind"] * (shown.index.unique("kind").size > 1)), title, ["heads"])
     notes = ["a head and its score"]
     notes += ["?: kept in fewer than 95 % of resamples"] * any(text.endswith("?") for text in holders["text"])
     notes += ["without the sink, but for sinks"] * (len(shown.columns) < len(assigned.columns))
     say("; ".join(notes))
-
-
-def _how_sure(assigned: pd.DataFrame, stability: pd.Series[float]) -> list[str]:
-    """Say how many of the roles are stable, where there are resamples, and that few sentences are few."""
-    from headroles.analysis.role_rules import STABLE
-
-    count = dict(fields(next(iter(assigned.attrs.get("signatures", {}).values()), ""))).get("sentences", FEW)
-    stable = [f"{(stability >= STABLE).sum()} of their {len(stability)} roles are stable"] if len(stability) else []
-    return stable + [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
 
 
 def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
@@ -173,16 +168,15 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
 
 def _strongest(holders: pd.DataFrame, kinds: list[str]) -> dict[str, list[str]]:
     """A row for each role (of a kind): how many heads, the five strongest, of sinks one, and how many more."""
-    columns: dict[str, list[str]] = {name: [] for name in (*kinds, "role", "heads", "strongest")}
+    rows = []
     for key, part in holders.groupby([*kinds, "role"], sort=False):
         *kind, role = map(str, key)
         texts = part["text"].tolist()
         shown = texts[: 1 if part["sink"].any() else STRONGEST]
         rest = [f"and {len(texts) - len(shown)} more"] * (len(texts) > len(shown))
-        cells = [*kind, _spoken(role), str(len(texts)), ", ".join([*shown, *rest])]
-        for name, cell in zip(columns, cells, strict=True):
-            columns[name].append(cell)
-    return columns
+        rows.append([*kind, _spoken(role), str(len(texts)), ", ".join([*shown, *rest])])
+    names = (*kinds, "role", "heads", "strongest")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _spoken(role: str) -> str:
@@ -311,8 +305,7 @@ def show_pruned(call: Call) -> None:
 
 def show_removed(call: Call) -> None:
     """Print the removed heads, a line for each layer, and save the smaller model."""
-    left = hr.models.head_index(call.result)
-    _show_heads("removed", call.heads.difference(left, sort=False), len(call.heads))
+    _show_heads("removed", call.heads.difference(hr.models.head_index(call.result), sort=False), len(call.heads))
     _save(call, call.result)
 
 
@@ -339,6 +332,8 @@ def show_saved_sizes(call: Call) -> None:
 
 def show_reproduced(call: Call) -> None:
     """Print the verdicts, or the table of a single artefact; raise RuntimeError if none was made."""
+    from headroles.papers.verdicts import NO_COST, NO_VALUE
+
     rows, given = call.result, call.given
     place = (given["study"] or Path(next(iter(given["folders"]), "study"))) / "papers"
     made, title = rows["made"].any(), "do the papers' claims hold here?"
@@ -346,7 +341,13 @@ def show_reproduced(call: Call) -> None:
         record().keep(rows, title)
         paper, artefact = rows.loc[0, ["paper", "artefact"]]
         file = place / paper / f"{artefact}.parquet"
-        _show_verdict(json.loads(file.with_suffix(".json").read_text(encoding="utf-8")))
+        facts = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        say(f"the claim: {facts['claim']}")
+        say(f"does it hold here? {facts['answer']}: {facts['why']}")
+        if NO_COST in facts["why"]:
+            say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
+        if NO_VALUE in facts["why"]:
+            say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
         title = f"{paper} {artefact}, {{shown}} of {{rows}} rows"
         print_table(hr.load_table(file), Printed(title, first=10), {})
     else:
@@ -356,19 +357,6 @@ def show_reproduced(call: Call) -> None:
     if not made:
         names = (rows["artefact"] + " of " + rows["paper"]).groupby(rows["why"], sort=False).agg(", ".join)
         raise RuntimeError(f"nothing was made: {'; '.join(f'{names[why]}: {why}' for why in names.index)}")
-
-
-def _show_verdict(facts: dict[str, Any]) -> None:
-    """Print the claim of an artefact, its verdict, and the commands of tables that are missing."""
-    from headroles.papers.verdicts import NO_COST, NO_VALUE
-
-    say(f"the claim: {facts['claim']}")
-    say(f"does it hold here? {facts['answer']}: {facts['why']}")
-    if NO_COST in facts["why"]:
-        say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
-    if NO_VALUE in facts["why"]:
-        command = f"headroles reproduce {facts['paper']} {facts['artefact']} --model MODEL --data FOLDER"
-        say(f"an untrained model is measured by {command}")
 
 
 def show_demo(call: Call) -> None:
@@ -398,9 +386,8 @@ def show_answers(call: Call) -> None:
     """Print the results of checks, a line each, with their deviations, then each reason once."""
     table, title = call.result, f"{type(call.arguments['model']).__name__}: which checks hold"
     record().keep(table, title)
-    off = ["" if math.isnan(number) else f"{number:.1g}" for number in table["off"]]
-    show_columns(
-        {"check": [*table.index], "area": [*table["area"]], "holds": [*table["holds"]], "off": off}, title, ["off"]
-    )
+    columns = {"check": [*table.index], "area": [*table["area"]], "holds": [*table["holds"]]}
+    columns["off"] = ["" if math.isnan(number) else f"{number:.1g}" for number in table["off"]]
+    show_columns(columns, title, ["off"])
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")

@@ -115,7 +115,7 @@ def test_relations_read_alike_whatever_is_better(tmp_path):
 @pytest.mark.parametrize("column", ["confidence", "ablation[loss]"])
 def test_agreement_names_a_missing_column(column):
     table = pd.DataFrame({"entropy": [1.0, 2, 3, 4, 5, 6, 7, 8]}, index=index(layers=1))
-    message = f"no column to correlate: got {column}; expected some of entropy; try hr.join with the table that has it"
+    message = f"columns must be some of entropy, got {column}; try hr.join with the table that has it"
     for columns, other in (([column], "entropy"), (["entropy"], column)):
         with pytest.raises(ValueError, match=whole(message)):
             hr.analysis.agreement(table, columns, other)
