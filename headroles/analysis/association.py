@@ -10,17 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import intervals, role_rules
-from headroles.analysis.intervals import (
-    PERMUTATIONS,
-    Array,
-    Bools,
-    Whole,
-    binary,
-    corrected,
-    relation,
-    spearman,
-    strata,
-)
+from headroles.analysis.intervals import Array, Bools, Whole, corrected, spearman, strata, with_ends
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import ENDS, Column
@@ -49,13 +39,12 @@ NO_SPREAD = "too few heads, or nothing varies but by the role: no interval of th
 def associations(
     roles: pd.DataFrame,
     outcomes: pd.DataFrame,
-    *,
-    by: By = "family",
-    columns: Sequence[str] | None = None,
-    kinds: Sequence[Kind] | None = None,
-    n_resamples: int = 1000,
-    n_permutations: int = PERMUTATIONS,
-    seed: int = 0,
+    by: By,
+    columns: Sequence[str] | None,
+    kinds: Sequence[Kind] | None,
+    n_resamples: int,
+    n_permutations: int,
+    seed: int,
 ) -> pd.DataFrame:
     """Compare the outcomes of heads with and without each role, as `hr.relate`, which has the documentation."""
     chosen = outcomes_of(outcomes, columns)
@@ -71,7 +60,7 @@ def associations(
     rows = [
         {"role": name, "outcome": column, "matters": matters(column, signature_of(outcomes, column))}
         | _relation(held, margin, values(outcomes, column).to_numpy(float), layers, n_resamples, n_permutations, seed)
-        for name, held, margin in _with_any(list(_roles(roles, by)))
+        for name, held, margin in _roles(roles, by)
         for column in chosen
     ]
     table = corrected(pd.DataFrame(rows))
@@ -80,15 +69,27 @@ def associations(
     return frame.signed(table, options, frame.holding(**of), carried(roles, outcomes))
 
 
-def outcomes_of(table: pd.DataFrame, columns: Sequence[str] | None) -> list[str]:
-    """Return the outcomes in a table, or `columns`, which must be among its measurements."""
-    known = [str(name) for name in table if measured(str(name), table)]
-    chosen = [name for name in known if is_outcome(name, table)] if columns is None else list(columns)
-    if not chosen or not set(chosen) <= set(known):
-        expected = ", ".join(OUTCOMES if columns is None else chosen)
-        hint = "; make them with hr.ablate" if columns is None else ""
-        raise ValueError(f"outcomes must have columns of {expected}, got {frame.listed(known)}{hint}")
-    return chosen
+def outcomes_of(table: pd.DataFrame, words: Sequence[str] | None) -> list[str]:
+    """Return the outcomes in a table; with `words`, these columns, or the outcomes that begin with them.
+
+    Raises:
+        ValueError: If there is no outcome, and for a word with which no outcome, nor its bracket, begins.
+    """
+    known = measurements(table)
+    if words and set(words) <= set(known):
+        return list(words)
+    outcomes = [name for name in known if is_outcome(name, table)]
+    if not outcomes:
+        expected = f"of {', '.join(OUTCOMES)}, got {frame.listed(known)}"
+        raise ValueError(f"outcomes must have columns {expected}; make them with hr.ablate")
+    for word in words or ():
+        if not any(_begins(name, word) for name in outcomes):
+            one_of("outcome", word, outcomes)
+    return [name for name in outcomes if not words or any(_begins(name, word) for word in words)]
+
+
+def _begins(name: str, word: str) -> bool:
+    return name.startswith(word) or (Column.parse(name).detail or "").startswith(word)
 
 
 def values(table: pd.DataFrame, outcome: str) -> pd.Series[float]:
@@ -97,13 +98,13 @@ def values(table: pd.DataFrame, outcome: str) -> pd.Series[float]:
     return finite(table[outcome]).where(could)
 
 
-def finite(column: pd.Series) -> pd.Series[float]:
+def finite(column: pd.Series[float]) -> pd.Series[float]:
     """Return a column as numbers, NaN where unknown; raise ValueError where it is infinite."""
     known = column.astype(float)
-    if (beyond := np.isinf(known)).any():
-        first = ":".join(map(str, known.index[beyond][0]))
+    for head in known.index[np.isinf(known)]:
+        where = ":".join(map(str, head))
         raise ValueError(
-            f"{column.name!r} must be finite, or NaN where unknown, got an infinite number for head {first}"
+            f"{column.name!r} must be finite, or NaN where unknown, got an infinite number for head {where}"
         )
     return known
 
@@ -130,78 +131,67 @@ def matters(outcome: str, signature: str = "") -> str:
     return "higher" if (better < 0) != ("all_but_one" in column.words) else "lower"
 
 
-def measured(name: str, table: pd.DataFrame) -> bool:
-    """Return whether a column is a measurement, not its interval, its p or another companion."""
-    plain = Column.parse(name).is_measurement
-    return plain and pd.api.types.is_numeric_dtype(table[name]) and not pd.api.types.is_bool_dtype(table[name])
+def measurements(*tables: pd.DataFrame) -> list[str]:
+    """Return the columns that all tables have as measurements, not as intervals, p or other companions."""
+    known = set.intersection(*(set(table.select_dtypes("number")) for table in tables))
+    return [str(name) for name in tables[0] if name in known and Column.parse(name).is_measurement]
 
 
 def _roles(roles: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
-    """Name, heads and margins above the threshold of each role; NaN margins where the role does not apply."""
+    """Name, heads and margins of each role, and of ANY; margins are NaN where the role does not apply."""
     groups = role_rules.families(roles)
     if one_of("by", by, get_args(By)) == "variant":
         groups = {name: [name] for members in groups.values() for name in members}
+    special = []
     for group, members in groups.items():
-        margins = roles[[f"{name}.margin" for name in members]]
-        yield group, np.asarray(roles[members].to_numpy(bool).any(1)), margins.max(axis=1).to_numpy(float)
-
-
-def _with_any(roles: list[tuple[str, Bools, Array]]) -> list[tuple[str, Bools, Array]]:
-    """The roles, and all special ones as one role if heads have more than one of them."""
-    special = [role for role in roles if Column.parse(role[0]).name in role_rules.SPECIAL]
-    if sum(held.any() for _, held, _ in special) < 2:
-        return roles
-    held = np.any([having for _, having, _ in special], axis=0)
-    return [*roles, (ANY, held, np.fmax.reduce([margin for _, _, margin in special]))]
+        held = np.asarray(roles[members].to_numpy(bool).any(1))
+        margin = roles[[f"{name}.margin" for name in members]].max(axis=1).to_numpy(float)
+        yield group, held, margin
+        if Column.parse(group).name in role_rules.SPECIAL:
+            special.append((held, margin))
+    if sum(held.any() for held, _ in special) > 1:  # of one, it would be the same
+        helds, margins = zip(*special, strict=True)
+        yield ANY, np.any(helds, axis=0), np.fmax.reduce(margins)
 
 
 def _relation(
     held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, object]:
     """Numbers of a role and an outcome; NaN where `note` gives the reason."""
-    known, known_margin = np.isfinite(margin) & np.isfinite(y), np.isfinite(margin).any()
+    known, has_score = np.isfinite(margin) & np.isfinite(y), np.isfinite(margin).any()
     held, margin, y, layers = held[known], margin[known], y[known], layers[known]
     row: dict[str, object] = {"with": int(held.sum()), "without": int((~held).sum())}
-    reasons = (
-        (NO_SCORE, not known_margin),
-        (NOWHERE, not len(y)),
-        (NOBODY, not held.any()),
-        (EVERYBODY, held.all()),
-        (CONSTANT, len(y) and not np.ptp(y)),
-    )
-    note = next((reason for reason, holds in reasons if holds), "")
-    columns = [f"{name}{end}" for name in NUMBERS for end in ENDS]
-    if note:
-        row |= dict.fromkeys([*columns, "p"], np.nan) | {"note": note}
-        return row if note == CONSTANT or len(y) < 3 else row | _ranks(margin, y, n_resamples)
-    numbers = relation(held, margin, y, layers, n_resamples, n_permutations, seed)
+    reasons = {
+        NO_SCORE: not has_score,
+        NOWHERE: not len(y),
+        NOBODY: not held.any(),
+        EVERYBODY: held.all(),
+        CONSTANT: len(y) and not np.ptp(y),
+    }
+    if note := next((reason for reason, holds in reasons.items() if holds), ""):
+        row |= dict.fromkeys([*(f"{name}{end}" for name in NUMBERS for end in ENDS), "p"], np.nan) | {"note": note}
+        if note != CONSTANT and len(y) > 2:  # all heads are on one side of the threshold
+            rank = float(spearman(margin[None], y[None])[0])
+            row |= with_ends("spearman", rank, intervals.rank_correlation(rank, len(y) if n_resamples else 0))
+        return row
+    numbers = intervals.relation(held, margin, y, layers, n_resamples, n_permutations, seed)
     alone, one_group = 1 in (row["with"], row["without"]), bool(np.isnan(numbers["within"]))
-    alike = not alone and not binary(y) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
-    expected = not alone and not alike
+    alike = not alone and not intervals.binary(y) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
     few = intervals.needed(n_permutations) > 0 and np.isnan(numbers["within.low"])
     unbounded = intervals.needed(n_resamples) > 0 and np.isnan(numbers["difference.low"])
     lacking = {
         ALONE: alone,
         ONE_GROUP: one_group,
         ALIKE: alike,
-        FEW_PERMUTATIONS: expected and not one_group and few,
-        NO_SPREAD: expected and unbounded,
+        FEW_PERMUTATIONS: few and not (alone or alike or one_group),
+        NO_SPREAD: unbounded and not (alone or alike),
     }
     return row | numbers | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
-
-
-def _ranks(margin: Array, y: Array, n_resamples: int) -> dict[str, float]:
-    """Rank correlation of outcome and margin if all heads are on one side of the threshold."""
-    rank = float(spearman(margin[None], y[None])[0])
-    ends = intervals.rank_correlation(rank, len(y)) if n_resamples else intervals.NONE
-    return dict(zip(("spearman", "spearman.low", "spearman.high"), (rank, *ends), strict=True))
 
 
 def _warn_of_other_weights(roles: pd.DataFrame, outcomes: pd.DataFrame) -> None:
     texts: dict[str, str] = {**roles.attrs.get("signatures", {}), **outcomes.attrs.get("signatures", {})}
     digests = (dict(frame.fields(texts.get(str(name), ""))).get("weights") for name in (*roles, *outcomes))
-    weights = set(filter(None, digests))
+    weights = sorted(set(filter(None, digests)))
     if len(weights) > 1:
-        log.warning(
-            "roles and outcomes are of %d different sets of weights: %s", len(weights), ", ".join(sorted(weights))
-        )
+        log.warning("roles and outcomes are of %d different sets of weights: %s", len(weights), ", ".join(weights))

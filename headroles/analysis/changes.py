@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.analysis.association import measured
 from headroles.analysis.intervals import Array, difference
 from headroles.analysis.role_rules import ROLES, STABLE, Role
-from headroles.analysis.seeds import match_heads
+from headroles.analysis.seeds import match_heads, shared_scores
 from headroles.tables import frame
 from headroles.tables.declared import signature_of
 from headroles.tables.study import Place, as_table
@@ -35,25 +34,23 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
     Returns:
         One row per head of the first model:
 
-        - `gained` and `lost`, names of roles, of those that both models were scored for; `unsure`, those of them that
-          change in fewer than 95 % of the resamples.
-        - For each score, effect of ablation and survival that both have, `.change`, the second less the first. Its 95 %
-          interval `.change.low` and `.change.high` is made of those of both (Zou and Donner 2008), with the correlation
-          of their resamples on the same text with the same seed, and without on other texts. It is NaN where neither is
-          known, as for effects of ablation on the same text.
+        - `gained` and `lost`: names of roles. Only roles for which both models were scored count. `unsure`: the gained
+          and lost roles that change in fewer than 95 % of the resamples.
+        - `.change` of each score, effect of ablation and survival that both tables have: the second less the first. Its
+          95 % interval, `.change.low` and `.change.high`, combines the intervals of both (Zou and Donner 2008). On the
+          same text with the same seed it takes the correlation of the resamples, on other texts none. If that is not
+          known, as for effects of ablation on the same text, the interval is NaN.
         - With `match`, `match.layer`, `match.head` and `similarity` of the head of the second model.
 
-        The signature of each column has those of both models.
+        The signature of each column holds the signatures of both models.
 
     Raises:
-        ValueError: For models of other shapes, and for tables without a common score.
+        ValueError: For models of different shapes, and for tables without a common score.
     """
     before, after = as_table(first), as_table(second)
     frame.check_same_heads(before, after, "the models")
     after = after.loc[before.index]
-    scores = [name for name in map(str, before) if measured(name, before) and name in after]
-    scores = [name for name in scores if name != "position[offset]"]  # a difference of two choices says nothing
-    if not scores:
+    if not (scores := shared_scores(before, after)):
         given = " and ".join(frame.listed(list(map(str, table))) for table in (before, after))
         raise ValueError(f"both tables must have a common score, got {given}")
     columns: dict[str, object] = {}
@@ -75,7 +72,7 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
 
 
 def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Iterable[Role]) -> dict[str, list[str]]:
-    """Names of the roles that each head gains and loses, and of those among them that are unsure, as columns."""
+    """Names of the roles that each head gains and loses, and of the unsure ones among these, as columns."""
     changed: dict[str, list[list[str]]] = {name: [[] for _ in places] for name in ("gained", "lost", "unsure")}
     for role in roles:
         for variant, column in role.variants(before.columns):
@@ -83,8 +80,8 @@ def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Ite
                 continue
             had, has = role_rules.holders(before, role, column), role_rules.holders(after, role, column)[places]
             known = before[column].notna().to_numpy() & after[column].notna().to_numpy()[places]
-            first, second = (role_rules.resampled_holders(table, role, column) for table in (before, after))
-            drawn = _together(first, second, places, paired=_paired(before, after, column))
+            draws = [role_rules.resampled_holders(table, role, column) for table in (before, after)]
+            drawn = _together(draws, places, _paired(before, after, column))
             for what, old, new in (("gained", False, True), ("lost", True, False)):
                 for row in np.flatnonzero(known & (had == old) & (has == new)):
                     changed[what][row].append(variant)
@@ -94,18 +91,16 @@ def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Ite
 
 
 def _change(before: pd.DataFrame, after: pd.DataFrame, places: Places, name: str) -> dict[str, Array]:
-    """The second less the first, with the ends of its interval where tables have those of both."""
-    both, change = (before, after), f"{name}{CHANGE}"
+    """The second less the first, with its interval if both tables have intervals."""
+    both, bounds, change = (before, after), [f"{name}.low", f"{name}.high"], f"{name}{CHANGE}"
     old, new = (table[name].to_numpy(float) for table in both)
-    if not all(f"{name}.{end}" in table for end in ("low", "high") for table in both):
+    if not {*bounds} <= {*before} & {*after}:
         return {change: new[places] - old}
-    ends = [np.stack([table[f"{name}.{end}"].to_numpy(float) for end in ("low", "high")]) for table in both]
+    ends = [table[bounds].to_numpy(float).T for table in both]
     paired = _paired(*both, name)
-    first, second = (frame.resamples_of(table, name) for table in both)
-    drawn = _together(first, second, places, paired=paired)
-    correlations = np.full(len(places), 0.0 if paired is False else np.nan)
-    if paired and drawn:
-        correlations = _correlations(*drawn)
+    drawn = _together([frame.resamples_of(table, name) for table in both], places, paired)
+    unknown = np.full(len(places), 0.0 if paired is False else np.nan)
+    correlations = _correlations(*drawn) if paired and drawn else unknown
     low, high = difference((old, new[places]), (ends[0], ends[1][:, places]), correlations)
     return {change: new[places] - old, f"{change}.low": low, f"{change}.high": high}
 
@@ -120,10 +115,9 @@ def _paired(before: pd.DataFrame, after: pd.DataFrame, column: str) -> bool | No
     return True if "seed" in old and old["seed"] == new.get("seed") else None
 
 
-def _together(
-    first: Draws | None, second: Draws | None, places: Places, *, paired: bool | None
-) -> tuple[Draws, Draws] | None:
+def _together(draws: Iterable[Draws | None], places: Places, paired: bool | None) -> tuple[Draws, Draws] | None:
     """Resamples of both models, as many of one as of the other; of other texts they are moved, so none share counts."""
+    first, second = draws
     if first is None or second is None or paired is None:
         return None
     count = min(first.shape[1], second.shape[1])
@@ -155,25 +149,20 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
     Raises:
         ValueError: If `after` has heads that `before` has not.
     """
-    if isinstance(after, Mapping):
-        parts = [role_changes(before, table).assign(heads=size) for size, table in after.items()]
-        return _signed(pd.concat(parts, ignore_index=True), before)
-    if len(extra := after.index.difference(before.index)):
-        raise ValueError(f"heads after pruning must be among those before, got {':'.join(map(str, extra[0]))}")
-    had, has = (
-        {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
-        for roles in (before, after)
-    )
-    rows = []
-    for name, old in had.items():
-        now = has.get(name, set())
-        left = old & set(after.index)
-        counts = {"before": len(old), "kept": len(left & now), "lost": len(left - now), "removed": len(old - left)}
-        rows.append({"role": name, **counts, "new": len(now - old), "after": len(now)})
-    return _signed(pd.DataFrame(rows), before)
+    several, of_before, rows = isinstance(after, Mapping), _heads(before), []
+    for size, table in after.items() if isinstance(after, Mapping) else [(0, after)]:
+        if len(extra := table.index.difference(before.index)):
+            raise ValueError(f"heads after pruning must be among those before, got {':'.join(map(str, extra[0]))}")
+        of_after = _heads(table)
+        for name, had in of_before.items():
+            has, left = of_after.get(name, set()), had & {*table.index}
+            counts = {"kept": len(left & has), "lost": len(left - has), "removed": len(had - left)}
+            row = {"role": name, "before": len(had), **counts, "new": len(has - had), "after": len(has)}
+            rows.append(row | ({"heads": size} if several else {}))
+    text = next(iter(before.attrs.get("signatures", {}).values()), "unsigned")
+    return frame.signed(pd.DataFrame(rows), frame.holding(role_changes="of", roles=text))
 
 
-def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
-    texts = list(before.attrs.get("signatures", {}).values())
-    text = frame.holding(role_changes="of", roles=texts[0] if texts else "unsigned")
-    return frame.signed(table, text)
+def _heads(roles: pd.DataFrame) -> dict[str, set[tuple[str, int, int]]]:
+    """The heads that have each role, in any variant."""
+    return {name: {*roles.index[roles[some].any(axis=1)]} for name, some in role_rules.families(roles).items()}

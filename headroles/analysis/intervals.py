@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -48,12 +49,8 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
     It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
     (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their design
     effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more they cover 93
-    to 99 %, most where hits are few.
-
-    Args:
-        values: Each share and its bootstrap resamples of sentences: [heads, 1 + resamples].
-        total: Number of queries: [heads].
-        clusters: Effective number of sentences, as computed by `clusters`: [heads].
+    to 99 %, most where hits are few. `values` are the shares and their resamples, [heads, 1 + resamples], `total` the
+    number of queries, and `clusters` the effective number of sentences, both [heads].
     """
     observed, squares = values[:, 0], (values[:, 1:] - values[:, :1]) ** 2
     with np.errstate(all="ignore"):
@@ -74,21 +71,17 @@ def clusters(totals: Array) -> Array:
     It is the squared total over the sum of squared counts (Kish 1965). Poisson counts have variance 1, so the variance
     of the resamples is the sum of the squared counts of the sentences.
     """
-    whole = totals[..., :1]
     if totals.shape[-1] < 2:
         return np.full(totals.shape[:-1], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(whole[..., 0] ** 2 / ((totals[..., 1:] - whole) ** 2).mean(-1))
+        return np.asarray(totals[..., 0] ** 2 / ((totals[..., 1:] - totals[..., :1]) ** 2).mean(-1))
 
 
 def single(draws: Array) -> Bools:
-    """Return which values were measured on a single sentence and so have no estimate of spread: [heads].
+    """Return which values, by resamples [heads, resamples], are of a single sentence, which has no spread: [heads].
 
-    Such a value is NaN in each resample without that sentence, e^-1 = 37 % of them, and the same in all others. With
-    two sentences 14 % are NaN.
-
-    Args:
-        draws: Poisson bootstrap resamples: [heads, resamples].
+    Such a value is NaN in each Poisson resample without that sentence, e^-1 = 37 % of them. With two sentences 14 % are
+    NaN.
     """
     lacking = np.isnan(draws)
     return np.asarray((lacking.mean(1) > SINGLE) & ~lacking.all(1)) if draws.shape[1] else np.zeros(len(draws), bool)
@@ -103,21 +96,17 @@ def over_seeds(values: Array) -> Ends:
     if seeds < 2 or values.shape[1] < 2:
         return NONE
     middle, error = float(values[:, 0].mean()), float(values[:, 0].std(ddof=1)) / math.sqrt(seeds)
-    half = math.hypot(
-        float(scipy.stats.t.isf(LEVEL / 2, seeds - 1)) * error, Z * float(np.nanstd(values[:, 1:].mean(0)))
-    )
+    of_seeds = float(scipy.stats.t.isf(LEVEL / 2, seeds - 1)) * error
+    half = math.hypot(of_seeds, Z * float(np.nanstd(values[:, 1:].mean(0))))
     return middle - half, middle + half
 
 
 def difference(values: Sequence[Array], ends: Sequence[Array], correlation: Array) -> tuple[Array, Array]:
     """Return the ends of the interval of new - old, by those of both numbers (Zou and Donner 2008).
 
-    It need not be symmetric, so it holds for shares near 0 and 1.
-
-    Args:
-        values: The old and the new number: two of [heads].
-        ends: Lower and upper ends of both: two of [2, heads].
-        correlation: Correlation of the two estimates: [heads]; 0 if they are independent, NaN gives NaN.
+    It need not be symmetric, so it holds for shares near 0 and 1. `values` are the old and the new number, two of
+    [heads], and `ends` the ends of both, two of [2, heads]. The correlation of the two estimates is 0 if they are
+    independent; NaN gives NaN.
     """
     (old, new), ((old_low, old_high), (new_low, new_high)) = values, ends
 
@@ -191,39 +180,6 @@ def studentised(estimates: Array, errors: Array) -> tuple[Ends, float]:
     return (observed - half, observed + half), p
 
 
-def critical(permuted: Array, error: float) -> float:
-    """Return the limit in standard errors at which permutation rejects at 5 %; infinite for too few permutations.
-
-    Many limits reject the same permutations: it is the one nearest to that of the normal distribution. `error` is the
-    standard error if the role has no effect.
-    """
-    sizes, enough = np.sort(np.abs(permuted)), needed(len(permuted))
-    last = float(sizes[-enough]) if enough else math.inf
-    near = 1e-9 * float(sizes[-1]) if len(sizes) else 0.0
-    beyond = sizes[sizes > last + near]
-    upper = float(beyond[0]) * (1 - 1e-6) / error if len(beyond) else math.inf
-    return min(max(Z, (last + near) / error), upper)
-
-
-def _auc_ends(areas: Array, errors: Array, held: int, rest: int) -> Ends:
-    """Return the 95 % interval of the area under a ROC curve; NaN for too few permutations.
-
-    Areas and errors are the observed ones, then those under each permutation of the role. It is symmetric on the scale
-    of logits (Pauly et al. 2016). If the groups, of `held` and `rest` heads, do not overlap, it is by the fifth method
-    of Newcombe (2006). 0.5 is outside exactly where permutation rejects it.
-    """
-    observed, more = float(areas[0]), (held + rest) / 2 - 1
-
-    def error(at: float) -> float:
-        return math.sqrt(at * (1 - at) * (1 + more * (1 - at) / (2 - at) + more * at / (1 + at)) / (held * rest))
-
-    if observed in (0.0, 1.0):
-        return _solved(observed, error, critical(areas[1:] - 0.5, error(0.5)), 0.0, 1.0)
-    inside = np.clip(areas, 1e-9, 1 - 1e-9)
-    (low, high), _ = studentised(scipy.special.logit(inside), errors / (inside * (1 - inside)))
-    return float(scipy.special.expit(low)), float(scipy.special.expit(high))
-
-
 def chances(observed: float, counts: Array, permuted: Array) -> Ends:
     """Return the 95 % score interval of a difference of chances over strata.
 
@@ -239,26 +195,36 @@ def chances(observed: float, counts: Array, permuted: Array) -> Ends:
         variance = with_role * (1 - with_role) / held + without * (1 - without) / (sizes - held)
         return math.sqrt(float((weight**2 * variance * sizes / (sizes - 1)).sum()))
 
-    return _solved(observed, error, critical(permuted, error(0.0)), -1.0, 1.0) if error(0.0) else NONE
+    return _score_ends(observed, error, permuted, error(0.0), -1.0, 1.0) if error(0.0) else NONE
 
 
-def _solved(observed: float, error: Callable[[float], float], limit: float, least: float, most: float) -> Ends:
-    """The ends at which a number is `limit` standard errors away, each computed at the end itself."""
-    if not math.isfinite(limit):
+# Many limits, in standard errors, reject the same permutations: taken is the one nearest to the limit of the normal
+# distribution. It lies above the last permutation that is not rejected, and below the first that is.
+def _score_ends(
+    observed: float, error: Callable[[float], float], permuted: Array, spread: float, least: float, most: float
+) -> Ends:
+    """Return the ends, from `least` to `most`, that are as many errors away as permutation rejects at 5 %.
+
+    The error is computed at the end itself. That of the permuted numbers, which expect 0, is `spread`. NaN for too few
+    permutations.
+    """
+    if not (enough := needed(len(permuted))):
         return NONE
+    sizes = np.sort(np.abs(permuted))
+    last = float(sizes[-enough] + 1e-9 * sizes[-1])
+    rejected = sizes[sizes > last]
+    upper = float(rejected[0]) * (1 - 1e-6) / spread if len(rejected) else math.inf
+    limit = min(max(Z, last / spread), upper)
 
     def beyond(at: float) -> float:
         return abs(observed - at) - limit * error(at)
 
     ends = []
     for end in (least, most):
-        grid = np.linspace(observed, end, 201)[1:]
-        first = next((place for place, at in enumerate(grid) if beyond(float(at)) > 0), None)
-        if first is None:
-            ends.append(end)
-            continue
-        inside = observed if first == 0 else float(grid[first - 1])
-        ends.append(float(scipy.optimize.brentq(beyond, inside, float(grid[first]))) if beyond(inside) < 0 else inside)
+        steps = pairwise(np.linspace(observed, end, 201).tolist())
+        inside, outside = next((step for step in steps if beyond(step[1]) > 0), (end, None))
+        crosses = outside is not None and beyond(inside) < 0
+        ends.append(float(scipy.optimize.brentq(beyond, inside, outside)) if crosses else inside)
     return ends[0], ends[1]
 
 
@@ -280,12 +246,11 @@ def bootstrap_counts(numbers: Sequence[int], n_resamples: int, seed: int) -> Arr
 def bounds(draws: Array) -> tuple[Array, Array]:
     """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
     quantiles = np.full((2, len(draws)), np.nan)
-    if not draws.shape[1]:
-        return quantiles[0], quantiles[1]
-    whole = ~np.isnan(draws).any(1)
-    quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
-    some = ~whole & ~np.isnan(draws).all(1)
-    quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
+    if draws.shape[1]:
+        complete = ~np.isnan(draws).any(1)
+        quantiles[:, complete] = np.quantile(draws[complete], [LOW, HIGH], axis=1)
+        some = ~complete & ~np.isnan(draws).all(1)
+        quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
     return quantiles[0], quantiles[1]
 
 
@@ -300,15 +265,12 @@ def holm(p: Array) -> Array:
     """Correct p by Holm (1979), which controls the chance of any false finding."""
     order = np.argsort(p, kind="stable")
     steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    corrected_p = np.empty_like(p)
-    corrected_p[order] = np.minimum(steps, 1)
-    return corrected_p
+    return np.asarray(np.minimum(steps, 1)[np.argsort(order)])
 
 
 def benjamini_hochberg(p: Array) -> Array:
     """Correct p by Benjamini and Hochberg (1995), which controls the share of false findings."""
-    corrected_p: Array = scipy.stats.false_discovery_control(p) if np.isfinite(p).all() else np.full_like(p, np.nan)
-    return corrected_p
+    return np.asarray(scipy.stats.false_discovery_control(p))
 
 
 def corrections(p: Array) -> dict[str, Array]:
@@ -335,19 +297,11 @@ def strata(index: pd.Index) -> Whole:
 def relation(
     held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, float]:
-    """Compute the statistics of a role and an outcome, with intervals.
+    """Return the numbers of `hr.relate` for a role and an outcome, with intervals; NaN if undefined.
 
-    Args:
-        held: Whether each head has the role: [heads].
-        margin: How far each head is above the role's threshold: [heads].
-        y: The outcome: [heads].
-        layers: Layer of each head, as numbered by `strata`.
-        n_resamples: Permutations of the role over all heads, for the intervals over all heads.
-        n_permutations: Permutations of the role within layers, for p and the interval of `within`.
-        seed: Seed of the permutations.
-
-    Returns:
-        Name -> number; NaN if undefined.
+    Of each head there is whether it has the role (`held`), how far it is above the role's threshold, the outcome, and
+    its layer as numbered by `strata`. The role is permuted `n_resamples` times over all heads, for intervals, and
+    `n_permutations` times within layers, for p and the interval of `within`.
     """
     one_stratum = np.zeros_like(layers)
     permutations = permuted_roles(held, one_stratum, n_resamples, seed)
@@ -355,28 +309,27 @@ def relation(
     area, area_ends = auc(held, y, permutations)
     if binary(y) and n_resamples:  # then the area is (1 + difference) / 2
         area_ends = (1 + difference_ends[0]) / 2, (1 + difference_ends[1]) / 2
-    rank = float(spearman(margin[None], y[None])[0])
+    rank, correlated = float(spearman(margin[None], y[None])[0]), float(pearson(held[None].astype(float), y[None])[0])
     within, within_ends, p = _difference(held, y, layers, permuted_roles(held, layers, n_permutations, seed))
     statistics = {
         "difference": (difference, difference_ends),
         "median": _median(held, y, permutations),
         "auc": (area, area_ends),
         "rank_biserial": (2 * area - 1, (2 * area_ends[0] - 1, 2 * area_ends[1] - 1)),
-        "point_biserial": (
-            float(pearson(held[None].astype(float), y[None])[0]),
-            _correlations(held, y, difference_ends),
-        ),
+        "point_biserial": (correlated, _correlations(held, y, difference_ends)),
         "spearman": (rank, rank_correlation(rank, len(y)) if n_resamples else NONE),
         "within": (within, within_ends),
     }
-    if 1 in (held.sum(), (~held).sum()):
-        statistics |= {name: (value, NONE) for name, (value, _) in statistics.items() if name != "spearman"}
-    row = {
-        f"{name}{end}": number
-        for name, (value, ends) in statistics.items()
-        for end, number in zip(ENDS, (value, *ends), strict=True)
-    }
+    alone = 1 in (held.sum(), (~held).sum())
+    row: dict[str, float] = {}
+    for name, (value, ends) in statistics.items():
+        row |= with_ends(name, value, NONE if alone and name != "spearman" else ends)
     return row | {"p": p}
+
+
+def with_ends(name: str, value: float, ends: Ends) -> dict[str, float]:
+    """Return a number and the ends of its interval by column: name, name.low, name.high."""
+    return dict(zip((f"{name}{end}" for end in ENDS), (value, *ends), strict=True))
 
 
 def binary(y: Array) -> bool:
@@ -399,11 +352,25 @@ def permuted_roles(held: Bools, layers: Whole, permutations: int, seed: int) -> 
 
 
 def auc(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
-    """Compute the chance that a head with the role has the larger value (ties half), and its 95 % interval."""
-    count, rest = int(held.sum()), int((~held).sum())
+    """Return the chance that a head with the role has the larger value (ties half), and its 95 % interval.
+
+    The interval is symmetric on the scale of logits (Pauly et al. 2016). If the groups do not overlap, it is by the
+    fifth method of Newcombe (2006). 0.5 is outside exactly where permutation of the role rejects it. NaN for too few
+    permutations.
+    """
     areas, errors = roc_areas(np.vstack([held, permutations]), y)
-    known = 1 not in (count, rest) and (areas[0] in (0, 1) or _bounded(held, y, np.ones((len(y), 1), bool)))
-    return float(areas[0]), _auc_ends(areas, errors, count, rest) if known else NONE
+    observed, count, rest, more = float(areas[0]), int(held.sum()), int((~held).sum()), len(y) / 2 - 1
+
+    def error(at: float) -> float:
+        return math.sqrt(at * (1 - at) * (1 + more * (1 - at) / (2 - at) + more * at / (1 + at)) / (count * rest))
+
+    if 1 not in (count, rest) and observed in (0.0, 1.0):
+        return observed, _score_ends(observed, error, areas[1:] - 0.5, error(0.5), 0.0, 1.0)
+    if 1 in (count, rest) or not _bounded(held, y, np.ones((len(y), 1), bool)):
+        return observed, NONE
+    inside = np.clip(areas, 1e-9, 1 - 1e-9)
+    (low, high), _ = studentised(scipy.special.logit(inside), errors / (inside * (1 - inside)))
+    return observed, (float(scipy.special.expit(low)), float(scipy.special.expit(high)))
 
 
 def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
@@ -423,10 +390,8 @@ def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
     middle = areas[:, None]
     squares = np.where(members, others_below / rest - middle, members_below / count - 1 + middle) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [
-            (squares * side).sum(1) / (size * np.float64(size - 1))
-            for side, size in ((members, count), (~members, rest))
-        ]
+        sides = ((members, count), (~members, rest))
+        parts = [(squares * side).sum(1) / (size * np.float64(size - 1)) for side, size in sides]
     return areas, np.sqrt(sum(parts))
 
 
@@ -529,8 +494,7 @@ def spearman(first: Array, second: Array) -> Array:
 def pearson(first: Array, second: Array) -> Array:
     """Compute the correlation of the rows of two arrays: [draws, heads] -> [draws]; NaN if one is constant."""
     a, b = first - first.mean(1, keepdims=True), second - second.mean(1, keepdims=True)
-    constant = (np.ptp(first, axis=1) == 0) | (
-        np.ptp(second, axis=1) == 0
-    )  # the mean of equal floats may differ from them
+    # the mean of equal floats may differ from them
+    constant = (np.ptp(first, axis=1) == 0) | (np.ptp(second, axis=1) == 0)
     with np.errstate(invalid="ignore"):
         return np.where(constant, np.nan, (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1)))

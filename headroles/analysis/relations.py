@@ -7,33 +7,19 @@ import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 from scipy.special import expit
 
-from headroles.analysis import role_rules
-from headroles.analysis.association import By, associations, finite, measured, outcomes_of, values
+from headroles.analysis import intervals, role_rules
+from headroles.analysis.association import By, associations, finite, measurements, outcomes_of, values
 from headroles.analysis.changes import role_changes
-from headroles.analysis.intervals import (
-    NONE,
-    PERMUTATIONS,
-    Array,
-    Whole,
-    auc,
-    binary,
-    centred_ranks,
-    corrected,
-    p_value,
-    permuted_roles,
-    permuted_values,
-    rank_correlation,
-    spearman,
-    strata,
-)
+from headroles.analysis.intervals import PERMUTATIONS, Array, Whole, corrected, strata, with_ends
 from headroles.tables import frame
-from headroles.tables.arguments import one_of
+from headroles.tables.arguments import several
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.frame import Kind
 from headroles.tables.study import Place, Study, as_study, as_table, as_tables, study_of
@@ -42,6 +28,7 @@ LIMIT = stats.chi2.ppf(0.95, 1) / 2  # fall of the log likelihood at the ends of
 NO_LAYER = "no layer has surviving and pruned heads: role and layer are confounded"
 NO_OTHERS = "the same for all heads of the layers with surviving and pruned heads"
 FOLLOWS = "collinear with the layers or other roles"
+ODDS = ("odds", "odds.low", "odds.high", "p")
 FAR = 30.0  # log odds at which the search for an end of an interval stops
 PREDICTORS = ("confidence", "position", "rarity", "entropy", "distance", "importance", "relevance", "attribution")
 
@@ -70,8 +57,8 @@ def relate(
             (`.order`: when a head is pruned); or studies and files with such columns. Of a column in several the first
             is taken. Columns of several seeds are averaged; of survival this is the share of seeds in which a head
             stays.
-        by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
-            (all but sinks) together; "variant" keeps them apart. `role_rules.SPECIAL` has the special roles.
+        by: "family" joins the variants of a role (`positional[-1]` and `[+1]`), "variant" keeps them apart; both add
+            "any", all special roles (all but sinks) together. `role_rules.SPECIAL` has the special roles.
         columns: Outcome columns, or words with which they or their brackets begin; by default all effects of ablation,
             importance, relevance, attribution and survival.
         kinds: Kinds of heads to include; by default all.
@@ -96,28 +83,20 @@ def relate(
         Each number has `.low` and `.high`, a 95 % interval: as many standard errors as permutation rejects. The errors,
         and p, allow for roles that spread outcomes (studentised permutation: Chung and Romano 2013; `auc`: Pauly et al.
         2016; outcomes of 0 and 1: score intervals; `spearman`: Bonett and Wright 2000). `within` excludes 0 exactly
-        where `p` < 0.05; `difference` and `auc` exclude 0 and 0.5 exactly where permutation over all heads gives
-        p < 0.05. Intervals of two or three heads are wide; there is none if all heads with the role, or all without,
-        have the same outcome. Of skewed outcomes that are also spread by the role they are too short.
+        where `p` < 0.05, `difference` and `auc` 0 and 0.5 where permutation over all heads gives p < 0.05. There is no
+        interval if all heads with the role, or all without, have the same outcome. Of skewed outcomes that the role
+        also spreads intervals are too short.
 
     Raises:
-        ValueError: For tables of different heads, an infinite outcome, an unknown kind, and if there is no role or no
-            outcome.
+        ValueError: For tables of different heads, an infinite outcome, an unknown kind, and without role or outcome.
         FileNotFoundError: If a study has no such table.
         FileExistsError: If the study holds relations of another model, unless it may be overwritten.
     """  # noqa: DOC502
     assigned = as_table(roles, "roles")
-    measured = outcomes if isinstance(outcomes, pd.DataFrame) else as_tables(_places(roles, outcomes))
-    table = associations(
-        assigned,
-        measured,
-        by=by,
-        columns=_chosen(measured, columns),
-        kinds=kinds,
-        n_resamples=n_resamples,
-        n_permutations=n_permutations,
-        seed=seed,
-    )
+    places = [] if isinstance(outcomes, pd.DataFrame) else several(cast(Sequence[Place], outcomes))
+    has_outcomes = isinstance(outcomes, pd.DataFrame) or study_of(roles) is None
+    measured = as_tables(outcomes if has_outcomes else [roles, *places])
+    table = associations(assigned, measured, by, columns, kinds, n_resamples, n_permutations, seed)
     if study is None:
         return table
     kept = as_study(study)
@@ -127,35 +106,17 @@ def relate(
             kept.path(old).unlink()  # of other outcomes
     survival = of_name(dict.fromkeys(table["outcome"]), "survival")
     outcome = measured.loc[assigned.index]
-    sure = [name for name in survival if set(values(outcome, name).dropna()) == {0.0, 1.0}]
-    if sure:
+    if sure := [name for name in survival if _is_binary(outcome, name)]:
         kept.save("survival-odds", survival_odds(assigned, outcome, columns=sure))
     if survival and any(map(predicts, map(str, outcome))):
         kept.save("predictors", predict_outcome(outcome, outcome, outcome_columns=survival, seed=seed))
-    for strategy, tables in _remaining([] if isinstance(outcomes, pd.DataFrame) else _places(None, outcomes)).items():
+    for strategy, tables in _remaining(places).items():
         kept.save(f"role-changes-{strategy}", role_changes(assigned, tables))
     return table
 
 
-def _places(roles: Place | None, outcomes: Study | str | Path | Sequence[str | Path]) -> list[Place]:
-    """Return the places of outcomes; a study of roles comes first."""
-    places = [outcomes] if isinstance(outcomes, Study | str | Path) else list(outcomes)
-    return [*places] if roles is None or study_of(roles) is None else [roles, *places]
-
-
-def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None:
-    """Select the outcomes of these names, or that begin, or have a bracket that begins, with one of these words."""
-    if words is None or set(words) <= set(map(str, table)):
-        return None if words is None else list(words)
-    known = outcomes_of(table, None)
-    names = {word: [name for name in known if _begins(Column.parse(name), word)] for word in words}
-    if lacking := [word for word in words if not names[word]]:
-        one_of("outcome", lacking[0], known)
-    return [name for name in known if any(name in chosen for chosen in names.values())]
-
-
-def _begins(column: Column, word: str) -> bool:
-    return str(column).startswith(word) or (column.detail or "").startswith(word)
+def _is_binary(table: pd.DataFrame, outcome: str) -> bool:
+    return set(values(table, outcome).dropna()) == {0.0, 1.0}
 
 
 def _remaining(places: Sequence[Place]) -> dict[str, dict[int, pd.DataFrame]]:
@@ -169,19 +130,16 @@ def _remaining(places: Sequence[Place]) -> dict[str, dict[int, pd.DataFrame]]:
 
 
 def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Estimate by what factor each role multiplies the odds of survival.
+    """Estimate by what factor each role multiplies the odds of survival, within layers.
 
-    Heads are compared within layers.
-
-    The model is log odds = roles (of `hr.roles`, variants joined) + a term for every layer of every kind, so that
-    layers may differ in any way. It is fitted by Firth's penalised likelihood (Firth 1993; Heinze and Schemper 2002),
-    which is finite also if all heads of a role survive. Layers in which all heads survive, or none, carry no
-    information about differences within layers and are left out.
+    The model is log odds = roles (of `hr.roles`, variants joined) + a term for every layer of every kind. It is fitted
+    by Firth's penalised likelihood (Firth 1993; Heinze and Schemper 2002), which is finite also if all heads of a role
+    survive. Layers in which all heads survive, or none, say nothing about differences within layers and are left out.
 
     Args:
         roles: Table of `hr.roles`. A head to which a role does not apply counts as without it.
         outcomes: Table of the same heads with outcomes of 0 and 1, such as `survival[...]`.
-        columns: Columns of `outcomes`; by default all outcomes.
+        columns: Outcome columns, or words with which they or their brackets begin; by default all outcomes.
 
     Returns:
         One row per outcome of 0 and 1 and role: `heads` with the role in the remaining layers; `odds`, the factor, with
@@ -193,13 +151,13 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, columns: Seque
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     table = outcomes.loc[roles.index]
     known = outcomes_of(table, columns)
-    chosen = [name for name in known if set(values(table, name).dropna()) == {0.0, 1.0}]
+    chosen = [name for name in known if _is_binary(table, name)]
     if not chosen:
         raise ValueError(f"outcomes must have columns of 0 and 1, such as survival[...], got {', '.join(known)}")
     rows = []
     for name in chosen:
         y = values(table, name).dropna()
-        rows += [{"outcome": name} | row for row in _model(*_mixed(roles.loc[y.index], y))]
+        rows += [{"outcome": name} | row for row in _odds(roles.loc[y.index], y)]
     of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
     text = f"{frame.sign(odds='Firth', terms='roles,layers')}|{frame.holding(**of)}"
     return frame.signed(pd.DataFrame(rows), text)
@@ -226,40 +184,30 @@ def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> t
     return beta, likelihood
 
 
-def _mixed(roles: pd.DataFrame, y: pd.Series[float]) -> tuple[pd.DataFrame, Array, Array]:
-    """Indicators of roles and of layers, and outcome, for the layers in which some but not all heads survive."""
-    columns = {name: roles[members].any(axis=1).astype(float) for name, members in role_rules.families(roles).items()}
-    terms = pd.DataFrame(columns, index=roles.index)
-    rate = y.groupby(level=["kind", "layer"]).transform("mean")
+def _odds(roles: pd.DataFrame, outcome: pd.Series[float]) -> list[dict[str, object]]:
+    """A row per role, in the layers in which some but not all heads survive; collinear roles are left out."""
+    rate = outcome.groupby(level=["kind", "layer"]).transform("mean")
     mixed = ((rate > 0) & (rate < 1)).to_numpy()
-    layers = strata(terms.index)[mixed]
-    return terms[mixed], np.eye(layers.max(initial=-1) + 1)[:, np.unique(layers)][layers], y[mixed].to_numpy()
-
-
-def _model(terms: pd.DataFrame, x: Array, y: Array) -> list[dict[str, object]]:
-    """A row per term, given the layer columns; collinear terms are left out."""
-    notes: dict[str, str] = {}
-    n_layers = x.shape[1]
-    for name in terms:
-        wider = np.column_stack([x, terms[name]])
-        if len(y) and np.linalg.matrix_rank(wider) > x.shape[1]:
-            x, notes[str(name)] = wider, ""
-        else:
-            notes[str(name)] = FOLLOWS if len(y) and np.ptp(terms[name]) else NO_OTHERS if len(y) else NO_LAYER
-    beta, best = firth(x, y) if x.shape[1] > n_layers else (np.zeros(n_layers), 0.0)
+    layers, y = strata(roles.index)[mixed], outcome[mixed].to_numpy()
+    x = np.eye(layers.max(initial=-1) + 1)[:, np.unique(layers)][layers]  # [heads, terms], a term for each layer
+    n_layers, entered = x.shape[1], []
     rows: list[dict[str, object]] = []
-    place = n_layers - 1
-    for name, note in notes.items():
-        row: dict[str, object] = {"term": name, "heads": int(terms[name].sum())}
-        columns = ("odds", "odds.low", "odds.high", "p")
-        if note:
-            rows.append(row | dict.fromkeys(columns, np.nan) | {"note": note})
-            continue
-        place += 1
-        without = firth(x, y, fixed=place)[1]
-        p = float(stats.chi2.sf(max(2 * (best - without), 0.0), 1))
-        low, high = (_end(x, y, place, float(beta[place]), best, way) for way in (-1, 1))
-        rows.append(row | dict(zip(columns, (*np.exp([beta[place], low, high]), p), strict=True)) | {"note": ""})
+    for name, members in role_rules.families(roles).items():
+        has_role = roles.loc[mixed, members].any(axis=1).to_numpy(float)
+        rows.append({"term": name, "heads": int(has_role.sum())} | dict.fromkeys(ODDS, np.nan) | {"note": ""})
+        wider = np.column_stack([x, has_role])
+        if not len(y):
+            rows[-1]["note"] = NO_LAYER
+        elif np.linalg.matrix_rank(wider) > x.shape[1]:
+            x = wider
+            entered.append(rows[-1])
+        else:
+            rows[-1]["note"] = FOLLOWS if np.ptp(has_role) else NO_OTHERS
+    beta, best = firth(x, y) if entered else (np.zeros(n_layers), 0.0)
+    for place, row in enumerate(entered, n_layers):
+        p = float(stats.chi2.sf(max(2 * (best - firth(x, y, fixed=place)[1]), 0.0), 1))
+        ends = (_end(x, y, place, float(beta[place]), best, way) for way in (-1, 1))
+        row |= dict(zip(ODDS, (*np.exp([beta[place], *ends]), p), strict=True))
     return rows
 
 
@@ -308,7 +256,7 @@ def predict_outcome(
         scores: Table of `hr.score`.
         outcomes: Table of the same heads with columns `survival[...]`, or other outcomes.
         columns: Columns of `scores`; by default all that are measured without ablation (of position the best).
-        outcome_columns: Columns of `outcomes`; by default `survival[...]`.
+        outcome_columns: Columns of `outcomes`, or words as of `survival_odds`; by default `survival[...]`.
         n_resamples: Permutations over all heads, for the interval of `auc`.
         n_permutations: Permutations within layers, for `p`.
         seed: Seed of the permutations.
@@ -323,14 +271,14 @@ def predict_outcome(
     Raises:
         ValueError: For tables of different heads, an infinite number, and if there is no score or no outcome.
     """
-    known = outcomes_of(outcomes, outcome_columns)
-    chosen = of_name(known, "survival") if outcome_columns is None else known
-    known = [str(name) for name in scores if measured(str(name), scores)]
-    predictors = [name for name in known if predicts(name)] if columns is None else list(columns)
+    chosen = outcomes_of(outcomes, outcome_columns)
+    chosen = of_name(chosen, "survival") if outcome_columns is None else chosen
+    known = measurements(scores)
+    predictors = list(filter(predicts, known)) if columns is None else list(columns)
     if not chosen:
         raise ValueError(f"outcomes must have survival[...], got {', '.join(map(str, outcomes))}")
     if not predictors or not set(predictors) <= set(known):
-        expected = ", ".join(predictors) or "some of " + ", ".join(PREDICTORS)
+        expected = ", ".join(predictors) or f"some of {', '.join(PREDICTORS)}"
         raise ValueError(f"scores must have {expected}, got {', '.join(map(str, scores))}")
     frame.check_same_heads(scores, outcomes, "scores and outcomes")
     scores = scores.sort_index()  # permutations do not depend on the order of the rows
@@ -341,7 +289,7 @@ def predict_outcome(
         row = _prediction(x[known_heads], y[known_heads], layers[known_heads], n_resamples, n_permutations, seed)
         rows.append({"outcome": outcome, "score": name} | row)
     table = corrected(pd.DataFrame(rows))
-    place = table["outcome"].map({name: place for place, name in enumerate(chosen)})
+    place = table["outcome"].map(chosen.index)
     table = table.iloc[np.lexsort((-table["spearman"].abs().fillna(-1), place))].reset_index(drop=True)
     of_tables = {"scores": frame.sources(scores, predictors), "outcomes": frame.sources(outcomes, chosen)}
     text = frame.sign(predictors=",".join(chosen), resamples=n_resamples, permutations=n_permutations, seed=seed)
@@ -362,15 +310,15 @@ def _prediction(
     if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
         note = "fewer than three heads" if len(x) < 3 else f"the {'score' if np.ptp(y) else 'outcome'} is constant"
         return {"heads": len(x), **dict.fromkeys(names, np.nan), "note": note}
-    rank = float(spearman(x[None], y[None])[0])
-    area, ends = np.nan, NONE
-    if binary(y):
-        area, ends = auc(y == 1, x, permuted_roles(y == 1, np.zeros_like(layers), n_resamples, seed))
-    numbers = (rank, *(rank_correlation(rank, len(x)) if n_resamples else NONE), area, *ends)
-    row: dict[str, object] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
-    a, b = (centred_ranks(values, layers) for values in (x, y))
+    rank, area, ends = float(intervals.spearman(x[None], y[None])[0]), np.nan, intervals.NONE
+    if intervals.binary(y):
+        permutations = intervals.permuted_roles(y == 1, np.zeros_like(layers), n_resamples, seed)
+        area, ends = intervals.auc(y == 1, x, permutations)
+    of_rank = intervals.rank_correlation(rank, len(x) if n_resamples else 0)
+    row: dict[str, object] = {"heads": len(x), **with_ends("spearman", rank, of_rank), **with_ends("auc", area, ends)}
+    a, b = (intervals.centred_ranks(values, layers) for values in (x, y))
     if not a.any() or not b.any():
         return row | {"within": np.nan, "p": np.nan, "note": "alike within each layer"}
-    row["within"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
-    permuted = permuted_values(b, layers, n_permutations, np.random.default_rng(seed)) @ a
-    return row | {"p": p_value(permuted, float(a @ b)), "note": ""}
+    permuted = intervals.permuted_values(b, layers, n_permutations, np.random.default_rng(seed)) @ a
+    p = intervals.p_value(permuted, float(a @ b))
+    return row | {"within": float(a @ b / np.sqrt((a @ a) * (b @ b))), "p": p, "note": ""}

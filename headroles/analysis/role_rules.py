@@ -87,12 +87,11 @@ ROLES = (
     Role("rare", r"rarity", 0.50, strictly=True, about="at the rarest token", hue=3),
     # Clark et al. 2019: "over half"
     Role("sink", r"sink\[(special|first)\]", 0.50, strictly=True, about="at a special or the first token", hue=4),
-    Role(
-        "alignment", r"alignment\[(monotone)\]", 0.50, about="onward through the source", short="align", hue=8
-    ),  # ours
+    # ours; links exceed the diagonal as a dependency exceeds the best offset
+    Role("alignment", r"alignment\[(monotone)\]", 0.50, about="onward through the source", short="align", hue=8),
     Role(
         "translation", r"links", 0.10, over=".baseline", about="at the words that it translates", short="transl", hue=10
-    ),  # ours, over the diagonal as a dependency is over the best offset
+    ),
     # Olsson et al. 2022 and Wang et al. 2022 have no threshold: over half, as a sink
     Role("induction", r"induction", 0.50, strictly=True, about="after the same token before", short="induct", hue=1),
     Role("duplicate", r"duplicate", 0.50, strictly=True, about="at the same token before", short="dupl", hue=5),
@@ -138,11 +137,10 @@ def roles(
         test: Whether to test each head and role, beside the threshold.
 
     Returns:
-        For each variant of a role a bool column, `.value` (the score), `.margin` (how far the score is above the
-        threshold) and `.stability` (the share of bootstrap resamples in which the head has the role; NaN without
-        resamples). With `test`, also `.p`, one-sided, that the score is not above the threshold in the population of
-        sentences (`headroles.analysis.threshold_tests`), and `.holm` and `.bh`, corrected for all heads and variants of
-        the role.
+        For each variant of a role a bool column, `.value` (the score), `.margin` (how far it is above the threshold)
+        and `.stability` (the share of bootstrap resamples in which the head has the role; NaN without resamples). With
+        `test`, also `.p`, one-sided, that the score is not above the threshold in the population of sentences
+        (`headroles.analysis.threshold_tests`), and `.holm` and `.bh`, corrected for all heads and variants of the role.
 
     Raises:
         ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns, or
@@ -156,7 +154,10 @@ def roles(
         >>> hr.roles(scores)["rare"].tolist()
         [False, True]
     """  # noqa: DOC502
-    chosen = _with_thresholds(list(roles), thresholds or {})
+    chosen, given = list(roles), thresholds or {}
+    for name in given:
+        one_of("role", name, sorted({role.name for role in chosen}))
+    chosen = [replace(role, threshold=given.get(role.name, role.threshold)) for role in chosen]
     assigned = _assigned(as_table(table, "heads"), chosen, test=test)
     if (study := study_of(table)) is not None:
         study.save("roles", assigned)
@@ -168,18 +169,20 @@ def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.
     signatures: dict[str, str] = {}
     for role in chosen:
         variants = list(role.variants(table.columns))
+        declares = declaration("role", role.name, role).items()
+        declares_more = frame.sign(**dict(item for item in declares if item not in KNOWN.items()))
         for variant, column in variants:
-            if role.over and column + role.over not in table:
+            if role.over and (baseline := column + role.over) not in table:
                 raise ValueError(
-                    f"role {role.name!r} needs column {column + role.over!r} beside {column!r}; score the corpus again"
+                    f"role {role.name!r} needs column {baseline!r} beside {column!r}; score the corpus again"
                 )
-            new: dict[str, object] = {variant: holders(table, role, column), f"{variant}.value": table[column]}
-            new[f"{variant}.margin"] = _margin(table, role, column)
-            new[f"{variant}.stability"] = _stability(table, role, column)
-            says = {
-                key: value for key, value in declaration("role", role.name, role).items() if value != KNOWN.get(key)
-            }
-            text = "|".join([frame.provenance(table, column), f"role:{role}", *([frame.sign(**says)] if says else [])])
+            draws, stability = resampled_holders(table, role, column), np.full(len(table), np.nan)
+            if draws is not None:
+                unknown = table[column].isna().to_numpy() | np.isnan(frame.resamples(table)[column]).all(1)
+                stability = np.where(unknown, np.nan, draws.mean(1))
+            new = {"": holders(table, role, column), ".value": table[column], ".margin": _margin(table, role, column)}
+            new = {f"{variant}{end}": values for end, values in {**new, ".stability": stability}.items()}
+            text = "|".join(filter(None, (frame.provenance(table, column), f"role:{role}", declares_more)))
             signatures |= dict.fromkeys(new, text)
             columns |= new
         if test and variants:
@@ -199,15 +202,11 @@ def assignable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
 
 def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[float]:
     """Compute how far each head is above (or below) the threshold of its nearest role among `names`."""
-    wanted = set(names)
-    columns = [
-        _margin(table, role, column)
-        for role in ROLES
-        if role.name in wanted
-        for _, column in role.variants(table.columns)
-    ]
+    wanted = sorted({*names})
+    chosen = [role for role in ROLES if role.name in wanted]
+    columns = [_margin(table, role, column) for role in chosen for _, column in role.variants(table.columns)]
     if not columns:
-        raise ValueError(f"table must have columns of {', '.join(sorted(wanted))}, got {', '.join(table.columns)}")
+        raise ValueError(f"table must have columns of {', '.join(wanted)}, got {', '.join(table.columns)}")
     return pd.concat(columns, axis=1).max(axis=1).rename("margin")
 
 
@@ -246,22 +245,15 @@ def families(roles: pd.DataFrame) -> dict[str, list[str]]:
 def role_style(family: str, *tables: pd.DataFrame) -> RoleStyle:
     """Return how a family of roles is drawn, by `ROLES` or by declarations in the signatures of tables."""
     plain = str(Column.parse(family).plain)
-    texts = dict.fromkeys(text for table in tables for text in table.attrs.get("signatures", {}).values())
-    declarations = {key: value for text in texts for key, value in declared("role", plain, text).items()}
-    known = {field: KNOWN.get(f"role.{plain}.{field}") for field in ("about", "short", "hue")} | declarations
-    hue = known["hue"] if plain == family else None  # by norms, it has a colour of its own
-    return RoleStyle(str(known["about"] or ""), str(known["short"] or plain), None if hue is None else int(str(hue)))
+    texts = [frame.sign(**KNOWN), *(text for table in tables for text in table.attrs.get("signatures", {}).values())]
+    known = {key: value for text in dict.fromkeys(texts) for key, value in declared("role", plain, text).items()}
+    hue = known.get("hue") if plain == family else None  # by norms, it has a colour of its own
+    return RoleStyle(known.get("about", ""), known.get("short", plain), None if hue is None else int(hue))
 
 
 def names(roles: pd.DataFrame) -> list[str]:
     """Return the variants of roles in a role table."""
     return with_suffix(roles.columns, "stability")
-
-
-def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> list[Role]:
-    for name in thresholds:
-        one_of("role", name, sorted({role.name for role in chosen}))
-    return [replace(role, threshold=thresholds.get(role.name, role.threshold)) for role in chosen]
 
 
 def _margin(table: pd.DataFrame, role: Role, column: str) -> pd.Series[float]:
@@ -274,15 +266,6 @@ def holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool
     """Return which heads have a role by a column: [heads]."""
     baseline = table[column + role.over].to_numpy() if role.over else 0.0
     return role.holds(table[column].to_numpy(), baseline)
-
-
-def _stability(table: pd.DataFrame, role: Role, column: str) -> Array:
-    """Share of resamples in which heads have the role; NaN where it does not apply, or no resample has a value."""
-    held = resampled_holders(table, role, column)
-    if held is None:
-        return np.full(len(table), np.nan)
-    unknown = table[column].isna().to_numpy() | np.isnan(frame.resamples(table)[column]).all(1)
-    return np.where(unknown, np.nan, held.mean(1))
 
 
 def resampled_holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_] | None:

@@ -13,20 +13,21 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
-from headroles.analysis.association import is_outcome, measured
+from headroles.analysis.association import is_outcome, measurements
 from headroles.analysis.intervals import LEVEL, PERMUTATIONS, Array, Bools, Whole, Z, corrected, strata
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 
 Similarity = Callable[[int, int, int], Array]  # two models, a resample (0: the corpus) -> [heads of one, of the other]
+Tables = Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame]
 Match = Literal["layer", "same"]
 Pairs = Literal["all", "next"]
 ALL = "all heads"
 
 
 def stability(
-    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame],
+    tables: Tables,
     *,
     match: Match = "layer",
     pairs: Pairs = "all",
@@ -59,14 +60,14 @@ def stability(
         - "similarity" of matched heads, of all and of each layer: 1 less half the mean squared difference of
           standardised scores. Equal heads have 1, and two heads drawn at random 0 on average.
         - "matched", of each role: share of its heads that are matched to a head with it, 2 both / (first + second).
-        - "layers", of each role: the same of the numbers of its heads in each layer, without any matching.
+        - "layers", of each role: the same for the number of its heads in each layer, without matching.
 
-        `models` and `heads` are how many models have the role, and how many heads on average. `low` and `high` are a
-        95 % interval over sentences, by the resamples; from three models on (all pairs) also over models, by the
-        jackknife with t. `chance`, with `chance.low` and `chance.high` (95 % of permutations), is the value when the
-        heads of each layer are distributed over the models at random, and matched again; with match="same", when they
-        change places within their layer. So layers may differ in any way. `p`, one-sided, is against chance, and `holm`
-        and `bh` correct it for all rows. Both are NaN for what is the same in all permutations.
+        `models` counts the models that have the role, `heads` its heads on average. `low` and `high` are a 95 %
+        interval over sentences, by the resamples; from three models on (all pairs) also over models, by the jackknife
+        with t. `chance`, with `chance.low` and `chance.high` (95 % of permutations), is the value if the heads of each
+        layer are distributed over the models at random and matched again, or, with match="same", change places within
+        their layer. `p`, one-sided, is against chance, and `holm` and `bh` correct it for all rows. A value that no
+        permutation changes has no chance and no p.
 
     Raises:
         ValueError: For fewer than two tables, tables of different heads, and if no score is left.
@@ -77,36 +78,34 @@ def stability(
     used = scores_of(models, columns)
     similarity, layers = by_scores(models, used), strata(index)
     assigned = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
-    draws = _draws(models, n_resamples)
+    drawn = [frame.resamples(table) for table in models]  # each column has as many
+    draws = min(n_resamples, *(next(iter(part.values())).shape[1] if part else 0 for part in drawn))
     held = np.array([[_held(table, role, draws) for role in assigned] for table in models], bool)
     held = held.reshape(len(models), len(assigned), 1 + draws, len(index))
     distributed = _distributed(index, len(models), n_permutations, seed, alone=match == "same")
-    everything = _everything(similarity, len(models)) if n_permutations else np.empty((0, 0))
+    numbers = range(len(models))
+    everything = np.block([[similarity(left, right, 0) for right in numbers] for left in numbers])  # all models' heads
     every_role = np.concatenate([*held[:, :, 0]], axis=-1)  # [role, heads of all models]
-    compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
+    compared = list(combinations(numbers, 2) if pairs == "all" else pairwise(numbers))
 
-    def matched(similar: Array) -> Whole:
-        return _matched(similar, layers) if match == "layer" else np.arange(len(similar))
+    def statistics(similar: Array, first: Bools, second: Bools) -> Array:
+        matches = _matched(similar, layers) if match == "layer" else np.arange(len(similar))
+        return _statistics(similar, first, second, layers, matches)
 
     values, permuted = [], []
     for earlier, later in compared:
-        row = []
-        for draw in range(1 + draws):
-            now = similarity(earlier, later, draw)
-            row.append(_statistics(now, held[earlier, :, draw], held[later, :, draw], layers, matched(now)))
-        values.append(row)
+        pairs_of_draws = zip(held[earlier].swapaxes(0, 1), held[later].swapaxes(0, 1), strict=True)
+        values.append([statistics(similarity(earlier, later, at), *pair) for at, pair in enumerate(pairs_of_draws)])
         for first, second in zip(distributed[:, earlier], distributed[:, later], strict=True):
-            now = everything[np.ix_(first, second)]
-            permuted.append(_statistics(now, every_role[:, first], every_role[:, second], layers, matched(now)))
+            permuted.append(statistics(everything[np.ix_(first, second)], every_role[:, first], every_role[:, second]))
     estimates = np.array(values)  # [pair, 1 + draws, statistic]
     chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
     table = _labels([role.name for role in assigned], held[:, :, 0], index)
     table = pd.concat([table, _summary(estimates, chance, compared if pairs == "all" else [])], axis=1)
     table["low"] = table["low"].where(table["quantity"] == "similarity", table["low"].clip(lower=0))
     table = table[table["value"].notna()]
-    options = frame.sign(
-        stability=match, pairs=pairs, by="scores", resamples=draws, permutations=n_permutations, seed=seed
-    )
+    sizes = {"resamples": draws, "permutations": n_permutations}
+    options = frame.sign(stability=match, pairs=pairs, by="scores", **sizes, seed=seed)
     of = frame.holding(**{f"model {place}": frame.sources(model, used) for place, model in enumerate(models)})
     return frame.signed(corrected(table.reset_index(drop=True)), options, of)
 
@@ -132,14 +131,13 @@ def match_heads(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return frame.signed(table, frame.sign(match="layer"), of)
 
 
-def _ordered(
-    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame],
-) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
+def _ordered(tables: Tables) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
     """The tables with their heads in order, and the heads."""
     named: dict[object, pd.DataFrame] = dict(tables.items() if isinstance(tables, Mapping) else enumerate(tables))
     if len(named) < 2:
         raise ValueError(f"tables must be of two or more models, got {len(named)}")
-    (first, *rest), index = named, frame.rows(next(iter(named.values())).sort_index())
+    first, *rest = named
+    index = frame.rows(named[first].sort_index())
     for name in rest:
         frame.check_same_heads(named[first], named[name], f"tables {first!r} and {name!r}")
     return [table.loc[index] for table in named.values()], index
@@ -147,12 +145,16 @@ def _ordered(
 
 def scores_of(tables: Sequence[pd.DataFrame], columns: Sequence[str] | None) -> list[str]:
     """Return the columns by which heads are compared: `columns`, or all scores that every table has."""
-    known = [str(name) for name in tables[0] if measured(str(name), tables[0]) and name != "position[offset]"]
-    known = [name for name in known if all(name in table for table in tables)]
+    known = shared_scores(*tables)
     chosen = [name for name in known if not is_outcome(name, tables[0])] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
         raise ValueError(f"columns must be some of {frame.listed(known)}, got {frame.listed(chosen)}")
     return chosen
+
+
+def shared_scores(*tables: pd.DataFrame) -> list[str]:
+    """Return the measurements that all tables have, but for `position[offset]`: a difference of two says nothing."""
+    return [name for name in measurements(*tables) if name != "position[offset]"]
 
 
 def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similarity:
@@ -171,10 +173,8 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
         part = values[:, kinds == kind].reshape(-1, len(chosen))
         usable = np.isfinite(part).all(0) & (np.ptp(part, axis=0) > 0)
         if not usable.any():
-            raise ValueError(
-                f"some score must vary over the {kind} heads and be known for all, got {', '.join(chosen)}; try other "
-                f"columns"
-            )
+            needed = f"some score must vary over the {kind} heads and be known for all"
+            raise ValueError(f"{needed}, got {', '.join(chosen)}; try other columns")
         mean[np.ix_(kinds == kind, usable)] = part[:, usable].mean(0)
         scale[np.ix_(kinds == kind, usable)] = part[:, usable].std(0) * np.sqrt(2 * usable.sum())
     drawn = map(frame.resamples, tables)
@@ -191,12 +191,6 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
         return np.asarray(1 - (a**2).sum(1)[:, None] - (b**2).sum(1) + 2 * a @ b.T)
 
     return similarity
-
-
-def _draws(models: Sequence[pd.DataFrame], n_resamples: int) -> int:
-    """Number of resamples that all tables have, at most `n_resamples`."""
-    drawn = [frame.resamples(table) for table in models]
-    return min(n_resamples, *(next(iter(draws.values())).shape[1] if draws else 0 for draws in drawn))
 
 
 def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
@@ -219,11 +213,6 @@ def _distributed(index: pd.MultiIndex, models: int, n_permutations: int, seed: i
         both = part if alone else part.reshape(n_permutations, models * part.shape[-1])
         distributed[..., layers == layer] = random.permuted(both, axis=-1).reshape(part.shape)
     return distributed
-
-
-def _everything(similarity: Similarity, models: int) -> Array:
-    """Similarity of the heads of all models, on the corpus: [heads of all models, the same]."""
-    return np.block([[similarity(left, right, 0) for right in range(models)] for left in range(models)])
 
 
 def _matched(similarity: Array, layers: Whole) -> Whole:
@@ -249,10 +238,9 @@ def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, m
 
 def _labels(roles: Sequence[str], held: Bools, index: pd.MultiIndex) -> pd.DataFrame:
     """What each statistic is, in how many models, and of how many heads; `held` is [models, roles, heads]."""
-    models, layers = len(held), [f"{kind}:{layer}" for kind, layer, _ in index]
+    counts, models, layers = held.sum(2), len(held), [f"{kind}:{layer}" for kind, layer, _ in index]
     rows: list[tuple[str, str, int, float]] = [("similarity", ALL, models, len(index))]
     rows += [("similarity", layer, models, layers.count(layer)) for layer in dict.fromkeys(layers)]
-    counts = held.sum(2)  # [models, roles]
     of = list(zip(roles, (counts > 0).sum(0).tolist(), counts.mean(0).tolist(), strict=True))
     rows += [(quantity, *row) for quantity in ("matched", "layers") for row in of]
     return pd.DataFrame(rows, columns=["quantity", "of", "models", "heads"])
@@ -270,14 +258,12 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
             left_out = np.stack([np.nanmean(values[kept, 0], axis=0) for kept in rest])
             error = np.sqrt((models - 1) * left_out.var(axis=0))
             half = np.hypot(np.nan_to_num(half), stats.t.isf(LEVEL / 2, models - 1) * error)
-        low = high = np.full(len(half), np.nan)
+        chance = np.full((3, len(half)), np.nan)
         if len(null):
-            low, high = np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0)
+            chance = np.stack([null.mean(0), *np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0)])
     observed = mean[0]
-    p = (1 + (null >= observed - 1e-12).sum(0)) / (1 + len(null))
-    unmoved = (np.abs(null - observed) < 1e-12).all(0)  # no permutation changes it
-    p, low, high = (np.where(unmoved & (len(null) > 0), np.nan, numbers) for numbers in (p, low, high))
+    p = np.where(np.isnan(observed), np.nan, (1 + (null >= observed - 1e-12).sum(0)) / (1 + len(null)))
+    unmoved = len(null) and (np.abs(null - observed) < 1e-12).all(0)  # no permutation changes it
+    middle, low, high, p = np.where(unmoved, np.nan, [*chance, p])
     columns = {"value": observed, "low": observed - half, "high": np.minimum(observed + half, 1.0)}
-    middle = np.where(unmoved, np.nan, null.mean(0)) if len(null) else low
-    columns |= {"chance": middle, "chance.low": low, "chance.high": high}
-    return pd.DataFrame(columns | {"p": np.where(np.isnan(observed), np.nan, p)})
+    return pd.DataFrame(columns | {"chance": middle, "chance.low": low, "chance.high": high, "p": p})

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from headroles.analysis import role_rules
-from headroles.analysis.association import finite, measured, values
-from headroles.analysis.intervals import Array, Whole, correlation, pearson, rank_correlation, spearman, strata
+from headroles.analysis import intervals, role_rules
+from headroles.analysis.association import finite, values
+from headroles.analysis.intervals import Array, Whole, pearson, rank_correlation, spearman, strata, with_ends
+from headroles.analysis.seeds import shared_scores
 from headroles.tables import frame
-from headroles.tables.columns import ENDS, Column, of_name
-from headroles.tables.frame import LEVELS, described, signed
+from headroles.tables.columns import Column, of_name
+from headroles.tables.frame import LEVELS, described
 from headroles.tables.study import Study, as_tables
 
 THIRDS = ("lower", "middle", "upper")  # of the layers
@@ -62,22 +63,20 @@ def correlations(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFr
         drawn = np.random.default_rng(0).integers(len(part), size=(1000, len(part)))
         heads = np.concatenate([np.arange(len(part))[None], drawn])  # [1 + resamples, heads]
         x, y = (part[column].to_numpy() for column in part)
-        draws, rank = pearson(x[heads], y[heads]), float(spearman(x[None], y[None])[0])
-        ends = correlation(float(draws[0]), draws[1:], len(part)), rank_correlation(rank, len(part))
-        names = [f"{key}{end}" for key in ("pearson", "spearman") for end in ENDS]
-        rows[name] = {"heads": len(part), **dict(zip(names, (draws[0], *ends[0], rank, *ends[1]), strict=True))}
+        (r, *draws), rank = pearson(x[heads], y[heads]).tolist(), float(spearman(x[None], y[None])[0])
+        rows[name] = {"heads": len(part)}
+        rows[name] |= with_ends("pearson", r, intervals.correlation(r, np.array(draws), len(part)))
+        rows[name] |= with_ends("spearman", rank, rank_correlation(rank, len(part)))
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
-    return signed(table, "correlations over heads; see the two studies")
+    return frame.signed(table, "correlations over heads; see the two studies")
 
 
 def of_both(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
     """Return measurements of the same heads side by side, at least three."""
     both = pd.DataFrame({"one": finite(first), "other": finite(second)}).dropna()
     if len(both) < 3 or len(both) < max(len(first), len(second)):
-        raise ValueError(
-            f"the tables are of different heads: got {len(first)} and {len(second)} rows, {len(both)} in common; "
-            "expected at least three heads, the same in both"
-        )
+        got = f"got {len(first)} and {len(second)} rows, {len(both)} in common"
+        raise ValueError(f"the tables are of different heads: {got}; expected at least three, the same in both")
     return both
 
 
@@ -103,11 +102,8 @@ def agreement(
     """
     table = as_tables(table)
     if missing := [name for name in (*columns, other) if name not in table]:
-        known = [str(name) for name in table if measured(str(name), table)]
-        raise ValueError(
-            f"no column to correlate: got {frame.listed(missing)}; expected some of {frame.listed(known)}; try hr.join "
-            f"with the table that has it"
-        )
+        known = f"columns must be some of {frame.listed(shared_scores(table))}"
+        raise ValueError(f"{known}, got {frame.listed(missing)}; try hr.join with the table that has it")
     draws = frame.resamples(table)
     resampled = {*columns, other} <= draws.keys()
     places = pd.Series(range(len(table)), index=table.index)
@@ -122,9 +118,8 @@ def agreement(
         scores = drawn(column)
         over_all = spearman(scores.T, against.T)
         within = np.mean([spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
-        rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
-    names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
-    result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
+        rows.append(with_ends("all", over_all[0], _bounds(over_all)) | with_ends("within", within[0], _bounds(within)))
+    result = pd.DataFrame(rows, index=pd.Index(columns, name="score"))
     return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
 
 
@@ -149,13 +144,11 @@ def score_correlations(
     """
     table = as_tables(table)
     frame.check_once(table)
-    known = {str(name): values(table, str(name)) for name in table if measured(str(name), table)}
-    varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
+    known = {name: values(table, name) for name in shared_scores(table)}
+    varied = [name for name, column in known.items() if column.nunique() > 1]
     chosen = varied if columns is None else list(columns)
     if len(chosen) < 2 or not set(chosen) <= set(varied):
-        raise ValueError(
-            f"no scores to correlate: got {frame.listed(chosen)}; expected two or more of {frame.listed(varied)}"
-        )
+        raise ValueError(f"columns must be two or more of {frame.listed(varied)}, got {frame.listed(chosen)}")
     layers = strata(table.index)
     rows = [
         {"first": first, "second": second}
@@ -176,7 +169,7 @@ def _correlation(first: Array, second: Array, layers: Whole) -> dict[str, float]
         ranks = [float(spearman(first[None, group], second[None, group])[0]) for group in groups]
         rank = float(np.mean(ranks)) if ranks else np.nan
         ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
-        row |= dict(zip((name, f"{name}.low", f"{name}.high"), (rank, *ends), strict=True))
+        row |= with_ends(name, rank, ends)
     return row
 
 
@@ -200,33 +193,28 @@ def thirds(table: pd.DataFrame) -> pd.DataFrame:
         Thirds are of equal size if the number of layers allows it.
     """
     kind, layers = str(table.index.get_level_values("kind")[0]), table.index.get_level_values("layer")
-    third = pd.Series(np.digitize(layers, [len(set(layers)) / 3, len(set(layers)) * 2 / 3]), table.index)
-    rows = {}
-    for column in sizes_of(table):
-        left = [table.loc[third == place, column] for place in range(3)]
-        counts = {f"{kind} {name}": int(part.sum()) for name, part in zip(THIRDS, left, strict=True)}
-        rows[column] = counts | {f"{kind} {name}.of": len(part) for name, part in zip(THIRDS, left, strict=True)}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    third = np.digitize(layers, [len(set(layers)) / 3, len(set(layers)) * 2 / 3])
+    parts = {f"{kind} {name}": table[third == place] for place, name in enumerate(THIRDS)}
+    counts = {name: part[sizes_of(table)].sum().astype(int) for name, part in parts.items()}
+    return pd.DataFrame(counts | {f"{name}.of": len(part) for name, part in parts.items()})
 
 
 def sizes_of(table: pd.DataFrame) -> list[str]:
     """Return the columns of survival in a table; raise ValueError without any."""
     columns = of_name(table, "survival")
     if not columns or list(table.index.names) != LEVELS:
-        raise ValueError(
-            f"not a table of survival: got {described(table)}; expected columns survival[...] over heads, as of "
-            "hr.prune"
-        )
+        expected = "columns survival[...] over heads, as of hr.prune"
+        raise ValueError(f"not a table of survival: got {described(table)}; expected {expected}")
     return columns
 
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[tuple[str, int, int], set[str]] = {head: set() for head in roles.index}
-    for kind, layer, head, role, *_ in role_rules.held(roles).itertuples(index=False, name=None):
-        families[kind, layer, head].add(Column.parse(role).name)
-    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
-    counts = pd.Series(named).value_counts(sort=False)
+    families = role_rules.families(roles).items()
+    has = pd.DataFrame({name: roles[variants].any(axis=1) for name, variants in families})
+    names = has.idxmax(axis=1).where(has.any(axis=1), "none").where(has.sum(axis=1) < 2, "several")
+    named = zip(roles.index.get_level_values("kind"), names, strict=True)
+    counts = pd.Series(list(named)).value_counts(sort=False)
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 

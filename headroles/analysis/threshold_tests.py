@@ -11,6 +11,7 @@ import scipy
 from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, corrections, least_p, unskewed
 from headroles.tables import frame
 from headroles.tables.columns import with_suffix
+from headroles.tables.declared import signature_of
 
 
 def tested(
@@ -30,11 +31,8 @@ def tested(
     `.bh`, corrected for all heads and variants of the role; NaN where the score is.
     """
     p = np.stack([_p_values(table, column, threshold, over) for _, column in variants])  # [variants, heads]
-    return {
-        f"{variant}.{name}": row
-        for name, values in ({"p": p} | corrections(p)).items()
-        for (variant, _), row in zip(variants, values, strict=True)
-    }
+    by_name = {"p": p} | corrections(p)
+    return {f"{variant}.{end}": by_name[end][at] for end in by_name for at, (variant, _) in enumerate(variants)}
 
 
 def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
@@ -61,47 +59,40 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
         part = roles[roles[f"{name}.p"].notna()]
         held, decided = part[name].to_numpy(bool), {end: part[f"{name}.{end}"] < level for end in ("p", "holm", "bh")}
         sure = decided["holm"].to_numpy()
+        row = {"heads": len(part), "threshold": int(held.sum())} | {end: int(has.sum()) for end, has in decided.items()}
         agreement = float((held == sure).mean()) if len(part) else np.nan
         chance = float(held.mean() * sure.mean() + (~held).mean() * (~sure).mean()) if len(part) else np.nan
         kappa = (agreement - chance) / (1 - chance) if chance < 1 else np.nan
-        counts = {end: int(significant.sum()) for end, significant in decided.items()}
-        rows.append(
-            {"heads": len(part), "threshold": int(held.sum()), **counts, "agreement": agreement, "kappa": kappa}
-        )
-    texts = roles.attrs.get("signatures", {})
+        rows.append(row | {"agreement": agreement, "kappa": kappa})
     table = pd.DataFrame(rows, index=pd.Index(names, name="role"))
-    return frame.signed(table, frame.sign(decisions=level), texts.get(f"{names[0]}.p", ""))
+    return frame.signed(table, frame.sign(decisions=level), signature_of(roles, f"{names[0]}.p"))
 
 
 def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | None) -> Array:
     """One-sided p of each head, uncorrected: [heads]; raise ValueError for a table without intervals or resamples."""
     values, sentences = table[column].to_numpy(float), _sentences(table, column)
-    known = values[np.isfinite(values)]
+    known, ends = values[np.isfinite(values)], [f"{column}.low", f"{column}.high"]
     bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
-    ends = {f"{column}.low", f"{column}.high"} <= {*map(str, table)}
     draws = frame.resamples_of(table, column, over)
-    if (bounded and not ends) or (draws is None and not bounded):
+    if not {*ends} <= {*table} if bounded else draws is None:
         raise ValueError(f"{column} must have resamples to be tested; make it with hr.score and n_resamples above 0")
-    if draws is None or (bounded and not _are_percentiles(table, column, draws)):
-        ratio = _of_shares(table, column, threshold) * scipy.stats.t.isf(LEVEL / 2, sentences - 1)
+    is_share = bounded
+    if bounded and draws is not None:  # the interval of a mean is percentiles, that of a share is Wilson's
+        percentiles = np.stack(bounds(draws), axis=1)
+        is_share = not np.allclose(table[ends], percentiles, rtol=COARSE, atol=COARSE**2, equal_nan=True)
+    if is_share or draws is None:
+        low, high = table[ends].to_numpy(float).T
+        ratio = _of_shares(values, low, high, threshold) * scipy.stats.t.isf(LEVEL / 2, sentences - 1)
     else:
-        baseline = table[f"{column}{over}"].to_numpy(float) if over else 0.0
-        ratio = _of_means(values - baseline, draws, threshold)
+        ratio = _of_means(values - (table[f"{column}{over}"].to_numpy(float) if over else 0.0), draws, threshold)
     p = np.maximum(scipy.stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
     return np.where(np.isnan(values), np.nan, p)
 
 
-def _are_percentiles(table: pd.DataFrame, column: str, draws: Array) -> bool:
-    """Whether the interval of a column is that of a mean, percentiles of its resamples; of shares it is Wilson's."""
-    kept = table[[f"{column}.low", f"{column}.high"]].to_numpy(float)
-    return bool(np.allclose(kept, np.stack(bounds(draws), axis=1), rtol=COARSE, atol=COARSE**2, equal_nan=True))
-
-
-def _of_shares(table: pd.DataFrame, column: str, threshold: float) -> Array:
+def _of_shares(values: Array, low: Array, high: Array, threshold: float) -> Array:
     """How many half widths of an interval at the threshold shares are above it: [heads]."""
-    values = table[column].to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        end = np.where(values > threshold, table[f"{column}.low"], table[f"{column}.high"])
+        end = np.where(values > threshold, low, high)
         # the end is as many errors away as the t quantile: `width` is that quantile over the root of the queries
         width = np.where(end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end)))
         return np.asarray((values - threshold) / np.sqrt(threshold * (1 - threshold)) / width)
@@ -119,7 +110,6 @@ def _of_means(values: Array, draws: Array, threshold: float) -> Array:
 
 def _sentences(table: pd.DataFrame, column: str) -> float:
     """Number of sentences that a column is measured on, from its provenance; infinite if not known."""
-    texts: dict[str, str] = table.attrs.get("signatures", {})
-    number = dict(frame.fields(texts.get(column, ""))).get("sentences", "")
+    number = dict(frame.fields(signature_of(table, column))).get("sentences", "")
     words = float(table[f"{column}.words"].max()) if f"{column}.words" in table else np.inf
     return min(float(number) if number.isdigit() else np.inf, words)

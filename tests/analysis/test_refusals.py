@@ -103,6 +103,18 @@ REFUSED = {
         "rate must have resamples to be tested",
     ),
     "no tests": (lambda: hr.analysis.role_decisions(RARE), "roles must have tests, got rare, rare.value, .*; make"),
+    "one model": (lambda: hr.stability([SCORES]), "tables must be of two or more models, got 1"),
+    "models of other heads": (
+        lambda: hr.stability({"a": SCORES, "b": SCORES[:4]}), "tables 'a' and 'b' are of different heads: got 8 and 4",
+    ),
+    "matched by kind": (lambda: hr.stability([], match="kind"), "match must be one of layer, same, got 'kind'"),
+    "some pairs": (lambda: hr.stability([], pairs="some"), "pairs must be one of all, next, got 'some'"),
+    "heads by an absent score": (
+        lambda: hr.stability([SCORES] * 2, columns=["x"]), "columns must be some of confidence, .*, got x",
+    ),
+    "scores that are all alike": (
+        lambda: hr.stability([table(entropy=[1.0] * 4)] * 2), "score must vary over the enc-self .*, got entropy; try",
+    ),
     **{
         f"columns of {sizes}": (lambda given=given: correlations(*one_and_other(*given)), f"got {sizes} in common")
         for sizes, given in {
@@ -112,9 +124,9 @@ REFUSED = {
             "96 and 96 rows, 64": (slice(None), None),
         }.items()
     },
-    "one score": (lambda: score_correlations(SCORES, ["confidence"]), "got confidence; expected two or more of confid"),
-    "an absent score": (lambda: score_correlations(SCORES, ["confidence", "salience"]), "got confidence, salience; ex"),
-    "an absent column": (lambda: agreement(SCORES, ["salience"], "confidence"), "no column to correlate: got salience"),
+    "one score": (lambda: score_correlations(SCORES, ["confidence"]), "two or more of confid.*, got confidence"),
+    "an absent score": (lambda: score_correlations(SCORES, ["confidence", "x"]), "more of .*, got confidence, x"),
+    "an absent column": (lambda: agreement(SCORES, ["x"], "confidence"), "some of confidence.*, got x; try hr.join"),
 }  # fmt: skip
 
 test_analysis_refusals = refuses(REFUSED)

@@ -147,28 +147,6 @@ def test_intervals_have_the_spread_of_the_sentences_and_of_the_models():
     assert 0.001 < ends["high"] - ends["value"] < 0.2
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: hr.stability([table(drawn(0))]), "tables must be of two or more models, got 1"),
-        (
-            lambda: hr.stability({"a": table(drawn(0)), "b": table(drawn(0)[:4], index=INDEX[:4])}),
-            "tables 'a' and 'b' are of different heads: got 16 and 4 rows",
-        ),
-        (lambda: hr.stability([], match="kind"), "match must be one of layer, same, got 'kind'"),
-        (lambda: hr.stability([], pairs="some"), "pairs must be one of all, next, got 'some'"),
-        (lambda: hr.stability([table(drawn(0))] * 2, columns=["salience"]), "columns must be some of .*, got salience"),
-        (
-            lambda: hr.stability([table(np.zeros((16, 4)))] * 2),
-            "some score must vary over the cross heads .*, got confidence, rarity, position\\[-1\\], entropy; try",
-        ),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_a_score_that_some_heads_lack_is_left_out_for_their_kind():
     first, second = drawn(0), drawn(1)
     lacking = first.copy()
