@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,11 +136,9 @@ class Bench:
 
     def first(self, name: str, fits: Callable[[pd.DataFrame], bool] = lambda _: True) -> pd.DataFrame | None:
         """Load the foremost file of a required table that fits, the only one that counts as used; None without one."""
-        used = [*self.used]
-        try:
+        used, match = [*self.used], None
+        with suppress(Missing):
             match = next((table for table in self.tables(name) if fits(table)), None)
-        except Missing:
-            match = None
         self.used = list(dict.fromkeys([*used, *([] if match is None else [Path(match.attrs["file"])])]))
         return match
 

@@ -423,9 +423,8 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
     if ends.iloc[0].get("metric") == "loss":
         return Verdict(None, f"the rule asks for 0.85 of a score; got a loss, {ends['score'].iloc[-1]:.3f} at the end")
     first, last = v.intervals(ends, "kept")
-    parts = v.all_hold([first.minus(last).below(0), last.above(ENOUGH)])
-    rises = stats.kendalltau(table["epoch"], table["kept"], alternative="greater").pvalue < CLEAR
-    holds = v.unless_unsure(parts, bool(rises))
+    rises = bool(stats.kendalltau(table["epoch"], table["kept"], alternative="greater").pvalue < CLEAR)
+    holds = v.unless_unsure(v.all_hold([first.minus(last).below(0), last.above(ENOUGH)]), rises)
     epochs = zip((first, last), ends["epoch"], strict=True)
     text = " and ".join(f"{kept} at epoch {epoch:.3g}" for kept, epoch in epochs)
     return Verdict(holds, f"ablating 40 % keeps {text}{_unpaired(table)}")
@@ -434,8 +433,7 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
 def table4(bench: Bench) -> Reproduced:
     """Show the speed with half of the heads removed, in batches of several sizes."""
     table = bench.table("efficiency")
-    half = v.nearest(table, 0.5)["share"]
-    rows = table[(table["way"] == "cut") & table["share"].isin(half)].reset_index(drop=True)
+    rows = table[(table["way"] == "cut") & table["share"].isin(v.nearest(table, 0.5)["share"])].reset_index(drop=True)
     if rows.empty:
         raise Missing("Table 4 shows half of the heads removed: got no share within 5 points of it")
     columns = ["batch", "speed", "speed.sd", *v.with_bounds("speedup"), "allowed"]
@@ -458,10 +456,9 @@ def heads_share(bench: Bench) -> Reproduced:
     intact, cut = table.iloc[0], table.iloc[table["masked"].argmax()]
     head = (intact["parameters"] - cut["parameters"]) / cut["masked"]
     counts = bench.table("single").groupby(level=["kind", "layer"]).size()
-    rows = [("one head of its layer", 1 / counts.max())]
-    rows += [("one head of all parameters", head / intact["parameters"])]
-    rows += [("attention of all parameters", counts.sum() * head / intact["parameters"])]
-    shares = v.with_paper(pd.DataFrame(rows, columns=["what", "ours"]), "michel2019-heads_share", "what")
+    names = ["one head of its layer", "one head of all parameters", "attention of all parameters"]
+    ours = [1 / counts.max(), head / intact["parameters"], counts.sum() * head / intact["parameters"]]
+    shares = v.with_paper(pd.DataFrame({"what": names, "ours": ours}), "michel2019-heads_share", "what")
     return v.judged(heads_share_claim, shares)
 
 

@@ -200,8 +200,7 @@ def share(count: float, total: float) -> Interval:
     """Return a share of counts with its 95 % interval (Wilson 1927)."""
     if not total:
         return Interval(math.nan)
-    value = np.array(count / total)
-    return Interval(float(value), *map(float, wilson(value, np.array(total))))
+    return Interval(count / total, *map(float, wilson(np.array(count / total), np.array(total))))
 
 
 def prediction_bound(values: Sequence[float]) -> float:
