@@ -118,8 +118,8 @@ def is_outcome(name: str, table: pd.DataFrame) -> bool:
 def matters(outcome: str, signature: str = "") -> str:
     """Return which values of an outcome mean that a head matters more; "unknown" for other columns and metrics.
 
-    An effect of ablation is the metric with the head ablated, minus that of the intact model. With all but one head of
-    a layer ablated, a better metric means that the remaining head matters more.
+    An effect of ablation is the metric with the head ablated, less the metric of the intact model. With all but one
+    head of a layer ablated, a better metric means that the remaining head matters more.
     """
     column = Column.parse(outcome)
     if column.name != "ablation":

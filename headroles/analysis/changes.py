@@ -116,7 +116,7 @@ def _paired(before: pd.DataFrame, after: pd.DataFrame, column: str) -> bool | No
 
 
 def _together(draws: Iterable[Draws | None], places: Places, paired: bool | None) -> tuple[Draws, Draws] | None:
-    """Resamples of both models, as many of one as of the other; of other texts they are moved, so none share counts."""
+    """Equally many resamples of both models; of different texts they are moved by one, so that none share counts."""
     first, second = draws
     if first is None or second is None or paired is None:
         return None

@@ -48,9 +48,9 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
 
     It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
     (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their design
-    effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more they cover 93
-    to 99 %, most where hits are few. `values` are the shares and their resamples, [heads, 1 + resamples], `total` the
-    number of queries, and `clusters` the effective number of sentences, both [heads].
+    effect is drawn towards the one of fully correlated sentences. In simulations of 100 sentences and more the
+    intervals cover 93 to 99 %, most where hits are few. `values` are the shares and their resamples, [heads, 1 +
+    resamples], `total` the number of queries, and `clusters` the effective number of sentences, both [heads].
     """
     observed, squares = values[:, 0], (values[:, 1:] - values[:, :1]) ** 2
     with np.errstate(all="ignore"):
@@ -102,7 +102,7 @@ def over_seeds(values: Array) -> Ends:
 
 
 def difference(values: Sequence[Array], ends: Sequence[Array], correlation: Array) -> tuple[Array, Array]:
-    """Return the ends of the interval of new - old, by those of both numbers (Zou and Donner 2008).
+    """Return the interval of new - old from the intervals of both numbers (Zou and Donner 2008).
 
     It need not be symmetric, so it holds for shares near 0 and 1. `values` are the old and the new number, two of
     [heads], and `ends` the ends of both, two of [2, heads]. The correlation of the two estimates is 0 if they are
@@ -140,18 +140,18 @@ def unskewed(ratio: Array | float, skewness: Array | float) -> Array:
     """Return the ratio of a mean to its standard error, corrected for the skewness of that mean (Hall 1992).
 
     Where values are skewed, the mean and its error are correlated and t rejects too often on one side. Hall's cubic
-    transformation removes this to the first order. The skewness of a mean of n values is theirs over the root of n.
+    transformation removes this to the first order. A mean of n values has their skewness over the root of n.
     """
     return np.asarray(ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 6)
 
 
 def t_test(ratio: float, skewness: float, freedom: int) -> float:
-    """Return the two-sided p of a mean by its ratio to its standard error: the larger of that by t and unskewed t."""
+    """Return the two-sided p of a mean by its ratio to its standard error, by t or unskewed t, whichever is larger."""
     return float(2 * scipy.stats.t.sf(min(abs(ratio), abs(float(unskewed(ratio, skewness)))), freedom))
 
 
 def least_p(examples: int) -> float:
-    """Return the least p of a paired test on so many examples: that of their signs; never 0."""
+    """Return the least p of a paired test on so many examples: the p of a sign test; never 0."""
     return max(2.0 ** (1 - max(examples, 1)), float(np.finfo(float).tiny))
 
 
@@ -449,7 +449,7 @@ def _bounded(held: Bools, y: Array, members: Bools) -> bool:
 
 
 def _median(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
-    """A difference of medians and its interval, which takes their errors as proportional to those of the means."""
+    """A difference of medians and its interval: errors of medians are taken as proportional to errors of means."""
     roles = np.vstack([held, permutations])
     ordered = [y[np.nonzero(sets)[1]].reshape(len(roles), -1) for sets in (roles, ~roles)]
     medians = np.median(ordered[0], 1) - np.median(ordered[1], 1)
@@ -460,7 +460,7 @@ def _median(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
 
 
 def _correlations(held: Bools, y: Array, difference: Ends) -> Ends:
-    """Ends of the correlation with having the role, from those of the difference of means."""
+    """Ends of the correlation with having the role, from the ends of the difference of means."""
     variance = float(held.mean() * (1 - held.mean()))
     residual = float(np.where(held, y - y[held].mean(), y - y[~held].mean()).var())
     ends = np.array(difference)

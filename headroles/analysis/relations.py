@@ -256,7 +256,7 @@ def predict_outcome(
         scores: Table of `hr.score`.
         outcomes: Table of the same heads with columns `survival[...]`, or other outcomes.
         columns: Columns of `scores`; by default all that are measured without ablation (of position the best).
-        outcome_columns: Columns of `outcomes`, or words as of `survival_odds`; by default `survival[...]`.
+        outcome_columns: Columns of `outcomes`, or words, as in `survival_odds`; by default `survival[...]`.
         n_resamples: Permutations over all heads, for the interval of `auc`.
         n_permutations: Permutations within layers, for `p`.
         seed: Seed of the permutations.
@@ -264,7 +264,7 @@ def predict_outcome(
     Returns:
         One row per outcome and score, the largest |spearman| first. `spearman` is the rank correlation over all heads
         that could be pruned. If an outcome is 0 or 1, `auc` is the chance that a head with 1 has the larger score. Both
-        have a 95 % interval (Bonett and Wright 2000; of `auc` as of `hr.relate`); NaN for few heads. `within` is the
+        have a 95 % interval (Bonett and Wright 2000; for `auc` as in `hr.relate`); NaN for few heads. `within` is the
         correlation of ranks within layers of a kind, pooled, and `p` its permutation p; `holm` and `bh` correct it for
         all rows. `note` gives the reason for a missing number.
 

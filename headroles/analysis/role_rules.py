@@ -222,7 +222,7 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def prefer_nosink_roles(roles: pd.DataFrame) -> pd.DataFrame:
-    """Return roles as maps and lists show them: those assigned without the sink in place of those with it."""
+    """Return roles as maps and lists show them: a role without the sink replaces the same role with it."""
     columns = {name: Column.parse(name) for name in map(str, roles)}
     renamed = {name: str(column.plain) for name, column in columns.items() if column.variant == "nosink"}
     kept = [name for name in columns if name not in renamed.values()]
@@ -247,7 +247,7 @@ def role_style(family: str, *tables: pd.DataFrame) -> RoleStyle:
     plain = str(Column.parse(family).plain)
     texts = [frame.sign(**KNOWN), *(text for table in tables for text in table.attrs.get("signatures", {}).values())]
     known = {key: value for text in dict.fromkeys(texts) for key, value in declared("role", plain, text).items()}
-    hue = known.get("hue") if plain == family else None  # by norms, it has a colour of its own
+    hue = known.get("hue") if plain == family else None  # by norms, it has another colour
     return RoleStyle(known.get("about", ""), known.get("short", plain), None if hue is None else int(hue))
 
 

@@ -22,7 +22,7 @@ def tested(
     The null hypothesis is that the score, less its baseline, is at most the threshold in the population of sentences
     (one-sided, as in the code of Pande et al. 2021, arXiv 2101.09115, which does not correct over heads). Near 0 and 1
     a score varies less than at the threshold, and t would reject too often. So a share of queries has a score test
-    (Wilson 1927): its error at the threshold is that of a share of as many queries as the interval in the table
+    (Wilson 1927): its error at the threshold follows from the number of queries that the interval in the table
     implies, and p is below 0.025 exactly where that interval lies above the threshold. Mean weights and scores over a
     baseline have a t test, their error the spread of the resamples, and p is not below that corrected for skewness
     (`intervals.unskewed`).
@@ -77,7 +77,7 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     if not {*ends} <= {*table} if bounded else draws is None:
         raise ValueError(f"{column} must have resamples to be tested; make it with hr.score and n_resamples above 0")
     is_share = bounded
-    if bounded and draws is not None:  # the interval of a mean is percentiles, that of a share is Wilson's
+    if bounded and draws is not None:  # a mean has percentiles as interval, a share Wilson's
         percentiles = np.stack(bounds(draws), axis=1)
         is_share = not np.allclose(table[ends], percentiles, rtol=COARSE, atol=COARSE**2, equal_nan=True)
     if is_share or draws is None:

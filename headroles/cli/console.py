@@ -137,7 +137,7 @@ def cells(table: pd.DataFrame, name: str) -> list[str]:
     if values.dtype.kind != "f":
         return ["" if value is None or value != value else str(value) for value in values]
     low, high = (table[end] if (end := f"{name}.{part}") in table else values * math.nan for part in ("low", "high"))
-    largest = values.abs().max()  # of which three digits are shown: three decimals, up to six of small numbers
+    largest = values.abs().max()  # three of its digits are shown: three decimals, up to six for small numbers
     decimals = 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
     decimals *= not (low.isna().all() and (values.dropna() % 1 == 0).all())
     return [

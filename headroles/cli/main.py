@@ -65,7 +65,7 @@ def _set_up() -> None:
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
     logging.basicConfig(level=level, format="%(message)s", handlers=[_Messages()])
     logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
-    tables = logging.getLogger("transformers.modeling_utils")  # of missing weights, of which loading has a sentence
+    tables = logging.getLogger("transformers.modeling_utils")  # of missing weights: `load` warns of them in a sentence
     tables.addFilter(lambda record: "LOAD REPORT" not in record.getMessage())
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -293,7 +293,7 @@ def _converted(parameter: Parameter, value: Any) -> Any:
 
 
 def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
+    """Return the options of transformers' Trainer that were given and have an effect; others are not in provenance."""
     without = {"warmup": None, "smoothing": 0.0, "sampling": SAMPLING}
     return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}
 
@@ -427,7 +427,7 @@ def _types(module: str, node: ast.expr | None) -> Iterator[str]:
 
 
 def _value(module: str, node: ast.expr | None) -> object:
-    """Return a default, also that of a named constant."""
+    """Return a default; a named constant is followed to its value."""
     if node is None:
         return REQUIRED
     try:

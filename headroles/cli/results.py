@@ -39,7 +39,7 @@ def print_table(
 ) -> None:
     """Print a table as it is declared, with `words` in its title; columns without any value are left out.
 
-    `rows` are the names of its rows by heading, by default those of its index; `whole` is the table for --json.
+    `rows` are the names of its rows by heading, by default from its index; `whole` is the table for --json.
     """
     star = str(table.columns[0])
     headings = {name.replace("*", star): heading for name, heading in printed.columns.items()}
@@ -266,7 +266,7 @@ def show_assigned(call: Call) -> None:
 
 
 def show_related(call: Call) -> None:
-    """Print the relations of roles, all outcomes alike, then the reasons of those without numbers."""
+    """Print the relations of roles, all outcomes alike, then the reasons for missing numbers."""
     table = call.result
     known = table[table["auc"].notna()].copy()
     lower = known["matters"] == "lower"  # printed alike: the larger, the more a head with the role matters

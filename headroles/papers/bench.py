@@ -35,7 +35,7 @@ class RequiredTable:
     what: str
     command: str
     names: str  # pattern of file names without .parquet; a group "metric" puts the papers' metrics first
-    columns: tuple[str, ...] = ()  # patterns, each of which must match a column
+    columns: tuple[str, ...] = ()  # patterns; each must match a column
     values: tuple[str, ...] = ()  # a column, and the values that it must have
 
 
@@ -164,8 +164,8 @@ class Bench:
 
     # Several files may be the required table. The first in this order is shown: of the first folder that was given; of
     # the metric that the papers report; nearest to the folder itself; of the model's own domain, a subfolder named as a
-    # part of its folder (`captions` in `captions-en-de`); by name. Tables of an untrained model are ranked as those of
-    # the study that they are of.
+    # part of its folder (`captions` in `captions-en-de`); by name. Tables of an untrained model are ranked as tables of
+    # its study.
     def _files(self, required: RequiredTable) -> list[Path]:
         ranked: list[tuple[tuple[int, int, int, bool, tuple[str, ...]], Path]] = []
         for number, folder in enumerate(self.folders):

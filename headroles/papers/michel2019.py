@@ -104,7 +104,7 @@ def _is_translation(table: pd.DataFrame) -> bool:
 
 
 def _encoder_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the rows of the encoder, which the paper shows; of another model, those of its first kind."""
+    """Select the rows of the encoder, which the paper shows; of a model without encoder, of its first kind."""
     kinds = table.index.unique("kind")
     return v.rows_of_kind(table, "enc-self" if "enc-self" in kinds else kinds[0])
 

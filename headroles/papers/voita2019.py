@@ -224,7 +224,7 @@ def _dependencies(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _margins(table: pd.DataFrame, join: Callable[[Iterable[Holds]], Holds]) -> Verdict:
-    """Judge whether heads exceed the baseline by 0.10; `join` makes one answer of those of the rows."""
+    """Judge whether heads exceed the baseline by 0.10; `join` combines the answers of the rows."""
     gain = table["ours"] - table["baseline"]
     best = table.iloc[gain.argmax()]
     margins = table[["ours", "low", "high"]].sub(table["baseline"], axis=0)
@@ -235,7 +235,7 @@ def _margins(table: pd.DataFrame, join: Callable[[Iterable[Holds]], Holds]) -> V
 
 
 def _name(table: pd.DataFrame, first: pd.DataFrame) -> str:
-    """Return the corpus of a table of scores, with the model if it differs from that of the first table."""
+    """Return the corpus of a table of scores, with the model if the first table is of another."""
     model, corpus = (v.signature_field(table, name, "confidence") for name in ("model", "corpus"))
     weights, known = (v.signature_field(scores, "weights", "confidence") for scores in (table, first))
     return corpus.partition("+")[0] + ("" if weights == known else f" ({model})")
