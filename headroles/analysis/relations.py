@@ -93,9 +93,9 @@ def relate(
         FileExistsError: If the study holds relations of another model, unless it may be overwritten.
     """  # noqa: DOC502
     assigned = as_table(roles, "roles")
-    places = [] if isinstance(outcomes, pd.DataFrame) else several(cast(Sequence[Place], outcomes))
-    has_outcomes = isinstance(outcomes, pd.DataFrame) or study_of(roles) is None
-    measured = as_tables(outcomes if has_outcomes else [roles, *places])
+    is_table = isinstance(outcomes, pd.DataFrame)
+    places = [] if is_table else several(cast(Sequence[Place], outcomes))
+    measured = as_tables(outcomes if is_table or study_of(roles) is None else [roles, *places])
     table = associations(assigned, measured, by, columns, kinds, n_resamples, n_permutations, seed)
     if study is None:
         return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from typing import Literal, get_args
 
@@ -87,11 +88,7 @@ def stability(
     everything = np.block([[similarity(left, right, 0) for right in numbers] for left in numbers])  # all models' heads
     every_role = np.concatenate([*held[:, :, 0]], axis=-1)  # [role, heads of all models]
     compared = list(combinations(numbers, 2) if pairs == "all" else pairwise(numbers))
-
-    def statistics(similar: Array, first: Bools, second: Bools) -> Array:
-        matches = _matched(similar, layers) if match == "layer" else np.arange(len(similar))
-        return _statistics(similar, first, second, layers, matches)
-
+    statistics = partial(_statistics, layers=layers, match=match)
     values, permuted = [], []
     for earlier, later in compared:
         pairs_of_draws = zip(held[earlier].swapaxes(0, 1), held[later].swapaxes(0, 1), strict=True)
@@ -224,8 +221,9 @@ def _matched(similarity: Array, layers: Whole) -> Whole:
     return matches
 
 
-def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, matches: Whole) -> Array:
+def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, match: Match) -> Array:
     """Statistics of a pair of models, in the order of `_labels`; roles as [roles, heads]."""
+    matches = _matched(similarity, layers) if match == "layer" else np.arange(len(similarity))
     matched = similarity[np.arange(len(matches)), matches]
     members = layers == np.arange(layers.max() + 1)[:, None]  # [layer, heads]
     counts = [held.astype(float) @ members.T for held in (first, second)]  # [roles, layer]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headroles.analysis import role_rules
+from headroles.analysis.intervals import rounded
 from headroles.analysis.role_rules import ROLES, Role, roles
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -165,8 +166,6 @@ def test_stability_of_a_margin_is_that_over_the_baseline_of_the_same_resample():
 
 @pytest.mark.parametrize("value", [0.9, 0.3, 0.7])
 def test_resamples_at_the_threshold_have_the_role_though_they_are_rounded(value):
-    from headroles.analysis.intervals import rounded
-
     made = table({"position[-1]": [value]}, {"position[-1]": rounded(np.full((1, 5), value))})
     told = roles(made, thresholds={"positional": value})
     assert told["positional[-1]"].tolist() == [True]
@@ -174,8 +173,6 @@ def test_resamples_at_the_threshold_have_the_role_though_they_are_rounded(value)
 
 
 def test_resamples_with_just_the_margin_have_the_role_though_both_sides_are_rounded():
-    from headroles.analysis.intervals import rounded
-
     margin = 819.9 * 2**-13  # of steps that are kept: some baselines are rounded up, and their accuracies down
     baseline = np.linspace(0.5, 0.89, 1000)[None]
     made = table(
@@ -186,24 +183,21 @@ def test_resamples_with_just_the_margin_have_the_role_though_both_sides_are_roun
     assert told["syntactic[nsubj dep>head].stability"].tolist() == [1]
 
 
-def test_resamples_without_a_value_do_not_have_the_role():
-    made = table({"rarity": [0.9]}, {"rarity": [[0.9, nan, nan, 0.8]]})
-    assert roles(made)["rare.stability"].tolist() == [0.5]
-
-
-def test_a_head_without_a_value_has_no_role_and_no_stability():
-    made = table({"rarity": [0.9, nan]}, {"rarity": [[0.9, 0.9], [nan, nan]]})
+@pytest.mark.parametrize(
+    ("values", "resampled", "held", "stability"),
+    [
+        ([0.9], [[0.9, nan, nan, 0.8]], [True], [0.5]),
+        ([0.9, nan], [[0.9, 0.9], [nan, nan]], [True, False], [1, nan]),
+        ([0.9], None, [True], [nan]),
+    ],
+)
+def test_without_a_value_or_resamples_there_is_no_role_or_no_stability(values, resampled, held, stability):
+    made = table({"rarity": values, "sink[first]": values}, None if resampled is None else {"rarity": resampled})
     told = roles(made)
-    assert told["rare"].tolist() == [True, False]
-    assert told["rare.stability"].tolist() == pytest.approx([1, nan], nan_ok=True)
-    assert told["rare"].dtype == bool
-
-
-def test_without_resamples_stability_is_not_known():
-    alone = roles(table({"rarity": [0.9]}))["rare.stability"]
-    assert (alone.dtype, alone.isna().all()) == (float, True)
-    part = table({"rarity": [0.9], "sink[first]": [0.9]}, {"rarity": [[0.9]]})
-    assert roles(part)["sink[first].stability"].isna().all()
+    assert told["rare"].tolist() == held
+    assert told["rare.stability"].tolist() == pytest.approx(stability, nan_ok=True)
+    assert (told["rare"].dtype, told["rare.stability"].dtype) == (bool, float)
+    assert told["sink[first].stability"].isna().all()  # another column, without resamples
 
 
 def test_stability_follows_rows_that_were_turned_or_left_out():
@@ -240,17 +234,13 @@ def test_the_roles_a_head_has_are_listed():
             ("enc-self", 0, 1, "rare", 0.7, 0.0), ("cross", 0, 0, "rare", 0.8, 1.0)]  # fmt: skip
     expected = pd.DataFrame(rows, columns=["kind", "layer", "head", "role", "value", "stability"])
     pd.testing.assert_frame_equal(listed, expected, check_dtype=False)
+    none = role_rules.held(roles(table({"rarity": [0.1, nan]})))
+    assert (len(none), list(none)) == (0, list(expected))
 
 
 def test_the_roles_of_a_head_are_listed_in_the_order_of_the_table():
     told = roles(table({name: [1.0] * 30 for name in ("sink[first]", "rarity", "position[-1]", "induction")}))
     assert role_rules.held(told)["role"].tolist() == role_rules.names(told) * 30
-
-
-def test_where_no_head_has_a_role_none_is_listed():
-    listed = role_rules.held(roles(table({"rarity": [0.1, nan]})))
-    assert listed.empty
-    assert list(listed) == ["kind", "layer", "head", "role", "value", "stability"]
 
 
 def test_a_role_table_is_saved_and_loaded(tmp_path):

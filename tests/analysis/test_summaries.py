@@ -42,6 +42,7 @@ def test_correlations_are_scipys_over_all_heads_and_by_kind(decimals):
         pair = [each if name == "all" else each[each.index.get_level_values("kind") == name] for each in (one, other)]
         assert row["pearson"] == pytest.approx(stats.pearsonr(*pair).statistic, abs=1e-12)
         assert row["spearman"] == pytest.approx(stats.spearmanr(*pair).statistic, abs=1e-12)
+    assert correlations(*related(ONE_KIND))["heads"].to_dict() == {"all": 96}  # of one kind there is one row
 
 
 def test_heads_are_matched_by_what_they_are_and_not_by_their_rows():
@@ -90,12 +91,6 @@ def test_where_only_a_kind_is_all_alike_the_others_have_theirs():
     found = correlations(one, other)
     assert found.loc["cross", NUMBERS].isna().all()
     assert found.drop("cross").notna().all(axis=None)
-
-
-def test_of_one_kind_there_is_one_row():
-    found = correlations(*related(ONE_KIND))
-    assert list(found.index) == ["all"]
-    assert found["heads"].tolist() == [96]
 
 
 def test_correlations_of_few_heads_have_no_interval():
@@ -230,16 +225,11 @@ def test_agreement_is_spearmans():
         np.testing.assert_allclose(found.loc[name, ["all.high", "within.high"]].astype(float), high)
 
 
-def test_agreement_without_resamples_has_no_bounds():
+def test_agreement_without_resamples_has_no_bounds_and_of_heads_that_are_all_alike_no_ranks():
     index = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4})
-    score_table = frame.table({"one": np.arange(8.0), "two": np.arange(8.0)[::-1]}, index, "signed")
-    found = agreement(score_table, ["one"], "two")
+    columns = {"one": np.arange(8.0), "two": np.arange(8.0)[::-1], "flat": np.ones(8)}
+    found = agreement(frame.table(columns, index, "signed"), ["one"], "two")
     assert found.loc["one", ["all", "within"]].tolist() == pytest.approx([-1, -1])
     assert found[["all.low", "all.high", "within.low", "within.high"]].isna().all(axis=None)
-
-
-def test_heads_that_are_all_alike_have_no_ranks():
-    index = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4})
     draws = {"flat": np.ones((8, 5), np.float32), "two": np.random.default_rng(0).random((8, 5)).astype(np.float32)}
-    score_table = frame.table({"flat": np.ones(8), "two": np.arange(8.0)}, index, "signed", draws=draws)
-    assert agreement(score_table, ["flat"], "two").isna().all(axis=None)
+    assert agreement(frame.table(columns, index, "signed", draws=draws), ["flat"], "two").isna().all(axis=None)
