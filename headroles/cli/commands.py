@@ -177,7 +177,8 @@ def _checked(call: Call) -> None:
     if (given["model"] is None) == (given["config"] is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if given["config"] is None:
-        model = loading.load_model(**{name: given[name] for name in ("model", "cls", "submodel", "allow_random")})
+        parts = {name: given[name] for name in ("cls", "submodel", "allow_random")}
+        model = loading.load_model(given["model"], **parts)
     else:
         model = hr.tiny_model(loading.configured(given["config"]))
         model = model if given["submodel"] is None else hr.submodel(model, given["submodel"])

@@ -348,8 +348,7 @@ def show_reproduced(call: Call) -> None:
             say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
         if NO_VALUE in facts["why"]:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
-        title = f"{paper} {artefact}, {{shown}} of {{rows}} rows"
-        print_table(hr.load_table(file), Printed(title, first=10), {})
+        print_table(hr.load_table(file), Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
     else:
         headings = {"paper": "paper", "artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
         print_table(rows, Printed(title, headings), {})
