@@ -29,7 +29,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "tables": (1_300, 7),
     "data": (2_100, 10),
-    "analysis": (2_241, 9),  # budget 1,950 in 9
+    "analysis": (2_077, 9),  # budget 1,950 in 9
     "plots": (2_300, 11),
     "models": (4_700, 21),
     "patterns": (1_000, 9),
@@ -39,14 +39,14 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "pruning": (2_450, 10),
     "budgets": (850, 5),
     "testing": (1_000, 6),
-    "papers": (2_489, 11),  # budget 2,400 in 11
+    "papers": (2_400, 11),
     "reports": (950, 6),
-    "cli": (1_677, 8),  # budget 1,600 in 8
+    "cli": (1_600, 8),
     "root": (350, 5),
-    "all": (31_479, 158),  # budget 31,000 in 158
+    "all": (31_149, 158),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 37_859  # budget 37,500
+LINES_OF_TESTS = 37_829  # budget 37,500
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
