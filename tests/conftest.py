@@ -1,19 +1,22 @@
-"""What several tests share: where the shared folder is, and how many threads each test process has."""
+"""What several tests share: the shared folder, a browser, and how many threads each test process has."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 SHARED = Path(os.environ.get("HEADROLES_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+os.environ.setdefault("MPLBACKEND", "agg")  # pictures of no window
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # threads of tiny matrices only fight
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; commands that are interrupted
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too
@@ -31,6 +34,21 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no shared folder at {SHARED}; set HEADROLES_SHARED")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; a test that asks for it is skipped where it is absent, but in CI, where that is a failure."""
+    if (path := shutil.which("chromium")) is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no browser to test in; apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    flags = "no-sandbox disable-gpu disable-dev-shm-usage disable-background-networking disable-quic no-first-run"
+    flags += " disable-component-update disable-sync"
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in flags.split()])
+        yield opened
+        opened.close()
 
 
 gc.set_threshold(50_000, 20, 20)  # tests make many small objects, of which few are in cycles

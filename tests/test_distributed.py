@@ -114,8 +114,6 @@ COMMANDS = [  # the last alone draws: that is the same for all
     ["ablate", *SOME, str(SIZE), "--precision", "1.1", "--unit", "layer"],
     ["ablation-curve", "--figures", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
 ]
-
-
 SEVERAL = """
 import json
 import sys

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import threading
 import tomllib
 from pathlib import Path
@@ -27,7 +26,6 @@ SITE = ROOT / ".docs/_build/html"  # .ci/run builds there too, and finds it done
 PAGES = ["index.html", "generated/gallery.html", "concepts/scores.html", "results/ablation.html"]
 PAGES += ["tutorials/2_roles.html", "generated/api/names/headroles.score.html", "generated/papers/voita2019.html"]
 PAGES += ["reference/architectures.html"]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 pytestmark = pytest.mark.slow
 
 
@@ -64,17 +62,15 @@ def test_nothing_is_asked_of_the_network(site):
     """No fonts, styles or scripts of other places."""
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
-        assert (
-            re.findall(r"<(?:script|img)[^>]* src=\"https?:[^\"]*|<link rel=\"stylesheet\"[^>]*https?:", text) == []
-        ), path
+        asked = r"<(?:script|img)[^>]* src=\"https?:[^\"]*|<link rel=\"stylesheet\"[^>]*https?:"
+        assert re.findall(asked, text) == [], path
 
 
 def test_every_class_of_a_plug_in_has_a_page(site):
     """The classes that the examples of `extend.md` derive from, and what their methods are given."""
     text = (ROOT / ".docs/how-to/extend.md").read_text(encoding="utf-8")
-    bases = {
-        base for found in re.findall(r"^[.>]{3} class \w+\(([\w., ]+)\):", text, re.M) for base in found.split(", ")
-    }
+    found = re.findall(r"^[.>]{3} class \w+\(([\w., ]+)\):", text, re.M)
+    bases = {base for classes in found for base in classes.split(", ")}
     names = {base.split(".")[-1] for base in bases}
     assert names >= {"Score", "Pattern", "Objective", "Ranking"}
     names |= {"GradientScore", "Metric", "GateStrategy", "Role", "Reading", "Observation", "RankingContext"}
@@ -120,18 +116,6 @@ def served(site):
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium")
-    _needs(path, "no browser to test the documentation in; apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def _is_lost(request):

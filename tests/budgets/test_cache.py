@@ -71,9 +71,8 @@ def test_generated_texts_are_those_of_the_masked_model(name, seed, options):
         gates = torch.ones(8) if is_cached else gates_of(table)
         torch.manual_seed(0)
         with hr.mask_heads(model, gates, None if is_cached else PATTERN):
-            text = model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=12, **{"do_sample": False} | options, **kept
-            )
+            options = {"max_new_tokens": 12, "do_sample": False} | options
+            text = model.generate(input_ids=ids, attention_mask=mask, **options, **kept)
         written.append(text)
     assert torch.equal(*written)
 

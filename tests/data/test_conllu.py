@@ -18,11 +18,8 @@ HI = "# text = Hi!\n1\tHi\t_\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\t!\t_\tPU
 
 
 # CoNLL-U
-def test_words_ranges_and_empty_nodes(file):
+def test_words_ranges_and_empty_nodes_and_text_that_is_rebuilt_where_there_is_none_or_another(file):
     assert read(file("de.conllu", GERMAN)).sentences == (ZUM,)
-
-
-def test_text_is_rebuilt_where_there_is_none_or_another(file):
     without = GERMAN.partition("\n")[2]
     for content in (without, "# text = Something else\n" + without, "# text =\n" + without):
         assert read(file("de.conllu", content)).sentences == (ZUM,)
@@ -35,14 +32,10 @@ def test_text_is_rebuilt_where_it_has_more_than_blanks_before_a_word(file, text)
     assert (sentence.text, sentence.spans) == ("the dog", ((0, 3), (4, 7)))
 
 
-def test_rebuilding_knows_the_space_after_a_multiword_token(file):
-    tight = GERMAN.partition("\n")[2].replace(
-        "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t_", "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No"
-    )
+def test_a_multiword_token_has_the_space_after_it_and_spans_of_words_that_spell_it(file):
+    row = "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\t"
+    tight = GERMAN.partition("\n")[2].replace(f"{row}_", f"{row}SpaceAfter=No")
     assert read(file("de.conllu", tight))[0].text == "Er geht zumArzt."
-
-
-def test_words_that_spell_their_token_have_spans(file):
     rows = "1-2\tcan't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tca\t_\t_\t_\t_\t0\troot\t_\t_\n2\tn't\t_\t_\t_\t_\t1\tadvmod\t_\t_\n"
     sentence = read(file("en.conllu", rows))[0]
     assert (sentence.text, sentence.spans) == ("can't", ((0, 2), (2, 5)))
@@ -55,13 +48,10 @@ def test_windows_line_ends_byte_order_mark_and_unicode_line_separators(file):
     assert (sentence.text, sentence.spans) == ("H\u2028i\x85!", ((0, 4), (4, 5)))
 
 
-def test_spans_of_a_token():
+def test_spans_of_a_token_and_base_of_a_relation():
     assert spans(3, "can't", ["ca", "n't"]) == [(3, 5), (5, 8)]
     assert spans(3, "zum", ["zu", "dem"]) == [None, None]
     assert spans(3, "zum", ["zum"]) == [(3, 6)]
-
-
-def test_base():
     assert (base("nsubj:pass"), base("obj")) == ("nsubj", "obj")
 
 
@@ -108,12 +98,8 @@ def test_offsets_of_two_sentences():
     one = Sentence("a b c", ((0, 1), (2, 3), (4, 5)), (2, 2, -1), ("nsubj", "amod", "root"))
     two = Sentence("a b c", ((0, 1), (2, 3), (4, 5)), (-1, 0, 1), ("root", "nsubj:pass", "nsubj"))
     rows = offsets(Corpus("x", (one, two)), ("nsubj", "amod"))
-    assert rows.to_dict("list") == {
-        "relation": ["nsubj", "nsubj", "amod"],
-        "offset": [-1, 2, 1],
-        "count": [1, 1, 1],
-        "share": [0.5, 0.5, 1.0],
-    }
+    columns = {"relation": ["nsubj", "nsubj", "amod"], "offset": [-1, 2, 1], "count": [1, 1, 1]}
+    assert rows.to_dict("list") == columns | {"share": [0.5, 0.5, 1.0]}
     passive = offsets(Corpus("x", (one, two)), ("nsubj",), subtypes=True)
     assert passive[["offset", "count"]].values.tolist() == [[-1, 2], [2, 1]]
 

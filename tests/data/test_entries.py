@@ -75,7 +75,7 @@ def test_read_sample_draws_each_sentence_equally_often(file):
 
 
 def test_read_sample_holds_no_more_than_it_draws(file):
-    path = file("x.txt.gz", gzip.compress(b"a sentence of nine words or so, and again\n" * 50_000))
+    path = file("x.txt.gz", gzip.compress(b"a sentence of nine words or so, and again\n" * 20_000))
     tracemalloc.start()
     try:
         assert len(read(path, sample=10)) == 10
@@ -101,9 +101,8 @@ def test_word_links(file, caplog):
     assert [pair.text[slice(*span)] for span in pair.spans] == ["a", "big", "dog"]
     assert [pair.target.text[slice(*span)] for span in pair.target.spans] == ["ein", "Hund."]
     assert caplog.messages == [f"{left}, {right}: left out 1 of 3 entries, which have a blank text"]
-    assert (
-        len({read(left, right).hash, *(read(left, right, links=file("l", f"{at}-0\n\n\n")).hash for at in "01")}) == 3
-    )
+    linked = (read(left, right, links=file("l", f"{at}-0\n\n\n")).hash for at in "01")
+    assert len({read(left, right).hash, *linked}) == 3
     table = file("a.tsv", "a dog\tein Hund\n")
     assert read(table, links=file("b", "1-1\n"))[0].links == ((1, 1),)
     treed = read(file("a.conllu", HI), file("b.en", "Hallo !\n"), links=file("c", "1-1\n"))[0]
@@ -134,13 +133,7 @@ def test_trees_and_plain_text_mix(file):
         ("CoLA/dev", 1043, "The sailors rode the breeze clear of the rocks.", "1", None),
         ("RTE/train", 2490, "No Weapons of Mass Destruction Found in Iraq Yet.", "not_entailment", "Weapons of Mass"),
         ("RTE/dev", 277, "Dana Reeve, the widow of", "not_entailment", "Christopher Reeve had an accident."),
-        (
-            "MRPC/msr_paraphrase_train",
-            4076,
-            'Amrozi accused his brother, whom he called "the w',
-            "1",
-            "Referring to him",
-        ),
+        ("MRPC/msr_paraphrase_train", 4076, 'Amrozi accused his brother, whom he called "', "1", "Referring to him"),
         ("MRPC/msr_paraphrase_test", 1725, "PCCW's chief operating officer", "1", "Current Chief Operating Officer"),
         ("QNLI/dev", 5463, "What came into force after", "entailment", "As of that day, the new constitution"),
         ("MNLI/dev_matched_with_bert_correct_counts", 9815, "The new rights", "neutral", "Everyone really likes the"),
@@ -205,25 +198,17 @@ def test_pairs_are_read_from_json_lines_and_tables(tmp_path):
     lines = "\n".join(map(json.dumps, rows)) + "\n"
     (tmp_path / "blimp.jsonl").write_text(lines)
     (tmp_path / "blimp.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    table = "UID\tsentence_good\tsentence_bad\n" + "".join(
-        f"{row['UID']}\t{row['sentence_good']}\t{row['sentence_bad']}\n" for row in rows
-    )
-    (tmp_path / "blimp.tsv").write_text(table)
+    names = ("UID", "sentence_good", "sentence_bad")
+    table = [names, *([row[name] for name in names] for row in rows)]
+    (tmp_path / "blimp.tsv").write_text("".join("\t".join(cells) + "\n" for cells in table))
     for name in ("blimp.jsonl", "blimp.jsonl.gz", "blimp.tsv"):
         corpus = hr.read(tmp_path / name)
-        assert [(sentence.text, sentence.label) for sentence in corpus] == [
-            ("The cat sees.", "good"),
-            ("The cat see.", "bad"),
-            ("Dogs bark .", "good"),
-            ("Dogs barks .", "bad"),
-        ]
+        assert [one.text for one in corpus] == ["The cat sees.", "The cat see.", "Dogs bark .", "Dogs barks ."]
+        assert [one.label for one in corpus] == ["good", "bad"] * 2
     assert len(hr.read(tmp_path / "blimp.tsv", limit=2)) == 2
     (tmp_path / "other.txt").write_text("source\tsentence_good\tsentence_bad\nZwei\tTwo\tOne\n\tx\ty\n")
-    translated = hr.read(tmp_path / "other.txt", form="pairs")
-    assert [(sentence.text, sentence.target.text, sentence.label) for sentence in translated] == [
-        ("Zwei", "Two", "good"),
-        ("Zwei", "One", "bad"),
-    ]
+    translated = [(one.text, one.target.text, one.label) for one in hr.read(tmp_path / "other.txt", form="pairs")]
+    assert translated == [("Zwei", "Two", "good"), ("Zwei", "One", "bad")]
 
 
 def test_a_table_without_text(file, caplog):
@@ -232,11 +217,7 @@ def test_a_table_without_text(file, caplog):
     assert caplog.messages == [f"{path}: left out 1 of 2 entries, which have a blank text"]
 
 
-ODD += [
-    "#", "# text = ", "-", ".", "0", "1-2", "3.1", "٣", "²", "-1", "NaN", "_", '"', "label", "9" * 5000, "a" * 99_999
-]  # fmt: skip
-
-
+ODD += ["#", "# text = ", "-", ".", "0", "1-2", "3.1", "٣", "²", "-1", "NaN", "_", '"', "label"]
 ODD += ["9" * 5000, "a" * 99_999, "\t" * 9_999, "\n" * 9_999, "1\t" * 9_999]
 
 

@@ -49,9 +49,8 @@ def test_pairs_of_sentences_and_columns_that_are_named(folder):
     place = folder("mnli", test=rows)
     assert hr.read(place).sentences == (Sentence("a", second="b", label="2"),)
     assert hr.read(place, text="hypothesis", label="genre").sentences == (Sentence("b", label="news"),)
-    said = (
-        f"dataset {place} has no column body: got premise, hypothesis, label, genre; give text= and label= from these"
-    )
+    known = "premise, hypothesis, label, genre"
+    said = f"dataset {place} has no column body: got {known}; give text= and label= from these"
     with pytest.raises(ValueError, match=whole(said)):
         hr.read(place, text="body")
     other = folder("other", test=[{"body": "a"}])
@@ -67,14 +66,11 @@ def test_translations_go_in_the_direction_of_the_name(folder):
     assert hr.read(folder("en-de", test=rows)).sentences == (Sentence("dog", target=Sentence("Hund")),)
 
 
-def test_what_is_empty_is_no_text(folder):
+def test_what_is_empty_is_no_text_and_not_counted_by_a_limit(folder):
     rows = [{"text": "a", "label": None}, {"text": None, "label": 1.0}]
     assert hr.read(folder("holes", test=rows)).sentences == (Sentence("a"),)
     pairs = [{"translation": {"de": "Hund", "en": None}}, {"translation": {"de": "Katze", "en": "cat"}}]
     assert hr.read(folder("pairs", test=pairs)).sentences == (Sentence("Katze", target=Sentence("cat")),)
-
-
-def test_a_limit_counts_no_blank_rows(folder):
     assert [sentence.text for sentence in hr.read(folder("sst2", test=ONE), limit=2)] == ["good film", "bad film"]
 
 

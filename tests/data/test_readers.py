@@ -20,7 +20,6 @@ from headroles.data.readers import as_corpus, read, write
 
 HI = "# text = Hi!\n1\tHi\t_\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\t!\t_\tPUNCT\t_\t_\t1\tpunct\t_\t_\n\n"
 
-
 # the writer
 _CHARACTERS = st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]) | st.sampled_from('_-#="')
 _FORM = st.lists(st.text(_CHARACTERS, min_size=1, max_size=5), min_size=1, max_size=2).map(" ".join)
@@ -147,10 +146,8 @@ def test_labels_are_integers_beside_a_missing_one_and_fractions_on_a_scale():
     frame = pd.DataFrame({"text": ["one", "two"], "label": [1, None]})
     assert frame["label"].dtype == float
     assert [item.label for item in as_corpus(frame)] == ["1", None]
-    assert [item.label for item in as_corpus([{"text": "one", "label": 2.5}, {"text": "two", "label": True}])] == [
-        "2.5",
-        "True",
-    ]
+    rows = [{"text": "one", "label": 2.5}, {"text": "two", "label": True}]
+    assert [item.label for item in as_corpus(rows)] == ["2.5", "True"]
 
 
 def test_translations_of_rows_go_in_the_direction_of_the_first():

@@ -124,10 +124,8 @@ def test_other_models_and_texts_are_kept_elsewhere(tmp_path):
     weights.write_bytes(b"1")
     first = module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"])
     assert first == module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"])
-    others = [
-        module._cache_path(tmp_path / "x", "en", tmp_path, ["a b"]),
-        module._cache_path(tmp_path / "x", "en", None, ["a", "b"]),
-    ]
+    given = (tmp_path, ["a b"]), (None, ["a", "b"])
+    others = [module._cache_path(tmp_path / "x", "en", *each) for each in given]
     weights.write_bytes(b"2")
     others.append(module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"]))
     assert len({first, *others}) == 4
@@ -139,6 +137,3 @@ def test_a_full_or_forbidden_folder_does_not_lose_the_trees(tmp_path, caplog):
     module._store(Corpus("c", (tree,)), tmp_path / "x" / "y.conllu")
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("the trees are not stored for the next time: ")
-
-
-# errors

@@ -43,32 +43,25 @@ def share_of_best_offset(sentences: list[Sentence] | Corpus, relation: str) -> t
     return max(up.values()) / up.total(), max(down.values()) / heads
 
 
-def test_every_sentence_is_translated():
+def test_every_sentence_is_translated_which_leaves_the_english_as_it_is():
     assert len(BOTH) == len(CORPUS) == 2000
     assert all(sentence.target is None for sentence in synthetic_corpus(10))
-
-
-def test_translating_leaves_the_english_as_it_is():
     assert [s.text for s in synthetic_corpus(50)] == [s.text for s in CORPUS[:50]]
 
 
-def test_trees_are_trees():
+def test_trees_are_trees_and_projective():
     for sentence in SENTENCES:
         assert sentence.heads.count(-1) == 1
         assert sentence.relations[sentence.heads.index(-1)] == "root"
         assert sentence.relations.count("root") == 1
+        arcs = [sorted((i, head)) for i, head in enumerate(sentence.heads) if head >= 0]
+        assert not any(a < c < b < d for a, b in arcs for c, d in arcs)
         for i in range(len(sentence.heads)):
             seen = set()
             while i != -1:
                 assert i not in seen
                 seen.add(i)
                 i = sentence.heads[i]
-
-
-def test_trees_are_projective():
-    for sentence in SENTENCES:
-        arcs = [sorted((i, head)) for i, head in enumerate(sentence.heads) if head >= 0]
-        assert not any(a < c < b < d for a, b in arcs for c, d in arcs)
 
 
 def test_relations_are_those_of_universal_dependencies():
@@ -78,15 +71,11 @@ def test_relations_are_those_of_universal_dependencies():
     assert {name for sentence in CORPUS for name in sentence.relations} == known
 
 
-def test_spans_are_the_words_and_the_words_are_the_text():
+def test_spans_are_the_words_of_the_text_which_ends_in_a_full_stop():
     for sentence in SENTENCES:
         assert all(word and " " not in word for word in words(sentence))
         text = " ".join(words(sentence)).replace(" .", ".").replace(" ,", ",")
         assert text == sentence.text
-
-
-def test_sentences_end_in_a_full_stop_attached_to_the_last_word():
-    for sentence in SENTENCES:
         assert sentence.text.endswith(".")
         assert not sentence.text.endswith(" .")
         assert sentence.relations[-1] == "punct"
@@ -99,32 +88,24 @@ def test_lengths_are_varied():
     assert max(counts.values()) < 0.1 * len(CORPUS)
 
 
-def test_a_shorter_corpus_is_the_beginning_of_a_longer_one():
+def test_a_shorter_corpus_is_the_beginning_of_a_longer_one_and_seeds_give_different_ones():
     assert synthetic_corpus(10, translated=True).sentences == CORPUS[:10].sentences
     assert synthetic_corpus(0).sentences == ()
-
-
-def test_seeds_give_different_corpora():
     assert synthetic_corpus(20, seed=1).hash != synthetic_corpus(20, seed=0).hash
     assert not {s.text for s in synthetic_corpus(200, seed=1) if len(s.spans) > 8} & {s.text for s in CORPUS}
 
 
 def test_the_corpus_is_the_same_in_another_process():
     code = "from headroles import synthetic_corpus; print(synthetic_corpus(100, seed=3, translated=True).hash)"
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
-    )
+    options = {"capture_output": True, "text": True, "check": True, "env": {"PYTHONHASHSEED": "7"}}
+    told = subprocess.run([sys.executable, "-c", code], **options)
     assert told.stdout.strip() == synthetic_corpus(100, seed=3, translated=True).hash
 
 
 @pytest.mark.parametrize("relation", PAPER)
-def test_no_fixed_offset_is_right_for_most_words(relation: str):
+def test_each_relation_of_the_paper_is_frequent_and_of_no_fixed_offset(relation: str):
     assert max(share_of_best_offset(CORPUS, relation)) < 0.5
     assert max(share_of_best_offset(TARGETS, relation)) < 0.56
-
-
-@pytest.mark.parametrize("relation", PAPER)
-def test_each_relation_of_the_paper_is_frequent(relation: str):
     assert sum(sentence.relations.count(relation) for sentence in CORPUS) > 2000
 
 
@@ -144,18 +125,13 @@ def test_english_sentences_translate_one_way():
         assert seen.setdefault(sentence.text, target.text) == target.text
 
 
-def test_made_up_clauses_end_in_their_verb():
+def test_made_up_clauses_end_in_their_verb_and_what_describes_a_noun_follows_it():
     for target in TARGETS:
         root = target.heads.index(-1)
         assert root == len(target.spans) - 2
         for i, (head, name) in enumerate(zip(target.heads, target.relations, strict=True)):
             if name in ("nsubj", "obj", "obl", "advcl", "ccomp", "aux", "mark", "compound:prt"):
                 assert i < head
-
-
-def test_made_up_adjectives_genitives_and_adpositions_follow_their_noun():
-    for target in TARGETS:
-        for i, (head, name) in enumerate(zip(target.heads, target.relations, strict=True)):
             if name in ("amod", "compound", "det", "case", "nmod", "acl:relcl"):
                 assert i > head
 
@@ -184,9 +160,8 @@ def test_the_verb_decides_the_case_of_its_object():
 
 def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
     """The made-up ending of a verb follows from its English subject; its made-up subject does not show the number."""
-    nouns = {
-        form: noun for noun in (*synthetic.PEOPLE, *synthetic.THINGS) for form in (noun, synthetic.plural_of(noun))
-    }
+    known = (*synthetic.PEOPLE, *synthetic.THINGS)
+    nouns = {form: noun for noun in known for form in (noun, synthetic.plural_of(noun))}
     forms, checked = defaultdict(set), 0
     for sentence, target in BOTH:
         english, made = words(sentence), words(target)
@@ -203,10 +178,8 @@ def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
 
 
 def test_made_up_adjectives_agree_with_their_noun_in_gender():
-    genders = {
-        synthetic.stem_of(noun): synthetic.second_gender(noun)
-        for noun in (*synthetic.PEOPLE, *synthetic.THINGS, *synthetic.PLACES)
-    }
+    nouns = (*synthetic.PEOPLE, *synthetic.THINGS, *synthetic.PLACES)
+    genders = {synthetic.stem_of(noun): synthetic.second_gender(noun) for noun in nouns}
     for target in TARGETS:
         said = words(target)
         for i, name in enumerate(target.relations):
@@ -266,18 +239,10 @@ def test_made_up_stems_differ():
     assert [stem for stem, count in stems.items() if count > 1] == []
 
 
-@pytest.mark.parametrize(
-    ("noun", "plural"), [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]
-)
-def test_plurals(noun: str, plural: str):
-    assert synthetic.plural_of(noun) == plural
-
-
-@pytest.mark.parametrize(
-    ("entry", "forms"),
-    [("see/saw/seen", ("see", "saw", "seen")), ("open", ("open", "opened", "opened")),
-     ("close", ("close", "closed", "closed")), ("carry", ("carry", "carried", "carried")),
-     ("destroy", ("destroy", "destroyed", "destroyed"))],
-)  # fmt: skip
-def test_verb_forms(entry: str, forms: tuple[str, str, str]):
-    assert synthetic.forms_of(entry) == forms
+def test_plurals_and_forms_of_verbs():
+    for noun, plural in [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]:
+        assert synthetic.plural_of(noun) == plural
+    verbs = {"open": "opened", "close": "closed", "carry": "carried", "destroy": "destroyed"}
+    for entry, past in verbs.items():
+        assert synthetic.forms_of(entry) == (entry, past, past)
+    assert synthetic.forms_of("see/saw/seen") == ("see", "saw", "seen")

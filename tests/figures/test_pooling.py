@@ -89,12 +89,12 @@ def test_models_of_one_encoder_are_permuted_alike(monkeypatch):
     monkeypatch.setattr("pooling.ALIKE", 2)
     encoders = {"alike": dict.fromkeys(of_one_encoder(0, 6), "MiniLM"), "apart": None}
     rejected = dict.fromkeys(encoders, 0)
-    for seed in range(40):
+    for seed in range(20):
         for name, encoder in encoders.items():
             found = pooled(of_one_encoder(seed, 6), encoders=encoder, predictors=["positional"], covariates=())
             rejected[name] += found["p"].iloc[0] < 0.05
-    assert rejected["alike"] <= 6  # more with probability .003
-    assert rejected["apart"] >= 9  # as if each were a model of its own
+    assert rejected["alike"] <= 4  # more with probability .003
+    assert rejected["apart"] >= 5  # as if each were a model of its own
 
 
 def test_models_that_agree_head_by_head_are_refused():
@@ -116,11 +116,8 @@ def test_pooled_by_hand():
 
 def test_layers_without_a_choice_and_missing_values_are_left_out():
     table = model(3, effect=1.0)
-    more = frame.table(
-        {name: np.r_[table[name], np.arange(8.0) if name == "positional" else np.ones(8)] for name in table},
-        frame.index({("enc-self", layer): 8 for layer in range(4)}),
-        "simulated",
-    )
+    columns = {name: np.r_[table[name], np.arange(8.0) if name == "positional" else np.ones(8)] for name in table}
+    more = frame.table(columns, frame.index({("enc-self", layer): 8 for layer in range(4)}), "simulated")
     other = model(4, effect=1.0)
     pd.testing.assert_frame_equal(pooled({"a": table, "b": other}), pooled({"a": more, "b": other}), check_exact=False)
     none = {name: one.assign(survival=1.0) for name, one in models(3).items()}

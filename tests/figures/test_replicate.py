@@ -16,8 +16,6 @@ from headroles.tables import frame
 TINY = Recipe(
     width=32, layers=1, heads=2, epochs=2, batch=16, tune_pairs=48, encoder_keep=(0.5,), keep=(0.5,), n_resamples=20
 )
-
-
 HALVES = {"held_out": 8, "trees": 10, "pieces": 300}
 PAIRS = hr.synthetic_corpus(100, translated=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from make import app
 from picture import specialists
+from pooling import pooled_survival
 from scipy import stats
 from several_models import pool_models
 from typer.testing import CliRunner
@@ -20,6 +22,7 @@ from headroles.plots import role_changes
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
+pytestmark = pytest.mark.slow
 REACHED = {"all heads": 30, "l0": 20, "importance": 20, "-importance": 14, "roles": 25, "-roles": 12, "random": 15}
 
 
@@ -27,9 +30,8 @@ def save_model(place, seed):
     """The tables of a pruned model in which positional heads survive, and its controls."""
     random = np.random.default_rng(seed)
     index = frame.index({("enc-self", layer): 8 for layer in range(3)})
-    columns = {
-        name: random.uniform(size=24) for name in ("positional", "syntactic", "confidence", "sink", "importance")
-    }
+    names = ("positional", "syntactic", "confidence", "sink", "importance")
+    columns = {name: random.uniform(size=24) for name in names}
     for size in (12, 6, 3):
         rank = pd.Series(columns["positional"] + random.normal(size=24) / 8).rank(ascending=False)
         columns[f"survival[{size}]"] = (rank <= size).to_numpy(float)
@@ -37,9 +39,8 @@ def save_model(place, seed):
     for gates in range(2):
         sizes = pd.DataFrame({"heads": [40, 28, 22, 19], "enc-self": [24, 12, 6, 3], "undecided": [0, 1, 2, 1]})
         sizes["value"], sizes["change"] = [30.0 - seed, 28.0, 27.0, 25.0], [0.0, -2.0, -3.0, -5.0]
-        save_table(
-            frame.signed(sizes, "metric:BLEU(beams=1)"), place / f"gates-{gates}" / "sparsity-l0-enc-self.parquet"
-        )
+        kept = place / f"gates-{gates}" / "sparsity-l0-enc-self.parquet"
+        save_table(frame.signed(sizes, "metric:BLEU(beams=1)"), kept)
     rows = [
         {"strategy": name, "heads": 24 if name == "all heads" else 6, "tuned": tuned, "seed": draw}
         | {"value": value - 5 * (not tuned) + random.normal() / 4}
@@ -61,6 +62,14 @@ def save_model(place, seed):
 def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("several")
     return [save_model(place / f"C-{seed}", seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_permutations():
+    """As many as these effects need, a tenth of those of studies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("several_models.pooled_survival", partial(pooled_survival, n_permutations=999))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +107,6 @@ def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path
     assert (given["r"].abs() < 0.5).all()
 
 
-@pytest.mark.slow
 def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders, tmp_path):
     """Of four positional heads one is pruned in turn; of those left the first loses its role, another takes it over."""
     index = frame.index({("enc-self", layer): 8 for layer in range(3)})
@@ -168,10 +176,8 @@ def test_the_figure_has_every_head_every_test_and_every_model(pooled):
 def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
     done = CliRunner().invoke(app, ["pool", *map(str, folders), "--study", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(f"pooled-{name}.parquet" for name in ("heads", "survival", "sizes", "controls", "differences")),
-        "specialists.png",
-    }
+    tables = {f"pooled-{name}.parquet" for name in ("heads", "survival", "sizes", "controls", "differences")}
+    assert {path.name for path in tmp_path.iterdir()} == tables | {"specialists.png"}
     pd.testing.assert_frame_equal(load_table(tmp_path / "pooled-survival.parquet"), pooled.survival)
     assert "positional" in done.output
 

@@ -35,8 +35,6 @@ TINY = Recipe(
     every=3, pieces=100,
 )  # fmt: skip
 SIZES = ("width", "heads", "encoder_layers", "steps", "batch", "warmup", "masked_steps", "masked_batch", "every")
-
-
 KIND = "enc-self"
 FIGURES = Path(__file__).resolve().parents[2] / "figures" / "specialists"
 
@@ -144,6 +142,7 @@ def test_an_arm_may_never_have_some_heads(data, tmp_path):
         specialise(tmp_path, data, "C", recipe=TINY, probed=[data.parsed], without=heads[:1])
 
 
+@pytest.mark.slow
 def test_probes_are_the_best_heads_of_the_score(data, trained):
     place, tables = trained
     model, tokenizer = hr.load(place / "C-0")
@@ -159,6 +158,7 @@ def test_probes_are_the_best_heads_of_the_score(data, trained):
     assert found["words"] == scores["syntax[obj dep>head].words"].iloc[0]
 
 
+@pytest.mark.slow
 def test_shuffling_moves_columns_of_queries_and_keys_and_nothing_else(trained):
     model, _ = hr.load(trained[0] / "masked-0")
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -174,6 +174,7 @@ def test_shuffling_moves_columns_of_queries_and_keys_and_nothing_else(trained):
         assert torch.allclose(torch.linalg.svdvals(after), torch.linalg.svdvals(before[name]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_shuffled_arm_takes_the_same_encoder_and_begins_elsewhere(trained):
     place, tables = trained
     assert {path.name for path in place.iterdir()} == {"masked-0", "C-0", "C-shuffled-0"}  # trained once
@@ -218,6 +219,7 @@ def test_what_was_killed_is_resumed_as_if_nothing_had_been(data, trained, tmp_pa
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
+@pytest.mark.slow
 def test_another_recipe_in_the_same_folder_is_an_error(data, trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "copy")
     with pytest.raises(ValueError, match="holds training of another model"):

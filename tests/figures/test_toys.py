@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-import matplotlib
 import pytest
 from controls import bench_of_toy, controls
 from helpers.artefacts import WANTED
@@ -23,12 +22,7 @@ from headroles.papers.workflow import Workflow
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table
 
-matplotlib.use("agg")
-
-
 DRAWN = {*(f"fig{number}" for number in range(1, 11)), "fig1a", "fig1b", "fig1c", "gates", "claim1", "claim3", "claim4"}
-
-
 CONTROLLED = [("voita2019", name) for name in ("fig1a", "fig4", "fig6", "fig9", "table1")]
 CONTROLLED += [("michel2019", name) for name in ("fig1", "fig3", "heads_share")] + [("budhraja2020", "claim2")]
 
@@ -85,16 +79,14 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     sizes_ = load_table(study / "pruning" / "sparsity-l0.parquet")
     ours = made["voita2019", "fig9"].artefact.table.dropna(subset="enc-self")
     assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
-    layers = (
-        made["voita2019", "fig10"].artefact.table.dropna(subset="cross lower").sort_values("heads", ascending=False)
-    )
+    layers = made["voita2019", "fig10"].artefact.table.dropna(subset="cross lower")
+    layers = layers.sort_values("heads", ascending=False)
     assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
     table = made["michel2019", "fig1"].artefact.table
     effects = load_table(study / "ablation" / "ablation-loss-head-zero.parquet")
     assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
-    intact = float(
-        dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
-    )
+    signature = heads.provenance(effects, "ablation[loss]").split("|")
+    intact = float(dict(part.split(":", 1) for part in signature)["intact"])
     assert (table["score"] - table["change"]).to_numpy() == pytest.approx(intact)
     table = made["michel2019", "table1"].artefact.table
     assert table["significant"].sum() == (effects.loc["enc-self", "ablation[loss].p"] < 0.01).sum()

@@ -11,9 +11,8 @@ from headroles.tables import frame
 
 
 def index(**sizes: tuple[int, int]) -> pd.MultiIndex:
-    return frame.index(
-        {(kind.replace("_", "-"), layer): wide for kind, (deep, wide) in sizes.items() for layer in range(deep)}
-    )
+    layers = ((kind.replace("_", "-"), layer, wide) for kind, (deep, wide) in sizes.items() for layer in range(deep))
+    return frame.index({(kind, layer): wide for kind, layer, wide in layers})
 
 
 def column(index: pd.MultiIndex, *, seed: int = 0, name: str = "confidence") -> pd.Series:
@@ -22,6 +21,19 @@ def column(index: pd.MultiIndex, *, seed: int = 0, name: str = "confidence") -> 
 
 def mesh(ax: Any) -> np.ma.MaskedArray:
     return ax.collections[0].get_array()
+
+
+def cells(ax: Any) -> dict[tuple[int, int], str]:
+    """Texts by (row, column) of the cell they are in."""
+    return {(int(text.get_position()[1]), int(text.get_position()[0])): text.get_text() for text in ax.texts}
+
+
+def assert_within_the_page(ax: Any) -> None:
+    ax.figure.canvas.draw()
+    page, used = ax.figure.bbox, ax.figure.get_tightbbox(ax.figure.canvas.get_renderer())
+    dpi = ax.figure.dpi
+    assert min(used.x0 * dpi - page.x0, used.y0 * dpi - page.y0) >= -1
+    assert max(used.x1 * dpi - page.x1, used.y1 * dpi - page.y1) <= 1
 
 
 def words(labels: Any) -> list[str]:

@@ -36,20 +36,15 @@ TREES = """\
 2\ttwo\t_\t_\t_\t_\t1\tamod\t_\t_
 
 """
-
 FILES = {
     "trees.conllu": TREES,
     "lines.txt": "a sentence .\n\nКошка spit 😀\n  \nthe last one, without an end",
     "pairs.tsv": "a cat\teine Katze\na dog\tein Hund\n\t\nblank\t\nthe end .\tdas Ende .\n",
     "labelled.tsv": "sentence\tlabel\na film\t1\nno film\t0\n",
 }
-
 NAMES = [*FILES, *(f"{name}.gz" for name in FILES)]
-
 ODD = ["\0", "\ufeff", "\u2028", "\x85", "\x1c", "\u3000", "e\u0301", "\u202e", "\r", "\r\n", "\t", "\n", "\n\n", " "]
-
 BYTES = [*(one.encode() for one in ODD), b"\xff", b"\xc3", b"\xed\xa0\x80", b"\x1f\x8b"]
-
 LONGEST = 1000  # characters of a message, its path included
 
 

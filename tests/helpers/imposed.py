@@ -23,11 +23,8 @@ REPLACED = {}  # module -> (head, weights of a query: function of query and its 
 
 def attend(module, query, key, value, mask, **options):
     """The model's own attention with some rows replaced, and the product with the values once more."""
-    eager = next(
-        getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
-        for cls in type(module).__mro__
-        if hasattr(sys.modules[cls.__module__], "eager_attention_forward")
-    )
+    modules = (sys.modules[cls.__module__] for cls in type(module).__mro__)
+    eager = next(each.eager_attention_forward for each in modules if hasattr(each, "eager_attention_forward"))
     _, weights = eager(module, query, key, value, mask, **options)
     weights = weights.clone()
     if module in REPLACED:

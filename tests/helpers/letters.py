@@ -25,7 +25,6 @@ from headroles.scores.registry import DEFAULT, list_scores
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=12, suppress_health_check=list(HealthCheck)
 )
-
 VOCABULARY, PADDING, SPECIAL = 1000, 1, 4  # ids below SPECIAL are special
 RELATIONS = ("nsubj", "obj", "amod", "advmod", "nsubj:pass", "det")
 

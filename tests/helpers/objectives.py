@@ -22,9 +22,8 @@ ALL = 10**6  # tokens: one batch
 @cache
 def classifier():
     """A tiny classifier of the same body as "bert"."""
-    config = transformers.BertConfig(
-        **zoo.BERT, num_labels=3, id2label=CLASSES, label2id={v: k for k, v in CLASSES.items()}
-    )
+    names = {"id2label": CLASSES, "label2id": {v: k for k, v in CLASSES.items()}}
+    config = transformers.BertConfig(**zoo.BERT, num_labels=3, **names)
     return zoo.drawn(lambda: transformers.BertForSequenceClassification(config), seed=1, std=0.5)
 
 

@@ -134,9 +134,8 @@ def together(code: str, *arguments: object, processes: int = 2) -> Run:
         port = free.getsockname()[1]
     shared = WITHOUT_GPU | {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared |= {"ACCELERATE_USE_CPU": "false", "ACCELERATE_MIXED_PRECISION": "no"}
-    forks = [
-        Fork(code, *arguments, env=shared | {"RANK": rank, "LOCAL_RANK": rank}) for rank in map(str, range(processes))
-    ]
+    ranks = map(str, range(processes))
+    forks = [Fork(code, *arguments, env=shared | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ranks]
     while None in (codes := [fork.poll() for fork in forks]):
         if any(codes):
             for fork in forks:

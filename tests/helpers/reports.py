@@ -53,9 +53,8 @@ def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None
         columns[f"survival[l0 {size}]"] = (order < size).astype(float)
         columns[f"survival[l0 {size}].open"] = rng.random(len(index))
         history = [(*head, step, value) for head in index for step, value in enumerate(rng.random(60))]
-        save_table(
-            signed(pd.DataFrame(history, columns=[*frame.LEVELS, "step", "open"])), study.path(f"gates-l0-{size}")
-        )
+        table = signed(pd.DataFrame(history, columns=[*frame.LEVELS, "step", "open"]))
+        save_table(table, study.path(f"gates-l0-{size}"))
     save_table(frame.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
     values = {"value": [1.5, 1.6, 2.5], "low": [1.4, 1.5, 2.3], "high": [1.6, 1.7, 2.7]}
     changes = {"change": [0, 0.1, 1.0], "change.low": [0, 0, 0.9], "change.high": [0, 0.2, 1.1], "undecided": 0}
@@ -69,11 +68,8 @@ def related(note: str) -> pd.DataFrame:
     parts = [f"{name}{end}" for name in names for end in ("", ".low", ".high")] + ["p", "holm", "bh"]
     known = {"role": "alignment", "outcome": "ablation[loss]", "with": 12, "without": 132, "note": ""}
     missing = {"role": "rare", "outcome": "survival[l0 10]", "with": 0, "without": 144, "note": note}
-    rows = [
-        known | {name: 0.25 + place / 100 for place, name in enumerate(parts)},
-        missing | dict.fromkeys(parts, np.nan),
-    ]
-    return signed(rows)
+    known |= {name: 0.25 + place / 100 for place, name in enumerate(parts)}
+    return signed([known, missing | dict.fromkeys(parts, np.nan)])
 
 
 def attended(index: pd.MultiIndex, rng: np.random.Generator, tokens: list[str], sentences: int = 3) -> pd.DataFrame:
@@ -93,7 +89,7 @@ def decoded(weights: list[int]) -> list[int]:
     return [weight for number in weights for weight in ([0] * -number if number < 0 else [number])]
 
 
-def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = EVIL) -> Study:
+def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 12, evil: str = EVIL) -> Study:
     """A study with every table the report reads, of made-up numbers."""
     study, rng, index = Study(folder), np.random.default_rng(0), frame.index(sizes)
     table = scores(index, rng)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -12,9 +11,6 @@ import pytest
 from helpers.drawn import distances, mesh, syntax, words
 
 from headroles import plots
-
-matplotlib.use("Agg")
-
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 
@@ -58,11 +54,8 @@ def test_attention_draws_on_given_axes_and_names_what_the_table_names() -> None:
 
 
 def heights(ax: Any) -> dict[int, float]:
-    return {
-        round(patch.get_x() + patch.get_width() / 2): pytest.approx(patch.get_height())
-        for patch in ax.patches
-        if patch.get_height()
-    }
+    bars = [patch for patch in ax.patches if patch.get_height()]
+    return {round(bar.get_x() + bar.get_width() / 2): pytest.approx(bar.get_height()) for bar in bars}
 
 
 def test_offsets_draws_one_histogram_per_relation_with_gathered_tails() -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn import column, distances, index, syntax, table_of_roles
+from helpers.drawn import assert_within_the_page, column, distances, index, syntax, table_of_roles
 from helpers.relations import NOBODY, effects, told
 from helpers.relations import index as heads
 
 import headroles as hr
 from headroles import plots
-
-matplotlib.use("Agg")
-
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 
@@ -31,13 +27,7 @@ def test_every_figure_can_be_rendered_and_lies_within_its_page() -> None:
         plots.dependency(syntax()),
     ]
     for ax in drawn:
-        ax.figure.canvas.draw()
-        page, used = ax.figure.bbox, ax.figure.get_tightbbox(ax.figure.canvas.get_renderer())
-        dpi = ax.figure.dpi
-        assert used.x0 * dpi >= page.x0 - 1
-        assert used.y0 * dpi >= page.y0 - 1
-        assert used.x1 * dpi <= page.x1 + 1
-        assert used.y1 * dpi <= page.y1 + 1
+        assert_within_the_page(ax)
 
 
 ONE, BOTH = column(index(enc_self=(1, 2))), column(index(enc_self=(1, 2), cross=(1, 2)))
@@ -60,19 +50,15 @@ REFUSED = {
     "no syntax": (lambda: plots.dependency(ONE.to_frame()), "no values of syntax: got a DataFrame .confidence."),
     "few words": (lambda: plots.dependency(_few()), "nothing to draw: no relation has 10 words; got o→v"),
     "no effects": (lambda: plots.histogram(OTHER), r"not a table of hr.ablate: .* expected one column ablation\[...\]"),
-    "other heads": (
-        lambda: plots.agreement(_tested(1), _tested(2)),
-        "the tables are of different heads: got 8 and 16 rows, 8 in common",
-    ),
+    "other heads": (lambda: plots.agreement(_tested(1), _tested(2)),
+        "the tables are of different heads: got 8 and 16 rows, 8 in common"),
     "kind of functions": (
         lambda: plots.functions(OTHER.assign(kind="cross", function="none", count=1, heads=1), kind="enc-self"),
         "kind must be one of cross, got 'enc-self'",
     ),
     "no survival": (lambda: plots.by_layer(OTHER), "not a table of survival: got "),
-    "no changes": (
-        lambda: plots.role_changes(hr.role_changes(ROLELESS, {8: ROLELESS})),
-        "nothing to draw: no head has a role, before or after",
-    ),
+    "no changes": (lambda: plots.role_changes(hr.role_changes(ROLELESS, {8: ROLELESS})),
+        "nothing to draw: no head has a role, before or after"),
     "no relation": (lambda: plots.relation(_unrelated()), f"nothing to draw: {NOBODY}"),
     **{
         f"not of {function.__name__}": (partial(function, OTHER), f"not a table of {made_by}.*: got .*x.* 1 rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -73,9 +74,8 @@ def test_two_corpora_are_drawn_against_each_other():
     expected = np.stack([one["ablation[loss]"], other["ablation[bleu]"]], axis=1)
     np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
     told = outcomes.correlations(one["ablation[loss]"], other["ablation[bleu]"]).loc["all"]
-    values = [
-        f"{told[key]:.2f} [{told[f'{key}.low']:.2f}, {told[f'{key}.high']:.2f}]" for key in ("pearson", "spearman")
-    ]
+    keys = ("pearson", "spearman")
+    values = [f"{told[key]:.2f} [{told[f'{key}.low']:.2f}, {told[f'{key}.high']:.2f}]" for key in keys]
     assert ax.get_title() == f"Pearson {values[0]}\nSpearman {values[1]}"
     both = [test(*expected.T).statistic for test in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
     np.testing.assert_allclose(told[["pearson", "spearman"]], both, rtol=1e-12)
@@ -90,15 +90,11 @@ def test_a_given_ax_is_used():
     assert plots.agreement(effects(), effects(seed=1), ax=ax) is ax
 
 
-def test_plans_are_said_in_words():
-    table = effects("ablation[bleu all_but_one]")
-    label = plots.ablation(table, kind="cross").figure.axes[-1].get_ylabel()
-    assert " ".join(label.split()) == "change in BLEU, all but one (red: worse)"
-
-
-def test_of_a_metric_that_is_not_ours_red_says_less():
-    label = plots.ablation(effects("ablation[own]"), kind="cross").figure.axes[-1].get_ylabel()
-    assert label == "change in own\n(red: less)"
+def test_plans_are_said_in_words_and_red_says_less_of_a_metric_that_is_not_ours():
+    names = {"bleu all_but_one": "change in BLEU, all but one (red: worse)", "own": "change in own (red: less)"}
+    for name, expected in names.items():
+        label = plots.ablation(effects(f"ablation[{name}]"), kind="cross").figure.axes[-1].get_ylabel()
+        assert " ".join(label.split()) == expected
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -157,11 +153,8 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
 def test_of_twelve_rankings_four_and_the_worst_have_a_colour_and_no_two_look_alike():
     orders = ["confidence", "importance", "attribution[FeatureAblation].size", "random 0"]
     orders += [f"relevance[{rules}{of}].size" for rules in ("cp", "attn", "voita", "gradient") for of in ("", " logit")]
-    rows = [
-        {"order": name, "share": x, "value": 1 - x * place / 12}
-        for place, name in enumerate(orders)
-        for x in (0.0, 0.5, 1.0)
-    ]
+    points = list(product(enumerate(orders), (0.0, 0.5, 1.0)))
+    rows = [{"order": name, "share": x, "value": 1 - x * place / 12} for (place, name), x in points]
     ax = plots.curves(pd.DataFrame(rows).assign(low=0.0, high=1.0))
     looks = [(to_rgb(line.get_color()), line.get_linestyle(), line.get_marker()) for line in ax.lines]
     assert len(looks) == 12  # every ranking is drawn

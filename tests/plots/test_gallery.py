@@ -25,9 +25,8 @@ def refused(done, path, origin):
 @pytest.fixture
 def study(tmp_path):
     made = hr.Study(tmp_path / "study")
-    save_table(
-        frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="abc")), made.path("heads")
-    )
+    scores = frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="abc"))
+    save_table(scores, made.path("heads"))
     return made
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,15 +46,12 @@ FUNCTIONS = pd.DataFrame(
 )
 
 
-def test_functions_are_piled_up_to_the_number_of_heads():
+def test_functions_are_piled_up_to_the_number_of_heads_and_none_is_left_out():
     ax = plots.functions(FUNCTIONS)
     boxes = {bars.get_label(): [(bar.get_y(), bar.get_height()) for bar in bars] for bars in ax.containers}
     assert boxes == {"no role": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["6", "2"]
     assert sorted(text.get_text() for text in ax.texts if text.get_text()) == ["1", "1", "1", "2", "3"]
-
-
-def test_no_function_is_left_out():
     ax = plots.functions(FUNCTIONS.replace({"function": {"several": "induction"}}))
     assert [bars.get_label() for bars in ax.containers] == ["no role", "positional", "induction"]
 
@@ -70,11 +69,8 @@ def test_sizes_of_one_strategy_are_numbers_and_gates_of_many_heads_fit_a_page():
 
 def test_layers_show_how_many_heads_they_have_left():
     index = frame.index({("enc-self", 0): 3, ("enc-self", 1): 3, ("cross", 0): 3})
-    columns = {
-        "survival[a]": [1, 0, 1, 1, 1, 1, 0, 0, 0],
-        "survival[a].open": 0.5,
-        "survival[b]": [0, 0, 0, 1, 0, 0, 1, 1, 1],
-    }
+    columns = {"survival[a]": [1, 0, 1, 1, 1, 1, 0, 0, 0], "survival[a].open": 0.5}
+    columns |= {"survival[b]": [0, 0, 0, 1, 0, 0, 1, 1, 1]}
     ax = plots.by_layer(frame.table(columns, index, "made up"))
     assert ax.collections[0].get_array().reshape(2, 2).tolist() == [[2, 0], [3, 1]]
     assert [text.get_text() for text in ax.texts] == ["2", "0", "3", "1"]
@@ -82,12 +78,8 @@ def test_layers_show_how_many_heads_they_have_left():
 
 
 def test_gates_are_a_row_per_head_and_a_column_per_step():
-    rows = [
-        ("enc-self", layer, head, step, step / 10 + head / 100)
-        for step in (0, 5)
-        for layer in (0, 1)
-        for head in (0, 1)
-    ]
+    places = product((0, 5), (0, 1), (0, 1))
+    rows = [("enc-self", layer, head, step, step / 10 + head / 100) for step, layer, head in places]
     ax = plots.gates(pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"]))
     grid = ax.collections[0].get_array().reshape(4, 2)
     np.testing.assert_allclose(grid, [[0, 0.5], [0.01, 0.51]] * 2)
@@ -127,9 +119,8 @@ def test_the_comparison_has_a_panel_per_number_of_heads_and_a_mark_per_choice_an
     spread = [[segment[:, 0].tolist() for segment in bars.lines[2][0].get_segments()] for bars in axes[0].containers]
     assert spread == [[[6.0, 9.0], [2.0, 5.0]], [[8.0, 11.0], [7.0, 10.0]]]
     assert sorted(line.get_xdata()[0] for line in axes[0].lines if line.get_linestyle() == ":") == [10.0, 11.0]
-    single = [
-        line.get_xdata().tolist() for line in axes[0].lines if line.get_marker() == "|" and len(line.get_xdata()) == 2
-    ]
+    strokes = [line.get_xdata().tolist() for line in axes[0].lines if line.get_marker() == "|"]
+    single = [stroke for stroke in strokes if len(stroke) == 2]
     assert [7.0, 3.0] in single
     assert [9.0, 8.0] in single
     assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["importance", "random"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -48,14 +47,11 @@ def test_red_is_harm_also_where_no_head_helps(name, values):
     assert red > blue + 60
 
 
-def test_counts_p_and_what_is_missing_have_no_colour():
+def test_counts_p_and_what_is_missing_have_no_colour_and_what_is_in_a_cell_is_text():
     table = pd.DataFrame({"auc": [0.5, 0.9, np.nan], "p": [0.0004, 0.5, 1.0], "with": [3, 2, 1]})
     html = hr.style_table(table).to_html()
     assert set(re.findall(r"(row\d_col\d) \{[^}]*background-color", html)) == {"row0_col0", "row1_col0"}
     assert cells(hr.style_table(table, ["p"]))[0] == "&lt;0.001"
-
-
-def test_what_is_in_a_cell_is_text():
     html = hr.style_table(pd.DataFrame({"note": ["<script>alert(1)</script>", None]})).to_html()
     assert "<script>alert" not in html
     assert "&lt;script&gt;" in html
@@ -65,16 +61,11 @@ def test_headings_and_names_of_rows_are_no_html():
     """A script in the name of a column ran in the browser."""
     script = "<script>alert(1)</script>"
     index = pd.MultiIndex.from_tuples([(script, 0)], names=[script, None])
-    for table in (
-        pd.DataFrame({script: [1.0]}, index=index),
-        pd.DataFrame({script: [True], f"{script}.value": [1.0], f"{script}.stability": [0.5]}, index=index),
-    ):
-        html = hr.style_table(table).to_html()
+    tables = {script: [1.0]}, {script: [True], f"{script}.value": [1.0], f"{script}.stability": [0.5]}
+    for columns in tables:
+        html = hr.style_table(pd.DataFrame(columns, index=index)).to_html()
         assert "<script>" not in html
         assert html.count("&lt;script&gt;") >= 3
-
-
-matplotlib.use("Agg")
 
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")

@@ -25,11 +25,7 @@ from headroles.tables.io import save_table
 def test_measurements_are_those_of_the_tables(study, html):
     data, index = told(html), frame.index(SIZES)
     assert [tuple(head) for head in data["heads"]] == list(index)
-    tables = {
-        "made/heads": study.load("heads"),
-        "made/ablation-loss-head-zero": study.load("ablation-loss-head-zero"),
-        "made/circuits": study.load("circuits"),
-    }
+    tables = {f"made/{name}": study.load(name) for name in ("heads", "ablation-loss-head-zero", "circuits")}
     assert [one["name"] for one in data["columns"]] == [
         *("confidence", "alignment[monotone]", "ablation[loss]", "copying", "position[-1]", "syntax[nsubj dep>head]")
     ]
@@ -53,12 +49,8 @@ def test_the_head_that_costs_most_ranks_first_and_equal_ones_share_their_ranks(m
 
 def test_roles_are_those_of_the_table(study, html):
     data, held = told(html), role_rules.held(study.load("roles"))
-    found = [
-        (*head, one["name"], one["values"][row])
-        for row, head in enumerate(data["heads"])
-        for one in data["roles"]
-        if one["held"][row]
-    ]
+    rows = [(row, head, one) for row, head in enumerate(data["heads"]) for one in data["roles"]]
+    found = [(*head, one["name"], one["values"][row]) for row, head, one in rows if one["held"][row]]
     assert len(found) == len(held) > 10
     assert [one[:4] for one in found] == list(held[[*frame.LEVELS, "role"]].itertuples(index=False, name=None))
     same([one[4] for one in found], held["value"])
@@ -103,10 +95,8 @@ def test_what_became_of_a_head_is_said_in_words(sizes, expected):
 
 def test_a_pruning_of_one_kind_says_nothing_of_the_others(tmp_path):
     index = frame.index({("enc-self", 0): 2, ("cross", 0): 2})
-    columns = {
-        "survival[random 1 enc-self]": [1.0, 0, 1, 1],
-        "survival[random 1 enc-self].order": [np.nan, 1, np.nan, np.nan],
-    }
+    name = "survival[random 1 enc-self]"
+    columns = {name: [1.0, 0, 1, 1], f"{name}.order": [np.nan, 1, np.nan, np.nan]}
     save_table(frame.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
     (found,) = told(hr.report(tmp_path, tmp_path / "r.html").read_text())["prunings"]
     assert (found["name"], found["kinds"], found["of"]) == ("random enc-self", ["enc-self"], 2)
@@ -121,11 +111,10 @@ def test_tests_of_roles_are_those_of_the_table(study):
     columns |= {"explained.high": [1.0, float("nan"), 0.75], "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]]}
     table = pd.DataFrame(columns, index=index.set_names(["heads", "role"]))
     found = contents.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
+    shared = {"role": "sink", "from": "mine/role-tests-loss"}
     assert found == [
-        {"row": 0, "role": "sink", "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"}
-        | {"from": "mine/role-tests-loss"},
-        {"row": 1, "role": "sink", "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"}
-        | {"from": "mine/role-tests-loss"},
+        shared | {"row": 0, "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"},
+        shared | {"row": 1, "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"},
     ]
 
 
@@ -133,10 +122,8 @@ def test_how_an_effect_was_estimated_and_when_heads_were_pruned_are_no_measureme
     rows = frame.index({("enc-self", 0): 3})
     effects = {"ablation[loss]": [0.1, 0.2, 0.3], "ablation[loss].slope": 0.4, "ablation[loss].explained": 0.2}
     survival = {"survival[importance 1]": [1, 0, 0], "survival[importance 1].order": [3, 2, 1]}
-    made = [
-        Table("made", name, frame.table(columns, rows, "model:made"))
-        for name, columns in (("ablation-loss-head-zero", effects), ("survival-importance", survival))
-    ]
+    tables = {"ablation-loss-head-zero": effects, "survival-importance": survival}
+    made = [Table("made", name, frame.table(columns, rows, "model:made")) for name, columns in tables.items()]
     assert [one["name"] for one in measured(made[:1], [*rows])[0]] == ["ablation[loss]"]
     (pruning,) = prunings(made[1:], [*rows])
     assert pruning["fate"] == ["kept with 1 heads", "pruned with 1 heads", "pruned with 1 heads"]
@@ -152,9 +139,8 @@ def test_curves_and_sizes_are_those_of_the_tables(study, html):
     (sizes,) = data["sizes"]
     assert (sizes["label"], curves["label"]) == ("loss (nats)", "loss (nats)")
     assert [one["heads"] for one in sizes["rows"]] == [144, 72, 10]
-    assert [one["value"] for one in sizes["rows"]] == study.load("sparsity-l0")[
-        ["value", "low", "high"]
-    ].to_numpy().tolist()
+    values = study.load("sparsity-l0")[["value", "low", "high"]].to_numpy().tolist()
+    assert [one["value"] for one in sizes["rows"]] == values
     assert sizes["rows"][2]["change"] == [1.0, 0.9, 1.1]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import shutil
 import unicodedata
 from collections.abc import Iterator
 from itertools import islice
@@ -36,22 +34,16 @@ def test_nothing_in_the_tables_or_the_title_becomes_markup(html):
     data = told(html)
     assert data["title"] == f"Heads {EVIL}"
     assert data["attention"][0]["tokens"]["cross"]["queries"][1] == EVIL
-
-
-def test_the_script_puts_text_in_as_text(html):
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", html)
 
 
-def test_the_page_names_nothing_outside_itself(html):
+def test_the_page_names_nothing_outside_itself_and_is_small(html):
     addresses = set(re.findall(r"https?://[^\"'\s)]+", html))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a namespace, which is not fetched
     assert not re.findall(r"<link|@import|url\(", html)
     assert "default-src 'none'" in html
-
-
-def test_a_page_of_a_translation_model_is_small(html):
     assert len(told(html)["heads"]) == 144
-    assert len(html.encode()) < 5_000_000
+    assert len(html.encode()) < 500_000
 
 
 # --- attention on example sentences ----------------------------------------------------------------------------------
@@ -71,26 +63,6 @@ def test_the_commands_make_a_page_from_a_model(tmp_path):
 
 
 # --- in a real browser -----------------------------------------------------------------------------------------------
-
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "no browser to test the report in; apt-get install chromium"
-        )
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        made = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield made
-        made.close()
 
 
 @pytest.fixture
@@ -116,6 +88,11 @@ PLACES = 3  # decimals of a column whose largest value is below one
 
 def cell_of(page: Any, label: str, row: int) -> Any:
     return page.locator(f"[role=grid][aria-label='{label}'] [data-row='{row}']")
+
+
+def attention_of(study: Any, kind: str, sentence: int) -> Any:
+    """The row of head 1 of layer 5."""
+    return study.load("attention").set_index([*frame.LEVELS, "sentence"]).loc[(kind, 5, 1, sentence)]
 
 
 def title_of(page: Any) -> str:
@@ -246,10 +223,7 @@ def test_dark_and_light(opened):
 
 @pytest.mark.slow
 def test_attention_is_shown_as_matrix_and_as_arcs_and_tokens_as_text(opened, study):
-    table = study.load("attention")
-    row = table[
-        (table["kind"] == "cross") & (table["layer"] == 5) & (table["head"] == 1) & (table["sentence"] == 1)
-    ].iloc[0]
+    row = attention_of(study, "cross", 1)
     cell_of(opened, "confidence, cross-attention", 96 + 41).click()
     opened.click("#card [aria-label^='sentence 2']")
     matrix = opened.locator("#card .matrix")
@@ -269,14 +243,12 @@ def test_attention_is_shown_as_matrix_and_as_arcs_and_tokens_as_text(opened, stu
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dec-self", "cross"])
 def test_what_the_model_wrote_is_shown_token_by_token(opened, study, kind):
-    table = study.load("attention")
-    row = table[(table["kind"] == kind) & (table["layer"] == 5) & (table["head"] == 1) & (table["sentence"] == 2)].iloc[
-        0
-    ]
+    row = attention_of(study, kind, 2)
     size = len(row["keys"])
     weights = row["weights"].reshape(-1, size)
     opened.goto(f"{opened.url}#{kind}-5-1")
     opened.reload()
+    assert title_of(opened).endswith("attention / Layer 5, head 1")  # a link to a head opens its card
     assert opened.locator("#card [data-key=steps]").count() == 0  # the first sentence is no text of the model's own
     opened.click("#card [aria-label^='sentence 3']")
     shown, slider = opened.locator("#card .steps > span"), opened.locator("#card [data-key=step]")
@@ -295,18 +267,10 @@ def test_what_the_model_wrote_is_shown_token_by_token(opened, study, kind):
         )
         assert opened.locator("#card .steps > .own").count() == (step - 1 if kind == "dec-self" else 0)
     opened.click("#card .thumb >> nth=3")
-    assert f"Token 10 of 10, {row['queries'][-1]}" in opened.text_content(
-        "#card output"
-    )  # the same step of another head
+    same_step = f"Token 10 of 10, {row['queries'][-1]}"  # of another head
+    assert same_step in opened.text_content("#card output")
     opened.click("#card [data-key=steps]")
     assert opened.locator("#card .matrix").count() == 1
-
-
-@pytest.mark.slow
-def test_a_link_to_a_head_opens_its_card(opened):
-    opened.goto(opened.url + "#cross-4-2")
-    opened.reload()
-    assert title_of(opened) == "cross-attention / Layer 4, head 2"
 
 
 @pytest.mark.slow
@@ -345,9 +309,8 @@ def test_print_has_every_section_the_open_card_and_no_controls(opened):
     assert opened.locator("#card-title").is_visible()
     assert not any(one.is_visible() for one in opened.locator(".controls").all())
     assert opened.evaluate("getComputedStyle(document.body).fontVariantLigatures") == "none"
-    opened.evaluate(
-        "document.querySelectorAll('main > section:not([aria-labelledby=table])').forEach(part => part.remove())"
-    )
+    others = "main > section:not([aria-labelledby=table])"
+    opened.evaluate(f"document.querySelectorAll('{others}').forEach(part => part.remove())")
     written = (page.extract_text() for page in reversed(pypdf.PdfReader(io.BytesIO(opened.pdf())).pages))
     pages = (unicodedata.normalize("NFKC", text) for text in written)  # fonts have ligatures
     rows = list(islice((page for page in pages if len(re.findall(r"layer \d+ head \d+", page)) > 10), 3))

@@ -34,10 +34,8 @@ def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lack
 
 
 def test_a_page_of_curves_alone_has_no_heads(tmp_path):
-    save_table(
-        signed({"order": ["a", "a"], "masked": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}),
-        tmp_path / "curves.parquet",
-    )
+    columns = {"order": ["a", "a"], "masked": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}
+    save_table(signed(columns), tmp_path / "curves.parquet")
     html = hr.report([tmp_path], tmp_path / "report.html").read_text()
     assert told(html)["heads"] == []
     assert len(told(html)["curves"]) == 1
@@ -47,9 +45,8 @@ def test_a_page_of_curves_alone_has_no_heads(tmp_path):
 
 def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
     index, other = frame.index(SIZES), tmp_path / "later"
-    zeros = frame.table(
-        {"confidence": np.zeros(144), "importance": np.arange(144.0)}, index, "model:toy|weights:abc|score:Other()"
-    )
+    columns = {"confidence": np.zeros(144), "importance": np.arange(144.0)}
+    zeros = frame.table(columns, index, "model:toy|weights:abc|score:Other()")
     save_table(zeros, other / "heads.parquet")
     save_table(signed({"a": [1]}), other / "evaluation.parquet")
     html = hr.report([small, str(other)], tmp_path / "report.html").read_text()
@@ -65,9 +62,8 @@ def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
 def test_folders_of_one_name_are_distinguished(tmp_path):
     index = frame.index({("enc-self", 0): 2})
     for name, column in (("a", "confidence"), ("b", "entropy")):
-        save_table(
-            frame.table({column: [0.1, 0.2]}, index, f"model:x|weights:{name}"), tmp_path / name / "study/heads.parquet"
-        )
+        table = frame.table({column: [0.1, 0.2]}, index, f"model:x|weights:{name}")
+        save_table(table, tmp_path / name / "study/heads.parquet")
     html = hr.report([tmp_path / "a/study", tmp_path / "b/study"], tmp_path / "report.html").read_text()
     assert [one["from"] for one in told(html)["columns"]] == ["a/study/heads", "b/study/heads"]
     assert "<title>The heads of x</title>" in html

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,6 @@ import headroles as hr
 from headroles.plots.styling import style_table
 from headroles.tables import frame
 
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]
 SENTENCE = "the a with near ."
 SECONDS = 120_000  # the patience with a machine that does much else, in milliseconds
 SHOW = """import headroles as hr
@@ -64,12 +62,8 @@ def lab(place: Path) -> Iterator[str]:
     options += ["--ServerApp.port=0", f"--ServerApp.root_dir={place}", "--ServerApp.disable_check_xsrf=True"]
     command = [sys.executable, "-m", "jupyterlab", *options]
     log = (place / "lab.log").open("w")
-    with (
-        log,
-        subprocess.Popen(
-            command, cwd=place, env=ENVIRONMENT | folders, stderr=log, stdout=log, start_new_session=True
-        ) as server,
-    ):
+    options = {"cwd": place, "env": ENVIRONMENT | folders, "stderr": log, "stdout": log, "start_new_session": True}
+    with log, subprocess.Popen(command, **options) as server:
         try:
             yield _address(place / ".jupyter", server)
         finally:
@@ -92,52 +86,48 @@ def _address(runtime: Path, server: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.mark.slow
-def test_a_study_is_explored_in_jupyterlab(lab, place):
-    if (chromium := shutil.which("chromium")) is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no browser; apt-get install chromium")
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1500, "height": 1300})
-        page.set_default_timeout(SECONDS)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(f"{lab}lab/tree/explore.ipynb?reset")
-        _execute(page, 0)
-        report = page.frame_locator("iframe[title=headroles]")
-        cells = report.locator("#maps .map").first.locator(".cell")
-        cells.first.wait_for()
-        assert cells.count() == 16
+def test_a_study_is_explored_in_jupyterlab(browser, lab, place):
+    page = browser.new_page(viewport={"width": 1500, "height": 1300})
+    page.set_default_timeout(SECONDS)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(f"{lab}lab/tree/explore.ipynb?reset")
+    _execute(page, 0)
+    report = page.frame_locator("iframe[title=headroles]")
+    cells = report.locator("#maps .map").first.locator(".cell")
+    cells.first.wait_for()
+    assert cells.count() == 16
 
-        cells.nth(3).click()  # layers are drawn downward: layer 1, head 3
-        assert report.locator("#card-title").inner_text() == "Layer 1, head 3"
-        report.locator("#card .close").click()
-        assert report.locator("#card").is_hidden()
+    cells.nth(3).click()  # layers are drawn downward: layer 1, head 3
+    assert report.locator("#card-title").inner_text() == "Layer 1, head 3"
+    report.locator("#card .close").click()
+    assert report.locator("#card").is_hidden()
 
-        first, last = (cells.nth(number).bounding_box() for number in (1, 10))  # layers 1 and 0, heads 1 and 2
-        page.mouse.move(first["x"] + 4, first["y"] + 4)
-        page.mouse.down()
-        page.mouse.move(last["x"] + 2, last["y"] + 2)
-        page.mouse.move(last["x"] + 5, last["y"] + 5)
-        page.mouse.up()
-        assert report.locator("#selected").inner_text() == "4 heads are selected"
-        assert report.locator("#card").is_hidden()  # a drag is no click
-        cells.nth(7).focus()
-        page.keyboard.press("s")
-        assert report.locator("#selected").inner_text() == "5 heads are selected"
+    first, last = (cells.nth(number).bounding_box() for number in (1, 10))  # layers 1 and 0, heads 1 and 2
+    page.mouse.move(first["x"] + 4, first["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 2, last["y"] + 2)
+    page.mouse.move(last["x"] + 5, last["y"] + 5)
+    page.mouse.up()
+    assert report.locator("#selected").inner_text() == "4 heads are selected"
+    assert report.locator("#card").is_hidden()  # a drag is no click
+    cells.nth(7).focus()
+    page.keyboard.press("s")
+    assert report.locator("#selected").inner_text() == "5 heads are selected"
 
-        report.locator("#notebook input").fill(SENTENCE)
-        report.locator("#notebook form button").click()
-        report.locator("#card table.matrix").wait_for()
-        assert report.locator("#card p.sentence").inner_text() == SENTENCE
-        opened = report.locator("#card-title").inner_text()
+    report.locator("#notebook input").fill(SENTENCE)
+    report.locator("#notebook form button").click()
+    report.locator("#card table.matrix").wait_for()
+    assert report.locator("#card p.sentence").inner_text() == SENTENCE
+    opened = report.locator("#card-title").inner_text()
 
-        _execute(page, 1)
-        seen = place / "seen.json"
-        for _ in range(SECONDS // 100):
-            if seen.is_file():
-                break
-            page.wait_for_timeout(100)
-        browser.close()
+    _execute(page, 1)
+    seen = place / "seen.json"
+    for _ in range(SECONDS // 100):
+        if seen.is_file():
+            break
+        page.wait_for_timeout(100)
+    page.close()
     facts = json.loads(seen.read_text())
     expected = {(0, 1), (0, 2), (1, 1), (1, 2), (1, 7)}
     assert {(layer, head) for _, layer, head in facts["selection"]} == expected
@@ -227,9 +217,8 @@ def test_without_anywidget_the_error_names_the_extra(study):
         f"try: hr.explore({str(study.folder)!r})\nexcept ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (
-        done.stdout == "explore needs anywidget: got no module 'anywidget'; in a checkout: pip install '.[notebooks]'\n"
-    )
+    said = "explore needs anywidget: got no module 'anywidget'; in a checkout: pip install '.[notebooks]'"
+    assert done.stdout.strip() == said
 
 
 # --- what objects show ----------------------------------------------------------------------------------------------

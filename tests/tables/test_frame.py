@@ -137,16 +137,13 @@ def test_nothing_is_joined_to_nothing():
         frame.join()
 
 
-def test_tables_of_other_heads_are_not_joined():
+def test_tables_of_other_heads_and_columns_of_one_name_are_not_joined():
     other = frame.index({("enc-self", 0): 4})
     message = "the tables are of different heads: got 8 and 4 rows, 3 in common; expected the same heads"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a"), table("b", index=other))
     with pytest.raises(ValueError, match=r"8 and 7 rows, 7 in common"):
         frame.join(table("a"), table("b").iloc[1:])
-
-
-def test_columns_of_one_name_are_not_joined():
     message = "these columns are in more than one table: a, c; rename or drop one of each"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a", "b", "c"), table("c", "a", "d"))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 import pytest
 from helpers import zoo
@@ -30,9 +26,8 @@ def scored(name):
 
 def lines(ax):
     """(layer, left head, right head) of the lines between heads."""
-    segments = [
-        segment for each in ax.collections[1:] if hasattr(each, "get_segments") for segment in each.get_segments()
-    ]
+    drawn = [each for each in ax.collections[1:] if hasattr(each, "get_segments")]
+    segments = [segment for each in drawn for segment in each.get_segments()]
     return [(int(one[0][1]), int(one[0][0]) - 1, int(one[0][0])) for one in segments]
 
 
@@ -40,10 +35,8 @@ def lines(ax):
 def test_heads_of_a_group_read_the_same_keys(name):
     model, keys = zoo.tiny(name), {}
     batch = batches_of(model, tokens_of(name), corpus(3))[0]
-    with (
-        attention_hooks.evaluating(model),
-        attention_hooks.attending(model, lambda call: keys.update({call.module: call.key})),
-    ):
+    attending = attention_hooks.attending(model, lambda call: keys.update({call.module: call.key}))
+    with attention_hooks.evaluating(model), attending:
         model(**batch.inputs, **without_cache(model))
     groups = hr.tables.groups(scored(name))
     for site in families.attention_sites(model):

@@ -12,7 +12,6 @@ import time
 from functools import partial, wraps
 from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -26,9 +25,6 @@ from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, as_table, as_tables
-
-matplotlib.use("Agg")
-
 
 INDEX = frame.index({("enc-self", 0): 4})
 OPTIONS = {"n_resamples": 20, "scores": ["confidence", "position", "syntax", "rarity"]}
@@ -111,9 +107,8 @@ def test_other_options_leave_the_columns_of_other_scores(study, caplog):
     keep(*scored("c", 60, 2))
     table = study.load("heads")
     assert table.iloc[0].to_dict() == {"i": 1.0, "i.low": 1.0, "c": 2.0, "c.low": 2.0}
-    assert table.attrs["signatures"] == {
-        name: f"score:{name[0]}|resamples:{50 if name[0] == 'i' else 60}" for name in table
-    }
+    resamples = {name: 50 if name[0] == "i" else 60 for name in table}
+    assert table.attrs["signatures"] == {name: f"score:{name[0]}|resamples:{resamples[name]}" for name in table}
     assert caplog.messages == [f"{study.path('heads')}: columns made with other options stay beside: i, i.low"]
     for names, resamples in (("i", 50), ("c", 60)):
         keep(scored(names, resamples, 0)[0], unused)
@@ -164,16 +159,13 @@ def test_a_damaged_table_is_an_error_and_is_not_written_over(study):
     assert study.path("heads").read_bytes() == b"damaged"
 
 
-def test_no_folder_is_made_before_there_is_a_table(study):
+def test_no_folder_is_made_before_there_is_a_table_and_drafts_and_pictures_are_none(study):
     assert not study.folder.exists()
     assert study.names() == []
     assert not study.has("heads")
     study.keep("heads", "recipe", Counted(1))
     assert study.has("heads")
     assert study.path("heads") == study.folder / "heads.parquet"
-
-
-def test_drafts_and_pictures_are_no_tables(study):
     study.keep("heads", "recipe", Counted(1))
     for name in (".roles.parquet.123", "heads.png", "notes.txt"):
         (study.folder / name).touch()
@@ -185,9 +177,8 @@ def test_a_file_is_no_study(tmp_path):
     path.touch()
     with pytest.raises(NotADirectoryError, match=whole(f"study must be a folder of tables, got the file {path}")):
         Study(path)
-    with pytest.raises(
-        OSError, match=whole(f"cannot write into study folder {path / 'study'}: Not a directory; name another")
-    ):
+    message = f"cannot write into study folder {path / 'study'}: Not a directory; name another"
+    with pytest.raises(OSError, match=whole(message)):
         Study(path / "study").keep("heads", "recipe", pytest.fail)
 
 
@@ -206,10 +197,8 @@ def test_a_tilde_and_a_colon_in_the_path_of_a_study(name, tmp_path, monkeypatch)
 
 
 def test_a_table_that_is_not_there(study):
-    with pytest.raises(
-        FileNotFoundError,
-        match=whole(f"no table 'roles' in {study.folder}, which has none; make it with headroles roles {study.folder}"),
-    ):
+    message = f"no table 'roles' in {study.folder}, which has none; make it with headroles roles {study.folder}"
+    with pytest.raises(FileNotFoundError, match=whole(message)):
         study.load("roles")
     for name in ("heads", "a"):
         study.keep(name, "recipe", Counted(1))
@@ -269,9 +258,8 @@ def compute():
     return frame.table({name: [1.0] * 4 for name in names}, frame.index({("enc-self", 0): 4}), key)
 Study(folder).keep("heads", key, compute, joined=["scores"])
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, study.folder, begun, key, scores], stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", code, study.folder, begun, key, scores]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not begun.exists() and process.poll() is None:
         time.sleep(0.01)
     return process
@@ -470,14 +458,6 @@ def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
     assert set(frame.resamples(kept)) == {"confidence", "entropy"}
 
 
-@pytest.mark.parametrize("name", ["circuits", "composition", "attention", "ablation-loss-head-zero"])
-def test_a_study_of_one_model_refuses_every_table_of_another(study, name):
-    study.keep("heads", "weights:aaa|text:t", Counted(1))
-    with pytest.raises(FileExistsError, match="holds another model: got bbb; expected aaa"):
-        study.keep(name, "weights:bbb|text:t", Counted(2))
-    study.keep(f"roles-{name}", "weights:bbb|text:t", Counted(2))  # of a pruned model
-
-
 def made_from(weights="one", text="A", **options):
     return frame.sign(model=f"model {weights}", weights=weights, corpus=f"corpus {text}", text=text, **options)
 
@@ -511,7 +491,10 @@ def fails(filled, name, recipe):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["heads", "attention", "ablation-bleu-all_but_one-mean", "curves-loss", "sparsity-l0"])
+OF_A_MODEL = ["heads", "attention", "circuits", "composition", "ablation-bleu-all_but_one-mean", "curves-loss"]
+
+
+@pytest.mark.parametrize("name", [*OF_A_MODEL, "sparsity-l0"])
 def test_another_model_is_refused(name, filled):
     assert fails(filled, name, made_from("two")) == (
         f"study {filled.folder} holds another model: got two; expected one (model one), from which its tables "
@@ -532,7 +515,8 @@ def test_the_same_command_and_other_options_go_on(filled, caplog):
     assert kept(filled, "heads", made_from(seed=1))
     assert caplog.messages == [f"{filled.path('heads')} was made with other options: computed again"]
     assert kept(filled, "ablation-bleu-head-zero", made_from(text="D"))  # another table may be of another corpus
-    assert kept(filled, "gates-l0-36", made_from("gated"))  # of what became of the model
+    for name in ("gates-l0-36", "roles-l0-36"):
+        assert kept(filled, name, made_from("gated"))  # of what became of the model
 
 
 def test_overwriting_replaces_and_removes_what_is_of_another_model(filled, caplog):
@@ -638,26 +622,21 @@ def test_columns_of_seeds_are_averaged(tmp_path):
 
 def test_functions_take_places_for_tables(scored_study):
     scores = scored_study.scores()
-    for place in (
-        scored_study,
-        scored_study.folder,
-        [scored_study.path("heads"), scored_study.path("ablation-loss-head-zero")],
-    ):
+    files = [scored_study.path(name) for name in ("heads", "ablation-loss-head-zero")]
+    for place in (scored_study, scored_study.folder, files):
         found = hr.analysis.agreement(place, ["confidence"], "ablation[loss]")
         pd.testing.assert_frame_equal(found, hr.analysis.agreement(scores, ["confidence"], "ablation[loss]"))
         assert found.loc["confidence", "all"] == -1
         chosen = ["confidence", "ablation[loss]"]
-        pd.testing.assert_frame_equal(
-            hr.analysis.score_correlations(place, chosen), hr.analysis.score_correlations(scores, chosen)
-        )
+        found, expected = (hr.analysis.score_correlations(each, chosen) for each in (place, scores))
+        pd.testing.assert_frame_equal(found, expected)
 
 
 def test_roles_of_a_study_are_kept_and_of_a_table_or_a_file_are_not(scored_study):
     save_table(columns(rarity=[0.2, 0.7, 0.9, 0.1]), scored_study.path("heads"))
     assigned = hr.roles(scored_study.load("heads"))
-    assert (
-        hr.roles(scored_study.path("heads"))["rare"].tolist() == assigned["rare"].tolist() == [False, True, True, False]
-    )
+    again = hr.roles(scored_study.path("heads"))
+    assert again["rare"].tolist() == assigned["rare"].tolist() == [False, True, True, False]
     assert not scored_study.has("roles")
     pd.testing.assert_frame_equal(hr.roles(scored_study.folder), assigned)
     pd.testing.assert_frame_equal(scored_study.load("roles"), assigned)

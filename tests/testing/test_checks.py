@@ -84,16 +84,13 @@ def test_a_fault_fails_its_check(check, monkeypatch):
     assert found["why"][check] == f"{found['off'][check]:.2g} off, {CHECKS[check].allowed:.2g} allowed: {claim}"
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_a_check_documents_its_claim(check):
-    assert re.fullmatch(r"Check that .*\.", CHECKS[check].check.__doc__.splitlines()[0])
-    assert CHECKS[check].area in architectures.AREAS
-
-
-def test_checks_are_unique():
-    functions = [check.check for check in CHECKS.values()]
-    assert len(set(functions)) == len(functions)
-    assert {checks.sites, checks.zero, checks.cut} <= set(functions)
+def test_checks_are_unique_and_document_their_claims():
+    for check in CHECKS.values():
+        assert re.fullmatch(r"Check that .*\.", check.check.__doc__.splitlines()[0])
+        assert check.area in architectures.AREAS
+    functions = {check.check for check in CHECKS.values()}
+    assert len(functions) == len(CHECKS)
+    assert {checks.sites, checks.zero, checks.cut} <= functions
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

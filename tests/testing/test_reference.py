@@ -41,9 +41,8 @@ def test_the_loss_of_a_translator_is_its_own():
     case = Case(zoo.tiny("marian"))
     with torch.no_grad():
         for sentence, row in zip(case.corpus, reference.losses(case, torch.ones(case.heads)), strict=True):
-            source, target = (
-                torch.tensor([[int(word) for word in side.text.split()]]) for side in (sentence, sentence.target)
-            )
+            sides = sentence, sentence.target
+            source, target = (torch.tensor([[int(word) for word in side.text.split()]]) for side in sides)
             close(row.mean(), case.model(input_ids=source, labels=target).loss)
 
 

@@ -74,9 +74,8 @@ RANDOM = {"train_sampling_strategy": "random"}
 )
 def test_steps_have_similar_lengths_in_a_random_order_by_default(options, alike, falls, tmp_path):
     torch.manual_seed(0)
-    rows = [
-        {"input_ids": [zoo.FIRST_WORD] * n, "labels": [zoo.FIRST_WORD]} for n in torch.randint(1, 60, (803,)).tolist()
-    ]
+    sizes = torch.randint(1, 60, (803,)).tolist()
+    rows = [{"input_ids": [zoo.FIRST_WORD] * n, "labels": [zoo.FIRST_WORD]} for n in sizes]
     sampler = Trainer(translator(), tokens_of("marian"), rows, tmp_path, batch=4, **options)._get_train_sampler()
     order = list(sampler)
     assert sorted(order) == list(range(len(sampler))) == list(range(len(rows)))

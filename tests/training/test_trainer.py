@@ -144,11 +144,7 @@ def test_columns_say_what_they_are_of(tmp_path):
 
 # --- going on -------------------------------------------------------------------------------------------------------
 
-KILLED = """
-import sys
-from training.test_trainer import learn
-learn(sys.argv[1], sys.argv[2])
-"""
+KILLED = "import sys\nfrom training.test_trainer import learn\nlearn(*sys.argv[1:])"
 
 
 def finished(folder):
@@ -218,9 +214,8 @@ def test_training_of_experts_resumes_with_the_same_result(tmp_path):
 
     def trained(folder, **options):
         model = hr.tiny_model("mixtral")
-        table = hr.train(
-            model, tokens_of("llama-grouped"), letters(8), tmp_path / folder, epochs=2, batch=4, rate=1e-2, **options
-        )
+        given = model, tokens_of("llama-grouped"), letters(8)
+        table = hr.train(*given, tmp_path / folder, epochs=2, batch=4, rate=1e-2, **options)
         return model, table
 
     expected, history = trained("whole")
