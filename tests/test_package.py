@@ -46,7 +46,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (31_149, 158),  # budget 31,000 in 158
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 37_829  # budget 37,500
+LINES_OF_TESTS = 37_500
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
