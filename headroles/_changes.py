@@ -1,7 +1,7 @@
-"""Changes of a model within a block: each is written down before it is made, and undone when the block is left.
+"""Temporary changes of a model: each is recorded before it is made, and undone when its block is left.
 
-What an interrupt (Ctrl-C) leaves, at the first instruction of `__exit__` or while changes are undone, stays written
-down, and the next call of headroles undoes it (`heal`), if Python does not before.
+Changes that an interrupt (Ctrl-C) leaves, at the first instruction of `__exit__` or during an undo, stay recorded. The
+next call of headroles undoes them (`heal`), unless Python has done so before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ opened: list[Changes] = []  # all blocks with changes that are not undone yet
 
 
 class Hook(partial[Any]):
-    """A hook that a copy of the model does not take along: `copy.deepcopy` inside a block gives an intact model."""
+    """A hook that is not copied with the model: `copy.deepcopy` inside a block gives an intact model."""
 
     def __deepcopy__(self, _: dict[int, Any]) -> Hook:
         return Hook(lambda *_, **__: None)
@@ -66,7 +66,7 @@ class Changes:
     __exit__ = _Exit()
 
     def leave(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leave the block, with those within it that were not left."""
+        """Leave the block, and undo blocks that are over but were not left."""
         heal()
         self.undo()
         if kind is not None and not issubclass(kind, Exception):  # an interrupt may have kept `no_grad` from ending
@@ -86,7 +86,7 @@ class Changes:
         register(hook, **options)
 
     def undo(self) -> None:
-        """Undo all changes, the last one first; from the start if it was interrupted."""
+        """Undo all changes, the last one first; after an interrupt, start over."""
         self.was_left = True
         for undo in reversed(self.undos):
             undo()
@@ -96,7 +96,7 @@ class Changes:
 
 
 def heal(_: object = None) -> None:
-    """Undo the blocks that are over and were not left, those within others first: called at every entry."""
+    """Undo blocks that are over but were not left, inner blocks first; called at every entry."""
     for changes in [block for block in reversed(opened) if block.was_left or block.is_open() is None]:
         changes.undo()
     modes: list[Any] = _get_current_function_mode_stack()

@@ -56,7 +56,7 @@ class Axis:
         return [value for part in lists for value in part]
 
     def summed(self, values: Tensor) -> Tensor:
-        """Sum the tensors, of one shape, of all processes of the axis, in each of them."""
+        """Sum tensors of the same shape over all processes of the axis, in each of them."""
         if self.count == 1:
             return values
         from torch import distributed

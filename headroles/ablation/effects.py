@@ -139,7 +139,7 @@ class Ablation:
         one_of("unit", self.unit, UNITS)
         number("precision", self.precision, least=1)
         if self.sets is not None and (not self.sets or self.unit != "head"):
-            raise ValueError(f"sets must be one or more, and without a unit, got {len(self.sets)} and {self.unit!r}")
+            raise ValueError(f"sets must be one or more, with unit='head', got {len(self.sets)} and {self.unit!r}")
         if self.is_sampled and not (is_mean(self.metric) and self.metric.has_gradient(self.model)):
             raise ValueError(
                 f"precision must be 1 for {self.metric.name} of {self.model.name}, got {self.precision:g}: no gradient "
@@ -148,7 +148,7 @@ class Ablation:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether heads are ablated on some examples only, and predictions on all examples are corrected by these."""
+        """Whether heads are ablated on some examples only, to correct predictions on all examples."""
         return self.precision > 1
 
     @property

@@ -37,7 +37,7 @@ class ExampleStats:
     sizes: Array | None = None  # how likely each example is to be drawn; None: all equally: [example]
 
     def resampled(self, statistics: Iterable[Array], n_resamples: int = 1000, seed: int = 0) -> Array:
-        """Compute the metric of statistics of these examples, and of Poisson resamples of the examples.
+        """Compute the metric on these examples and on Poisson resamples of them.
 
         Args:
             statistics: Several times [example, statistic].
@@ -81,7 +81,7 @@ class ExampleStats:
         numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(empty)]
         where = f"{', '.join(numbers[:SHOWN])}{', ...' if len(numbers) > SHOWN else ''} of {len(self.numbers)}"
         if has_value:
-            log.warning("%s: nothing to measure in example %s, which are left out", self.metric.name, where)
+            log.warning("%s: left out examples with nothing to measure: %s", self.metric.name, where)
             return self
         raise ValueError(
             f"{self.metric.name} has no value: got nothing to measure in example {where}; expected a token or label "

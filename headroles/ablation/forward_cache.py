@@ -230,7 +230,7 @@ def _changed(before: Entries, after: Entries) -> Entries:
 def _replayed(
     output: object, written: Entries, dim: int, count: int, size: int, *args: object, **kwargs: object
 ) -> object:
-    """Return the kept output of a layer or map, whatever its arguments are, and write what it wrote into them."""
+    """Return the kept output of a layer or map, whatever its arguments, and repeat what it wrote into them."""
     for name, entries in written.items():
         mapping: Any = args[name] if isinstance(name, int) else kwargs[name]
         mapping.update({key: _repeated(value, count, size) for key, value in entries.items()})

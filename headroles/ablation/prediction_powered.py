@@ -52,7 +52,7 @@ def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -
 
 
 def drawn(statistics: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Order examples at random, larger ones tend to be earlier (their probabilities: `chances`)."""
+    """Order examples at random; those with a larger size tend to be earlier (probabilities: `chances`)."""
     assert statistics.sizes is not None
     size = dict(zip(statistics.numbers, statistics.sizes, strict=True))
     ranks = rng.random(len(examples)) / [size[number] for number in examples]
@@ -78,7 +78,7 @@ def precise(statistics: ExampleStats, variants: list[HeadSet], precision: float)
 
 
 def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
-    """Fill in the statistics of some examples; those of examples that were not run are NaN."""
+    """Fill in the statistics of some examples; examples that were not run have NaN."""
     places = {number: place for place, number in enumerate(before.numbers)}
     rows = [places[number] for number in more.numbers]
     empty = np.full_like(before.intact, np.nan)
@@ -222,7 +222,7 @@ def sizes(predicted: Iterable[Array]) -> Array:
 
 
 def chances(sizes: Array, count: int) -> Array:
-    """Compute the probability of each example to be drawn first.
+    """Compute the probability that each example is among the first drawn.
 
     Examples are ordered by random numbers between 0 and 1 over their sizes (sequential Poisson sampling; Ohlsson 1998).
     Probabilities to be among the first are near min(1, t x size), where t is such that they add up to `count`.

@@ -139,7 +139,7 @@ class Row:
 
     @property
     def heads(self) -> HeadSet:
-        """The heads."""
+        """The heads of the row."""
         return frozenset(head for head, _ in self.members)
 
 
@@ -205,7 +205,7 @@ class _Test:
             self._sweep(pattern).check([frozenset(members)])
 
     def warn_of_the_same_examples(self, roles: object) -> None:
-        """Warn of roles that were assigned on the examples on which they are tested."""
+        """Warn about roles that are tested on the examples on which they were assigned."""
         texts = roles.attrs.get("signatures", {}) if isinstance(roles, pd.DataFrame) else {}
         tested = dict(frame.fields(self._sweep("zero").signature)).get("text")
         if tested and any(dict(frame.fields(text)).get("text") == tested for text in texts.values()):
@@ -245,7 +245,7 @@ class _Test:
 
     @cached_property
     def _base(self) -> ExampleStats:
-        """The intact model and the removal of every row."""
+        """Statistics of the intact model and of the removal of every row."""
         return self._sweep("zero").run(list(dict.fromkeys(row.heads for row in self.rows)))
 
     def table(self) -> pd.DataFrame:
@@ -277,7 +277,7 @@ class _Test:
         return frame.signed(table, text)
 
     def _coverage(self) -> Array:
-        """Return the share of tokens to which patterns apply, their number, and that of texts with one: [3, row]."""
+        """Return the share and number of tokens to which patterns apply, and the number of texts with one: [3, row]."""
         counts: dict[Place, list[Tensor]] = {}  # for each batch [tokens to which it applies, all tokens] by text
         members = {member for row in self.rows for member in row.members if "weights" not in member[1].needs}
         for needs in {pattern.needs - {"special"} for _, pattern in members}:  # of patterns that share batches
@@ -292,7 +292,7 @@ class _Test:
         return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
-        """Return the change of the metric for the worse, and its resamples: [row, 1 + resample]."""
+        """Return by how much the metric gets worse, and its resamples: [row, 1 + resample]."""
         values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
@@ -323,7 +323,7 @@ class _Test:
 
 
 def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
-    """Return the share of tokens and their number, mean over heads, and the texts with one for any head."""
+    """Return the share and number of tokens, means over heads, and the number of texts with one for any head."""
     sizes = [row.sum(1) for row in counts if row is not None]
     if len(sizes) < len(counts):  # a pattern of the heads' own weights
         return np.nan, np.nan, np.nan

@@ -274,7 +274,7 @@ class Sweep:
         return statistics
 
     def _halve(self, error: Exception) -> None:
-        """Run fewer variants at a time after an error that memory ran out."""
+        """Run fewer variants at a time after an out-of-memory error."""
         if self.variants_at_once == 1 or is_sharded(self.model.model):  # other processes wait in the same forward
             raise error
         self.variants_at_once //= 2

@@ -46,7 +46,7 @@ def associations(
     n_permutations: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Compare the outcomes of heads with and without each role, as `hr.relate`, which has the documentation."""
+    """Compare the outcomes of heads with and without each role; documented at `hr.relate`."""
     chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     if kinds is not None:
@@ -157,7 +157,7 @@ def _roles(roles: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
 def _relation(
     held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, object]:
-    """Numbers of a role and an outcome; NaN where `note` gives the reason."""
+    """Compute the numbers of a role and an outcome; NaN where `note` gives the reason."""
     known, has_score = np.isfinite(margin) & np.isfinite(y), np.isfinite(margin).any()
     held, margin, y, layers = held[known], margin[known], y[known], layers[known]
     row: dict[str, object] = {"with": int(held.sum()), "without": int((~held).sum())}

@@ -106,7 +106,7 @@ def _change(before: pd.DataFrame, after: pd.DataFrame, places: Places, name: str
 
 
 def _paired(before: pd.DataFrame, after: pd.DataFrame, column: str) -> bool | None:
-    """Whether resamples of a column are of the same sentences; False for other texts, None if neither is known."""
+    """Return whether resamples of a column are of the same sentences; False for other texts, None if unknown."""
     old, new = (dict(frame.fields(signature_of(table, column))) for table in (before, after))
     if "text" not in old or "text" not in new:
         return None
@@ -125,7 +125,7 @@ def _together(draws: Iterable[Draws | None], places: Places, paired: bool | None
 
 
 def _correlations(first: Draws, second: Draws) -> Array:
-    """Correlation of the resamples of each head; 0 where one of both does not vary, or has none."""
+    """Compute the correlation of the resamples of each head; 0 where either does not vary or has none."""
     valid = [np.ma.masked_invalid(draws.astype(float)) for draws in (first, second)]
     old, new = (draws - draws.mean(axis=1, keepdims=True) for draws in valid)
     spread = np.ma.sqrt((old**2).mean(axis=1) * (new**2).mean(axis=1)).filled(0)

@@ -132,7 +132,7 @@ def correlation(observed: float, draws: Array, pairs: int) -> Ends:
 
 
 def _fisher(observed: float, half: float) -> Ends:
-    """Ends of an interval of a correlation, `half` its half width after Fisher's z."""
+    """Return the interval of a correlation, with the half width `half` after Fisher's z."""
     return math.tanh(math.atanh(observed) - half), math.tanh(math.atanh(observed) + half)
 
 
@@ -396,7 +396,7 @@ def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
 
 
 def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tuple[float, Ends, float]:
-    """A mean difference within layers, its interval and p; NaN if no layer has heads of both groups."""
+    """Return a mean difference within layers, its interval and p; NaN if no layer has heads of both groups."""
     mixed = [layer for layer in np.unique(layers) if 0 < held[layers == layer].mean() < 1]
     if not mixed:
         return np.nan, NONE, np.nan
@@ -440,7 +440,7 @@ def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
 
 
 def _bounded(held: Bools, y: Array, members: Bools) -> bool:
-    """Whether outcomes vary in both groups of these layers, and enough permutations differ for p to be below 0.05."""
+    """Return whether outcomes vary in both groups of these layers, and enough permutations differ for p below 0.05."""
     compared, counts, sizes = members.any(1), members[held].sum(0), members.sum(0)
     same = 2 if (2 * counts == sizes).all() else 1  # exchanged groups differ as much
     ways = math.prod(map(math.comb, sizes.tolist(), counts.tolist()))

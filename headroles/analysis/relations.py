@@ -212,7 +212,7 @@ def _odds(roles: pd.DataFrame, outcome: pd.Series[float]) -> list[dict[str, obje
 
 
 def _end(x: Array, y: Array, place: int, middle: float, best: float, way: int) -> float:
-    """End of the profile likelihood interval of a coefficient; infinite beyond FAR."""
+    """Return an end of the profile likelihood interval of a coefficient; infinite beyond FAR."""
 
     def above(at: float) -> float:
         return float(firth(x, y, fixed=place, at=at)[1] - (best - LIMIT))
@@ -227,7 +227,7 @@ def _end(x: Array, y: Array, place: int, middle: float, best: float, way: int) -
 
 
 def _penalised(x: Array, y: Array, beta: Array) -> tuple[float, Array, Array]:
-    """Penalised log likelihood, information matrix and modified score at some coefficients."""
+    """Compute the penalised log likelihood, information matrix and modified score at some coefficients."""
     logits = x @ beta
     chance = expit(logits)
     weighed = x * np.sqrt(chance * (1 - chance))[:, None]
@@ -305,7 +305,7 @@ def predicts(name: str) -> bool:
 def _prediction(
     x: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, object]:
-    """Numbers of one score and outcome; NaN where `note` gives the reason."""
+    """Compute the numbers of one score and outcome; NaN where `note` gives the reason."""
     names = ["spearman", "spearman.low", "spearman.high", "auc", "auc.low", "auc.high", "within", "p"]
     if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
         note = "fewer than three heads" if len(x) < 3 else f"the {'score' if np.ptp(y) else 'outcome'} is constant"

@@ -113,7 +113,7 @@ KNOWN = {key: value for role in ROLES for key, value in declaration("role", role
 
 
 class RoleStyle(NamedTuple):
-    """How a family of roles is drawn: where its heads attend, its text in a cell, its place among the colours."""
+    """Style of a family of roles: where its heads attend, its text in a cell, its place among the colours."""
 
     about: str
     short: str
@@ -257,7 +257,7 @@ def names(roles: pd.DataFrame) -> list[str]:
 
 
 def _margin(table: pd.DataFrame, role: Role, column: str) -> pd.Series[float]:
-    """How far a column is above the role's threshold."""
+    """Compute how far a column is above the role's threshold."""
     margin: pd.Series[float] = table[column] - (table[column + role.over] if role.over else 0.0) - role.threshold
     return margin
 

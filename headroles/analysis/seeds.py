@@ -1,4 +1,4 @@
-"""Heads of models from several seeds: matched by similarity, and which roles come back (no torch)."""
+"""Heads of models from several seeds: their matches by similarity, and which roles recur (no torch)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stability(
     n_permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Match the heads of models of one shape: which heads and roles come back?
+    """Match the heads of models of one shape: which heads and roles recur?
 
     Heads have other numbers in a model trained from another seed. They are matched one to one, so that their mean
     similarity is largest (Hungarian method). Bali et al. 2026 (arXiv 2602.16740) ask the same, but take the best match
@@ -129,7 +129,7 @@ def match_heads(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ordered(tables: Tables) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
-    """The tables with their heads in order, and the heads."""
+    """Return the tables with their heads in order, and the heads."""
     named: dict[object, pd.DataFrame] = dict(tables.items() if isinstance(tables, Mapping) else enumerate(tables))
     if len(named) < 2:
         raise ValueError(f"tables must be of two or more models, got {len(named)}")
@@ -155,7 +155,7 @@ def shared_scores(*tables: pd.DataFrame) -> list[str]:
 
 
 def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similarity:
-    """Return the similarity of heads by their scores: 1 less half the mean squared difference.
+    """Return the similarity of heads by their scores: 1 minus half the mean squared difference.
 
     Scores are standardised over the heads of a kind of all models. A score that is missing for some head of a kind, or
     constant, is left out for that kind.
@@ -191,7 +191,7 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
 
 
 def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
-    """Whether heads have any variant of a role, on the corpus and on its resamples: [1 + draws, heads]."""
+    """Return whether heads have any variant of a role, on the corpus and on its resamples: [1 + draws, heads]."""
     held = np.zeros((1 + draws, len(table)), bool)
     for _, column in role.variants(table.columns):
         held[0] |= role_rules.holders(table, role, column)
@@ -202,7 +202,7 @@ def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
 
 
 def _distributed(index: pd.MultiIndex, models: int, n_permutations: int, seed: int, *, alone: bool) -> Whole:
-    """Heads of all models, shuffled within layers, `alone` within a model too: [permutations, model, heads]."""
+    """Shuffle the heads of all models within layers, with `alone` within each model: [permutations, model, heads]."""
     random, layers, size = np.random.default_rng(seed), strata(index), len(index)
     distributed: Whole = np.tile(np.arange(models * size).reshape(models, size), (n_permutations, 1, 1))
     for layer in np.unique(layers):
@@ -213,7 +213,7 @@ def _distributed(index: pd.MultiIndex, models: int, n_permutations: int, seed: i
 
 
 def _matched(similarity: Array, layers: Whole) -> Whole:
-    """Place of the match of each head in its layer: [heads]."""
+    """Return the place of each head's match in its layer: [heads]."""
     matches: Whole = np.arange(len(similarity))
     for layer in np.unique(layers):
         places = np.flatnonzero(layers == layer)
@@ -222,7 +222,7 @@ def _matched(similarity: Array, layers: Whole) -> Whole:
 
 
 def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, match: Match) -> Array:
-    """Statistics of a pair of models, in the order of `_labels`; roles as [roles, heads]."""
+    """Compute the statistics of a pair of models, in the order of `_labels`; roles as [roles, heads]."""
     matches = _matched(similarity, layers) if match == "layer" else np.arange(len(similarity))
     matched = similarity[np.arange(len(matches)), matches]
     members = layers == np.arange(layers.max() + 1)[:, None]  # [layer, heads]
@@ -235,7 +235,7 @@ def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, m
 
 
 def _labels(roles: Sequence[str], held: Bools, index: pd.MultiIndex) -> pd.DataFrame:
-    """What each statistic is, in how many models, and of how many heads; `held` is [models, roles, heads]."""
+    """Return name, number of models and number of heads of each statistic; `held` is [models, roles, heads]."""
     counts, models, layers = held.sum(2), len(held), [f"{kind}:{layer}" for kind, layer, _ in index]
     rows: list[tuple[str, str, int, float]] = [("similarity", ALL, models, len(index))]
     rows += [("similarity", layer, models, layers.count(layer)) for layer in dict.fromkeys(layers)]
@@ -245,7 +245,7 @@ def _labels(roles: Sequence[str], held: Bools, index: pd.MultiIndex) -> pd.DataF
 
 
 def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) -> pd.DataFrame:
-    """Means over pairs, with intervals, chance levels and p; `compared` are all pairs of models, or empty."""
+    """Compute means over pairs, with intervals, chance levels and p; `compared` are all pairs of models, or empty."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # roles that no model has
         mean, null = np.nanmean(values, axis=0), np.nanmean(chance, axis=0)  # [1 + draws or permutations, statistic]

@@ -1,4 +1,4 @@
-"""Summaries of tables of heads: what figures and papers show of them, computed apart from drawing (no torch)."""
+"""Summaries of head tables that figures and papers show, computed apart from drawing (no torch)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _bounds(draws: Array) -> tuple[float, float]:
 
 
 def thirds(table: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads that the lower, middle and upper third of the layers have left.
+    """Count the heads left in the lower, middle and upper third of the layers.
 
     Args:
         table: Columns `survival[...]` over the heads of one kind.

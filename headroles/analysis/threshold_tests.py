@@ -17,7 +17,7 @@ from headroles.tables.declared import signature_of
 def tested(
     table: pd.DataFrame, variants: Sequence[tuple[str, str]], threshold: float, over: str | None
 ) -> dict[str, Array]:
-    """Return tests whether each head exceeds the threshold of a role: column -> [heads].
+    """Return tests of whether each head exceeds the threshold of a role: column -> [heads].
 
     The null hypothesis is that the score, less its baseline, is at most the threshold in the population of sentences
     (one-sided, as in the code of Pande et al. 2021, arXiv 2101.09115, which does not correct over heads). Near 0 and 1
@@ -69,7 +69,7 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
 
 
 def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | None) -> Array:
-    """One-sided p of each head, uncorrected: [heads]; raise ValueError for a table without intervals or resamples."""
+    """Return the uncorrected one-sided p of each head: [heads]; ValueError without intervals or resamples."""
     values, sentences = table[column].to_numpy(float), _sentences(table, column)
     known, ends = values[np.isfinite(values)], [f"{column}.low", f"{column}.high"]
     bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
@@ -90,7 +90,7 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
 
 
 def _of_shares(values: Array, low: Array, high: Array, threshold: float) -> Array:
-    """How many half widths of an interval at the threshold shares are above it: [heads]."""
+    """Return by how many half widths of an interval at the threshold shares exceed it: [heads]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         end = np.where(values > threshold, low, high)
         # the end is as many errors away as the t quantile: `width` is that quantile over the root of the queries
@@ -99,7 +99,7 @@ def _of_shares(values: Array, low: Array, high: Array, threshold: float) -> Arra
 
 
 def _of_means(values: Array, draws: Array, threshold: float) -> Array:
-    """How many standard errors means are above the threshold, at most as many as corrected for skewness: [heads]."""
+    """Return by how many standard errors means exceed the threshold, or by fewer if corrected for skewness: [heads]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         away = draws - values[:, None]
         count = np.isfinite(away).sum(1)

@@ -69,7 +69,7 @@ def masked(mask: Tensor | None, kept: Tensor, attention: Attention, dtype: torch
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask that is added to scores; fused attention would make another one in each layer."""
+    """Return the mask in additive form, which fused attention would otherwise build in each layer."""
     return mask if mask.dtype != torch.bool else torch.zeros((), dtype=dtype).where(mask, -torch.inf)
 
 

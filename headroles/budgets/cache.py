@@ -118,7 +118,7 @@ class _Layer(DynamicLayer):
         return out.flatten(2, 3), None
 
     def _mask(self, mask: Tensor | None, first: Tensor, attention: Attention, query: Tensor) -> Tensor:
-        """Return the mask of the streaming groups, of the kept keys: [batch, 1, query, kept]."""
+        """Return the mask of the streaming groups over the kept keys: [batch, 1, query, kept]."""
         places = torch.arange(self.length - query.shape[2], self.length, device=query.device)
         seen = stream(places, self.places, first, self.pattern)
         if mask is not None:
@@ -162,7 +162,7 @@ class _Layer(DynamicLayer):
         self.places = self.places[indices]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise ValueError: what a group that streams has dropped does not come back."""
+        """Raise ValueError: keys that a streaming group has dropped cannot be restored."""
         if tokens_to_remove:
             raise ValueError(f"a cache with a budget cannot be shortened, got crop({tokens_to_remove})")
 

@@ -179,11 +179,11 @@ def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:
     """Return the sites that keep keys for the whole text; ValueError for a model that cannot have a budget."""
     sites, name = model.sites, model.name
     if {site.kind for site in sites} != {"dec-self"}:
-        raise ValueError(f"a budget needs a decoder alone, got {name} with {', '.join(sorted(model.kinds))}")
+        raise ValueError(f"a budget needs a decoder-only model, got {name} with {', '.join(sorted(model.kinds))}")
     if outside := next((site for site in sites if site.outside is not None), None):
         raise ValueError(f"a budget needs transformers' attention interface, got {outside.name} of {name} outside it")
     if sinks := next((site for site in sites if hasattr(site.module, "sinks")), None):
-        raise ValueError(f"a budget needs attention without learned sinks, got those in {sinks.name} of {name}")
+        raise ValueError(f"a budget needs attention without learned sinks, got sinks in {sinks.name} of {name}")
     layers: list[Any] = DynamicCache(config=model.model.config).layers
     kinds = {type(layer).__name__ for layer in layers}
     if len(layers) != len(sites) or kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}:

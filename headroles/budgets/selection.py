@@ -146,7 +146,7 @@ def summary(effects: Array) -> dict[str, Array]:
 
 
 def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
-    """Return a value for each group, of a column of groups or, the largest, of heads; ValueError if there is none."""
+    """Return a value for each group, of a column of groups or of heads (the largest); ValueError if one is missing."""
     values = column
     if list(column.index.names) == LEVELS:
         groups = {

@@ -53,7 +53,7 @@ def _spoken(match: re.Match[str], flags: Mapping[str, str]) -> str:
 
 
 def _called(function: str | None, text: str) -> str | None:
-    """A call in the words of the command, if the function has one, and that the options that are given."""
+    """Translate a call into a command, if the function has one with options for all given arguments."""
     if function not in BY_NAME:
         return None
     flags, given = _flags(BY_NAME[function]), ARGUMENT.findall(text)
@@ -63,7 +63,7 @@ def _called(function: str | None, text: str) -> str | None:
 
 
 def _given(flag: str, value: str) -> str:
-    """An option with its value; one of two flags is for True, the other for False."""
+    """Return an option with its value; of two flags one is for True, the other for False."""
     value = value.strip("'\"")
     yes, _, no = flag.partition("/")
     if value in ("True", "False"):
@@ -72,6 +72,6 @@ def _given(flag: str, value: str) -> str:
 
 
 def _flags(command: Command) -> dict[str, str]:
-    """The flag of each parameter that a command has as an option."""
+    """Return the flag of each parameter that a command has as an option."""
     made = {parameter.name: parameter.annotation.__metadata__[0] for parameter in command.parameters()}
     return {name: str(info.default) for name, info in made.items() if isinstance(info, OptionInfo)}  # kept there

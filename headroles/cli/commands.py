@@ -1,4 +1,4 @@
-"""The commands: one public function each, what is special about its options, and how its result is printed."""
+"""The commands: for each its public function, its special options, and how its result is printed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _warn_of_translations(call: Call) -> None:
     reads = (has_decoder(model) and not reads_source_twice(model)) or call.given.get("chat")
     if not reads and any(sentence.target for sentence in corpus):
         log.warning(
-            "translations are not read: got %s, which reads the texts alone; try chat=True (--chat), by which a "
+            "translations are not read: got %s, which reads only the texts; try chat=True (--chat), with which a "
             "decoder reads them as answers",
             type(model).__name__,
         )
@@ -99,7 +99,7 @@ def _roles_of_study(call: Call) -> None:
 
 
 def _named_heads(call: Call) -> None:
-    """Take a text such as enc-self:0:2,cross:1:0 as it is, and of TABLE.parquet:COLUMN the column, or the only one."""
+    """Take a text such as enc-self:0:2,cross:1:0 as it is; for TABLE.parquet[:COLUMN] take that or the only column."""
     from headroles.tables.frame import parsed_head
 
     call.arguments["heads"] = text = call.given["heads"]
@@ -154,7 +154,7 @@ def _hidden_facts(call: Call) -> hr.Corpus:
 
 
 def _trainable(call: Call) -> None:
-    """Load a model, a classifier of the labels if the corpus has some, also with weights drawn by the seed."""
+    """Load a model, or draw its weights by the seed; it is a classifier of the labels if the corpus has some."""
     from headroles.models.loading import load, place, untrained
 
     given, corpus = call.given, call.arguments["corpus"]

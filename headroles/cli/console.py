@@ -61,7 +61,7 @@ def recording(*, quiet: bool = False) -> Iterator[Record]:
 
 
 def record() -> Record:
-    """Return the record of the running command; outside of one, a record that nobody reads."""
+    """Return the record of the running command; outside a command, an unused record."""
     return _current.get(Record())
 
 
@@ -121,7 +121,7 @@ def _grid(columns: Columns, numeric: Sequence[str]) -> Table:
 
 
 def _width(columns: Columns, numeric: Sequence[str]) -> int:
-    """Return the letters that columns take at least."""
+    """Return the minimum width of columns, in letters."""
     total = -GAP
     for name, texts in columns.items():
         width = max(cell_len(line) for text in (name, *texts) for line in text.split("\n"))

@@ -72,7 +72,7 @@ def _set_up() -> None:
 
 
 class _Messages(logging.StreamHandler[Any]):
-    """Writes each message once: commands of many steps warn of the same thing in many of them."""
+    """Handler that writes each message once: commands with many steps would repeat their warnings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Messages(logging.StreamHandler[Any]):
 
 
 def _line(message: str) -> str:
-    """A message in the words of the command, in which names of files and columns do not steer the terminal."""
+    """Translate a message for the command line, with control characters in names escaped."""
     return f"headroles: {visible(advice(message, next(iter(sys.argv[1:]), '')))}"
 
 
@@ -101,7 +101,7 @@ def _fail(message: str, code: int) -> int:
 
 @cache
 def _command() -> Any:
-    """The parser of all commands, which takes longer to make than a small command does."""
+    """Build the parser of all commands, which takes longer than running a small command."""
     command = typer.main.get_command(app)
     for option in command.params:
         option.hidden = "completion" in str(option.name)  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def option(name: str, type_: Any, default: object, text: str, *flags: str, **lim
 
 
 def argument(name: str, type_: Any, default: object, text: str) -> inspect.Parameter:
-    """Return one word that is given by its place."""
+    """Return one positional argument."""
     return inspect.Parameter(name, BY_NAME, default=default, annotation=Annotated[type_, typer.Argument(help=text)])
 
 
@@ -103,7 +103,7 @@ class Command:
         return list((made | {option.name: option for option in self.extra}).values())
 
     def shown(self) -> list[Parameter]:
-        """Return the parameters of the function that the command line has."""
+        """Return the function's parameters that appear on the command line."""
         return [part for part in signature(self.function).parameters.values() if part.name not in PYTHON]
 
     def _of(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
@@ -167,7 +167,7 @@ class Command:
         yield option("overwrite", bool, False, "Remove tables of another model or corpus from the folder.")
 
     def trained(self) -> list[str]:
-        """Return the options of `train` that a function takes as `tune`, with the seed if it has no other."""
+        """Return the options of `train` that a function takes as `tune`, with the seed unless it has its own."""
         has_seed = not {"seed", "seeds"} & signature(self.function).parameters.keys()
         return ["epochs", "batch", "rate", "length", *(["seed"] if has_seed else [])]
 

@@ -1,4 +1,4 @@
-"""Printing of results: tables as the table of tables declares them, and what is special about a command."""
+"""Printing of results: tables as the registry of tables declares them, and the special output of commands."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
 
 
 def show_roles(assigned: pd.DataFrame) -> None:
-    """Print the roles, a row each, with their strongest heads; sinks, which most heads may be, are last."""
+    """Print a row for each role, with its strongest heads; sinks, which may be most of the heads, are last."""
     from headroles.analysis.role_rules import STABLE, held, prefer_nosink_roles
 
     shown = prefer_nosink_roles(assigned)
@@ -151,7 +151,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
 
 
 def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
-    """List the heads of each role, the strongest first, the sinks last; a head is one sink, of the larger score."""
+    """List the heads of each role, strongest first, sinks last; a head is listed as one sink, with the larger score."""
     from headroles.analysis.role_rules import STABLE, held, names
 
     rows = held(assigned)
@@ -167,7 +167,7 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
 
 
 def _strongest(holders: pd.DataFrame, kinds: list[str]) -> dict[str, list[str]]:
-    """A row for each role (of a kind): how many heads, the five strongest, of sinks one, and how many more."""
+    """Return a row for each role (of a kind): number of heads, the five strongest (one sink), and how many more."""
     rows = []
     for key, part in holders.groupby([*kinds, "role"], sort=False):
         *kind, role = map(str, key)
@@ -225,7 +225,7 @@ def show_areas(call: Call) -> None:
 
 
 def show_budget(call: Call) -> None:
-    """Print the groups that keep their whole cache, what streaming of the others costs, and the exported files."""
+    """Print the groups that keep their whole cache, the cost of streaming the others, and the exported files."""
     from headroles.plots.labels import harmful
 
     table, study = call.result, call.arguments["study"]
@@ -345,7 +345,7 @@ def show_reproduced(call: Call) -> None:
         say(f"the claim: {facts['claim']}")
         say(f"does it hold here? {facts['answer']}: {facts['why']}")
         if NO_COST in facts["why"]:
-            say("that of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
+            say("the cost of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
         if NO_VALUE in facts["why"]:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
         print_table(hr.load_table(file), Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
@@ -382,7 +382,7 @@ def show_parsed(call: Call) -> None:
 
 
 def show_answers(call: Call) -> None:
-    """Print the results of checks, a line each, with their deviations, then each reason once."""
+    """Print a line for each check, with its deviation, then each reason once."""
     table, title = call.result, f"{type(call.arguments['model']).__name__}: which checks hold"
     record().keep(table, title)
     columns = {"check": [*table.index], "area": [*table["area"]], "holds": [*table["holds"]]}

@@ -22,7 +22,7 @@ _HEAD = re.compile(r"[0-9]{1,9}")
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
-    """Yield the sentences of a CoNLL-U file; for a malformed one ValueError has `where`, line and what was expected."""
+    """Yield the sentences of a CoNLL-U file; for a malformed one, ValueError gives `where`, line and expected form."""
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:
             yield _tree(list(group), where)
@@ -64,7 +64,7 @@ def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
 
 
 def _line_fault(fields: list[str], word: int, last: int) -> str | None:
-    """Fault of a line at which word `word` is expected and the last multiword token ends at word `last`."""
+    """Describe the fault of a line, where word `word` is expected and the last multiword token ends at word `last`."""
     if len(fields) != 10:
         hint = "name a text without trees .txt (in Python form='text'), or parse it (headroles.parse)"
         return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
@@ -102,7 +102,7 @@ def _tree_fault(heads: list[int], last: int) -> str | None:
 
 
 def _place(tokens: list[tuple[str, list[str], bool]], text: str) -> list[Span | None] | None:
-    """Spans of all words; None if the text is not the tokens in their order, with blanks between."""
+    """Return the spans of all words; None if the text is not the tokens in order, separated by blanks."""
     places: list[Span | None] = []
     end = 0
     for surface, forms, _ in tokens:
@@ -141,13 +141,13 @@ def block(number: int, sentence: Sentence) -> str:
         ]:
             return written
     raise ValueError(
-        f"sentence {number} would not come back from CoNLL-U as it is: {sentence.text!r}; it needs a tree of one root, "
-        "a text of one line, and words that follow one another in it"
+        f"sentence {number} cannot be read back unchanged from CoNLL-U: {sentence.text!r}; it needs a tree with one "
+        "root, a text on one line, and words in the order of the text"
     )
 
 
 def _tokens(sentence: Sentence) -> Iterator[tuple[int, int, range]]:
-    """First character, end and words of each token; adjacent words without a span form one token."""
+    """Yield first character, end and words of each token; adjacent words without a span form one token."""
     end = 0
     for _, group in groupby(enumerate(sentence.spans), lambda word: word[0] if word[1] else -1):
         words = [word for word, _ in group]
@@ -192,7 +192,7 @@ def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: b
                 counts[base(relation) if subtypes else relation, head - word] += 1
     known = sorted({relation for relation, _ in counts})
     if not set(known) & set(relations):
-        raise ValueError(f"none of {', '.join(relations)} in corpus {corpus.name!r}; its relations: {', '.join(known)}")
+        raise ValueError(f"corpus {corpus.name!r} has none of {', '.join(relations)}; it has {', '.join(known)}")
     rows = [(name, offset, counts[name, offset]) for name in relations for rel, offset in sorted(counts) if rel == name]
     frame = pd.DataFrame(rows, columns=["relation", "offset", "count"])
     return frame.assign(share=frame["count"] / frame.groupby("relation")["count"].transform("sum"))

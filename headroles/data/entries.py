@@ -35,7 +35,7 @@ def entries(
     label: Column | None = None,
     links: Path | None = None,
 ) -> Iterator[Sentence | None]:
-    """Read sentences lazily, with arguments as of `headroles.read`; None stands for a blank text or side."""
+    """Read sentences lazily, with the arguments of `headroles.read`; None stands for a blank text or side."""
     if links is not None:
         return _linked(entries(source, target, form, text, label), source, links)
     if target is not None:
@@ -99,7 +99,7 @@ def stem(*paths: Path) -> str:
 
 
 def _json(path: Path, form: Form | None) -> Iterator[Sentence | None]:
-    """Texts with answers, if the first object has some, otherwise minimal pairs."""
+    """Return texts with answers if the first object has one, otherwise minimal pairs."""
     rest = _objects(path)
     first = next(rest)
     make = answered if form is None and {*QUESTION} <= {*first} else pairs_of
@@ -119,13 +119,13 @@ def _objects(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _pairs(source: Path, target: Path, *, parsed: bool) -> Iterator[Sentence | None]:
-    """Sentence pairs of two files, None for those with a blank side."""
+    """Yield the sentence pairs of two files, None for pairs with a blank side."""
     for _, first, second in _aligned(_side(source, parsed=parsed), _side(target), source, target):
         yield replace(first, target=second) if first.text and second.text else None
 
 
 def _linked(pairs: Iterator[Sentence | None], source: Path, path: Path) -> Iterator[Sentence | None]:
-    """Sentence pairs with the word links of the lines of a file, one for each pair."""
+    """Yield sentence pairs with word links, from a file with a line for each pair."""
     for number, pair, line in _aligned(pairs, lines(path), source, path):
         try:
             yield None if pair is None else _with_links(pair, line)
@@ -167,7 +167,7 @@ def _side(path: Path, *, parsed: bool = False) -> Iterator[Sentence]:
 
 
 def _table(path: Path, form: Form | None, text: Texts | None, label: Column | None) -> Iterator[Sentence | None]:
-    """Sentences of a table, None for rows with a blank text."""
+    """Return the sentences of a table, None for rows with a blank text."""
     rest = rows(path)
     names = next(rest)
     if form == "pairs" or (form is None and {*FIELDS} <= {*names}):
@@ -186,7 +186,7 @@ def _table(path: Path, form: Form | None, text: Texts | None, label: Column | No
 def _labelled(
     path: Path, first: list[list[str]], rest: Iterator[list[str]], text: Texts | None, label: Column | None
 ) -> Iterator[Sentence | None]:
-    """Sentences of a labelled table, its columns recognised by the first rows."""
+    """Return the sentences of a labelled table, recognising its columns by the first rows."""
     names: list[str] = first[0]
     texts: tuple[Column | None, ...] = text if isinstance(text, tuple) else (text,)
     known = {*LABELS, *chain(*TEXTS)}

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def named(source: str | Path) -> bool:
-    """Return whether `source` is a dataset: a folder of its formats, or a name such as `wmt14/de-en:test`."""
+    """Return whether `source` is a dataset: a folder in a known format, or a name such as `wmt14/de-en:test`."""
     place, _ = _split(source)
     if Path(source).is_file():
         return False
@@ -127,7 +127,7 @@ def to_dataset(corpus: Corpus) -> Dataset:
 
 
 def _row(sentence: Sentence, *, labelled: bool, parsed: bool) -> dict[str, object]:
-    """Columns of a sentence, as `gather` reads them."""
+    """Return the columns of a sentence, as `gather` reads them."""
     if sentence.target is not None:
         row: dict[str, object] = {"translation": {"source": sentence.text, "target": sentence.target.text}}
     elif sentence.second is not None:

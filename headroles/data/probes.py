@@ -48,7 +48,7 @@ FEMININE = tuple(_FEMININE.split())
 
 @dataclass(frozen=True, slots=True)
 class Needle(Tokens):
-    """A haystack with a needle in it, which the end repeats: `ids[needle:needle + size] == ids[answer:]`."""
+    """A haystack that contains a needle and ends with a copy of it: `ids[needle:needle + size] == ids[answer:]`."""
 
     needle: int = 0
     answer: int = 0
@@ -57,7 +57,7 @@ class Needle(Tokens):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Tokens):
-    """A text that the token `right` continues, and the tokens `wrong` do not."""
+    """A text with the token `right` as its correct continuation, and the tokens `wrong` as wrong ones."""
 
     right: int = 0
     wrong: tuple[int, ...] = ()
@@ -191,28 +191,28 @@ def hidden_facts(
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that are not special."""
+    """Return the tokens that are not special."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     return sorted({*tokenizer.get_vocab().values()} - special)
 
 
 def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token before each text: BOS, if there is one."""
+    """Return the token before each text: BOS, if there is one."""
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a text without special ones."""
+    """Return the tokens of a text, without special tokens."""
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _texts(tokenizer: PreTrainedTokenizerBase, haystack: Corpus | None) -> list[list[int]] | None:
-    """The token ids of the sentences of a haystack; None for one of random tokens."""
+    """Return the token ids of the sentences of a haystack; None for a haystack of random tokens."""
     return None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
 
 
 def _stacked(texts: Sequence[list[int]], length: int, rng: Random) -> list[int]:
-    """Random texts one after the other, `length` tokens."""
+    """Concatenate random texts up to `length` tokens."""
     hay: list[int] = []
     while len(hay) < length:
         hay += rng.choice(texts)
@@ -220,12 +220,12 @@ def _stacked(texts: Sequence[list[int]], length: int, rng: Random) -> list[int]:
 
 
 def _depths(count: int, length: int) -> list[int]:
-    """Places in a haystack from its start to its end, in equal steps."""
+    """Return places in a haystack from its start to its end, in equal steps."""
     return [row * length // max(1, count - 1) for row in range(count)]
 
 
 def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple[list[int], list[int], list[int]]:
-    """A fact in one of its wordings: the tokens before the code, of the code, and after it."""
+    """Draw a fact in one of its wordings: the tokens before the code, of the code, and after it."""
     before, after = rng.choice(STATED)
     code = "".join(rng.choices("0123456789", k=DIGITS))
     parts = f"\n{before.format(name=name)}", f" {code}", f"{after}\n"
@@ -234,13 +234,13 @@ def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple
 
 
 def _needle(tokenizer: PreTrainedTokenizerBase, ids: list[int], answer: list[int], needle: int) -> Needle:
-    """A text of token ids that ends with the answer."""
+    """Return a text of token ids that ends with the answer."""
     text = str(tokenizer.decode([*ids, *answer]))
     return Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer))
 
 
 def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:
-    """Write beginnings that the indirect object continues: "When Mary and John walked to the shop, John gave it to".
+    """Write prompts to be continued by the indirect object: "When Mary and John walked to the shop, John gave it to".
 
     They measure name movers (Wang et al. 2022, "Interpretability in the wild", section 2). The right token is the name
     that was mentioned once, the wrong one the other. Half of the sentences have it first. Words are from the toy
@@ -273,7 +273,7 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
 def ordered_words(
     tokenizer: PreTrainedTokenizerBase, count: int = 100, *, classes: Sequence[str] = tuple(CLASSES), seed: int = 0
 ) -> Corpus:
-    """Write words in their order that the next one continues: "Monday Tuesday".
+    """Write ordered words to be continued by the next one: "Monday Tuesday".
 
     They measure successor heads (Gould et al. 2023, "Successor heads", arXiv 2312.09230). The right token is the next
     word of the class, the wrong ones are all others. Words are used that are one token, where three or more follow each
@@ -325,7 +325,7 @@ def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> 
 
 
 def _run(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
-    """The longest run of words that are one token each."""
+    """Return the longest run of words that are one token each."""
     single, runs = _single(tokenizer, words), list[dict[str, int]]([{}])
     for word in words:
         if word in single and single[word] not in runs[-1].values():
@@ -336,7 +336,7 @@ def _run(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, 
 
 
 def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
-    """The words that are one known token after another word, with its id."""
+    """Return the words that are one known token after another word, each with its id."""
     before = _ids(tokenizer, "to")
     token_ids = {word: _ids(tokenizer, f"to {word}") for word in dict.fromkeys(words)}
     return {
@@ -347,7 +347,7 @@ def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[st
 
 
 def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    """The tokens of a text that continues: with the special tokens before it, and none after it."""
+    """Return the tokens of a text to be continued: with the special tokens before it, and none after it."""
     ids = list(tokenizer(text, verbose=False)["input_ids"])
     while ids and ids[-1] in {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}:
         ids.pop()
@@ -396,7 +396,7 @@ def minimal_pairs(
 
 
 def _translations(sentence: Sentence) -> tuple[Sentence, Sentence]:
-    """A sentence with its translation, and with one in which the main verb has the ending of the other number."""
+    """Return a sentence with its translation, and with one in which the main verb has the other number's ending."""
     assert sentence.target is not None
     target, root = sentence.target, sentence.target.heads.index(-1)
     start, end = target.spans[root] or (0, 0)
@@ -406,7 +406,7 @@ def _translations(sentence: Sentence) -> tuple[Sentence, Sentence]:
 
 
 def _agreement(rng: Random, between: Callable[[Random, bool], str] = lambda *_: "") -> tuple[str, str]:
-    """A subject and its verb in the present tense, with a phrase `between` them."""
+    """Write a subject and its verb in the present tense, with a phrase `between` them."""
     plural, base = rng.random() < 0.5, _verb(rng)[0]
     subject, phrase, rest = _noun(rng, plural=plural), between(rng, not plural), f"the {_thing(rng)}."
     verbs = [base, plural_of(base)][:: 1 if plural else -1]

@@ -108,12 +108,12 @@ def _check(
     one_of("form", form, (None, *get_args(Form)))
     if (text is not None or label is not None) and (target is not None or form not in (None, "labelled")):
         other = f"a target, {target}" if target is not None else f"form={form!r}"
-        raise ValueError(f"text= and label= must be of one labelled table, got {other} too; try without")
+        raise ValueError(f"text= and label= must be for one labelled table, got {other} too; try without")
     if target is not None and form in ("text", "labelled", "pairs"):
-        raise ValueError(f"form={form!r} must be of one file, got a target too: {target}; try without")
+        raise ValueError(f"form={form!r} must be for one file, got a target too: {target}; try without")
     if links is not None and (chat or fetched):
         other = "chat=True" if chat else f"the data set {fetched}"
-        raise ValueError(f"links= must be of sentence pairs in files, got {other} too; try without")
+        raise ValueError(f"links= must be for sentence pairs in files, got {other} too; try without")
 
 
 def _drawn(sentences: Iterable[Sentence], count: int, seed: int) -> Iterator[Sentence]:

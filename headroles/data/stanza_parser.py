@@ -120,7 +120,7 @@ def _check(
 
 
 def _cache_path(path: Path, language: str, models: Path | None, texts: list[str]) -> Path:
-    """File of the stored trees, named by a hash of the texts, the models and Stanza's version."""
+    """Return the file of the stored trees, named by a hash of the texts, the models and Stanza's version."""
     digest = hashlib.sha256(f"{version('stanza')}\n{language}\n".encode())
     for file in sorted((models / language).rglob("*.pt")) if models else ():
         with file.open("rb") as content:
@@ -133,11 +133,11 @@ def _store(trees: Corpus, path: Path) -> None:
     try:
         write(trees, path)
     except (OSError, ValueError) as error:  # the trees are returned all the same
-        log.warning("the trees are not stored for the next time: %s", error)
+        log.warning("the trees could not be stored for reuse: %s", error)
 
 
 def _parsed(texts: list[str], language: str, models: Path | None, download: Download) -> dict[str, Sentence]:
-    """The tree of each distinct text, with the global generator of torch restored: Stanza draws from it."""
+    """Return the tree of each distinct text, and restore torch's global generator, from which Stanza draws."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -159,12 +159,12 @@ def _pipeline(language: str, models: Path | None, download: Download) -> Any:
     except Exception as error:  # Stanza raises many kinds, from KeyError to those of requests
         raise ValueError(
             f"Stanza could not load models for {language!r} from {models or 'its own folder'}: {error}; name a folder "
-            "models (models=), or be online with download='missing'"
+            "of models (models=), or be online with download='missing'"
         ) from error
 
 
 def _trees(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
-    """The tree of each distinct text that has exactly one."""
+    """Return the tree of each distinct text that has exactly one."""
     trees: dict[str, Sentence] = {}
     distinct = [text for text in dict.fromkeys(texts) if text.strip()]
     chunks = [distinct[at : at + _CHUNK] for at in range(0, len(distinct), _CHUNK)]
@@ -178,7 +178,7 @@ def _trees(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
 
 
 def _tree(text: str, parsed: Any) -> Sentence:
-    """A sentence from Stanza's; multiword tokens as in `conllu.spans`."""
+    """Convert a sentence of Stanza; multiword tokens are as in `conllu.spans`."""
     word_spans: list[Span | None] = []
     for token in parsed.tokens:
         surface = text[token.start_char : token.end_char]
@@ -190,7 +190,7 @@ def _tree(text: str, parsed: Any) -> Sentence:
 
 
 def _with_tree(sentence: Sentence, tree: Sentence, side: Side) -> Sentence:
-    """The sentence with the tree on one side."""
+    """Return the sentence with the tree on one side."""
     if side == "target" and sentence.target is not None:
         return replace(sentence, target=_with_tree(sentence.target, tree, "source"))
     return replace(sentence, spans=tree.spans, heads=tree.heads, relations=tree.relations)

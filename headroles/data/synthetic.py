@@ -104,7 +104,7 @@ def _sentence(rng: Random, translated: bool) -> Sentence:
 
 
 def _written(tree: _Word, target: Sentence | None = None) -> Sentence:
-    """Sentence of a tree, with spans and heads; no space before punctuation."""
+    """Write the sentence of a tree, with spans and heads; no space before punctuation."""
     words = list(tree)
     place = {id(word): i for i, word in enumerate(words)}
     heads, text, spans = [-1] * len(words), "", []
@@ -118,7 +118,7 @@ def _written(tree: _Word, target: Sentence | None = None) -> Sentence:
 
 
 def _whole(rng: Random) -> _Word:
-    """A main clause, sometimes with a subordinate clause before or after it."""
+    """Draw a main clause, sometimes with a subordinate clause before or after it."""
     verb = _clause(rng, "root")
     if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
         second = _clause(rng, "advcl", mark=draw_word(rng, MARKS))
@@ -132,7 +132,7 @@ def _whole(rng: Random) -> _Word:
 
 
 def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
-    """A verb with all it governs; a clause with a mark before it contains no other clause."""
+    """Draw a verb with everything it governs; a clause with a mark before it contains no other clause."""
     saying = not mark and rng.random() < 0.1
     verbs, objects = (SAYING, ()) if saying else rng.choice(_FRAMES)
     verb = _verb(rng, relation, verbs)
@@ -161,7 +161,7 @@ def _modify(rng: Random, verb: _Word, *, clause_follows: bool) -> None:
 
 
 def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
-    """A verb in the past tense, or with an auxiliary: no form shows the subject's number."""
+    """Draw a verb in the past tense, or with an auxiliary: no form shows the subject's number."""
     base, past, participle = forms_of(draw_word(rng, verbs))
     if rng.random() < 0.65:
         return _Word(past, relation, base, "verb")
@@ -171,7 +171,7 @@ def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
 
 
 def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0) -> _Word:
-    """A noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
+    """Draw a noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
     if nouns is PEOPLE and rng.random() < 0.15:
         return _Word(draw_word(rng, NAMES), relation, part="name")
     lemma, plural = draw_word(rng, nouns), rng.random() < 0.35
@@ -197,7 +197,7 @@ def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
 
 
 def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _Word:
-    """An adjective or adverb, sometimes with "very" before it."""
+    """Draw an adjective or adverb, sometimes with "very" before it."""
     word = _Word(draw_word(rng, words), relation, part=part)
     if rng.random() < 0.07:
         word.before.append(_Word(draw_word(rng, DEGREES), "advmod", part="adverb"))
@@ -205,7 +205,7 @@ def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _
 
 
 def _phrase(rng: Random, relation: str) -> _Word:
-    """A preposition and its noun."""
+    """Draw a preposition and its noun."""
     prepositions, nouns = rng.choice(PHRASES[relation])
     noun, preposition = _noun(rng, relation, nouns), rng.choice(prepositions)
     noun.before.insert(0, _Word(preposition, "case"))
@@ -213,7 +213,7 @@ def _phrase(rng: Random, relation: str) -> _Word:
 
 
 def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
-    """A relative clause: "that saw the teacher" after people, "that the teacher saw" after anything."""
+    """Draw a relative clause: "that saw the teacher" after people, "that the teacher saw" after anything."""
     that = _Word("that", "nsubj", noun.lemma, "pronoun", noun.plural)
     if nouns is PEOPLE and rng.random() < 0.5:
         verbs, objects = rng.choice(_FRAMES)
@@ -240,7 +240,7 @@ def _zipf(size: int) -> tuple[float, ...]:
 
 
 def _made_up(word: _Word, governor: _Word) -> _Word:
-    """The made-up phrase for an English one; the root is its own governor."""
+    """Return the made-up phrase for an English one; the root is its own governor."""
     before = [_made_up(child, word) for child in word.before if child.lemma not in ("the", "a")]
     after = [_made_up(child, word) for child in word.after]
     new = _Word(_inflected(word, governor), word.relation, word.lemma, word.part)
@@ -257,7 +257,7 @@ def _made_up(word: _Word, governor: _Word) -> _Word:
 
 
 def _inflected(word: _Word, governor: _Word) -> str:
-    """The made-up form of a word."""
+    """Return the made-up form of a word."""
     if word.part == "name" or word.relation == "punct":
         return word.form
     stem = stem_of("that" if word.part == "pronoun" else word.lemma)

@@ -23,7 +23,7 @@ PartCallback = Callable[[Site, Tensor, int, Tensor | None], None]
 
 
 class Implementation(str):
-    """The name of an attention implementation within a block; a copy of the config has the one from before."""
+    """The name of an attention implementation within a block; a copy of the config gets the name from before."""
 
     before: str | None = None
 
@@ -97,7 +97,7 @@ def set_names(configs: list[PreTrainedConfig], key: int, name: str) -> None:
 
 
 def restore_names(configs: list[PreTrainedConfig], key: int) -> None:
-    """Give configs the implementation from before `set_names` with this key, or of another one since."""
+    """Undo `set_names` with this key: configs get the implementation of the latest other call, or the original one."""
     for config in (config for config in configs if id(config) in _names):
         _, before, names = _names[id(config)]
         names.pop(key, None)
@@ -248,7 +248,7 @@ def arguments(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, obj
 
 
 class _Mask:
-    """An attention mask that is built for some queries at a time: the whole is quadratic in the length."""
+    """An attention mask built for some queries at a time: the full mask is quadratic in the length."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -282,14 +282,14 @@ def _attend(
 
 
 def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
-    """The queries of each part: as many as all limits of cells allow, at least one; all of them without a limit."""
+    """Return the queries of each part: as many as the limits of cells allow, at least one; all without a limit."""
     length = query.shape[2]
     step = min([length, *(max(1, limit // (query.shape[0] * query.shape[1] * key.shape[2])) for limit in cells)])
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor | None:
-    """The mask of some queries: [batch, 1, query, key]."""
+    """Return the mask of some queries: [batch, 1, query, key]."""
     if isinstance(mask, _Mask):
         part = {"q_length": rows.stop - rows.start, "q_offset": mask.options["q_offset"] + rows.start}
         values: Tensor | None = eager_mask(**mask.options | part)

@@ -98,7 +98,7 @@ class TokenView:
 
     @cached_property
     def without_first(self) -> TokenView:
-        """The same tokens; the first of any sort is not content. It is one view, so that what it keeps is kept."""
+        """The same tokens, but the first (of any sort) is not content; cached, so that its own results are kept."""
         first = self.attention_mask.int().argmax(-1, keepdim=True)
         return replace(self, content=self.content.scatter(1, first, value=False), kept={})
 
@@ -117,7 +117,7 @@ class TokenView:
         return TokenView(ids[index], attention_mask[index], content[index], words[index], sentences)
 
     def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make`, computed once per key: for what depends on the tokens but not on the layer."""
+        """Return the result of `make`, computed once per key: it may depend on the tokens, but not on the layer."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -190,8 +190,8 @@ def encode(
     allowed = f"{limit}" if target is None or limit == longest else f"{limit} (targets: {longest})"
     if not kept:
         raise ValueError(
-            f"corpus {corpus.name!r} has no sentence of at most {allowed} tokens, as many as the model reads; split "
-            f"them"
+            f"corpus {corpus.name!r} must have a sentence of at most {allowed} tokens, the model's limit, got none; "
+            f"split them"
         )
     if len(kept) < len(corpus):
         log.warning("%d of %d sentences left out: longer than %s tokens", len(corpus) - len(kept), len(corpus), allowed)
@@ -214,7 +214,7 @@ def encode(
 
 
 def _targets(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, *, words: bool) -> list[TokenizedSentence] | None:
-    """The tokens of all targets; None if one is missing."""
+    """Return the tokens of all targets; None if one is missing."""
     targets = [sentence.target for sentence in corpus if sentence.target]
     if len(targets) == len(corpus):
         return pieces(tokenizer, targets, words=words, target=True)
@@ -225,7 +225,7 @@ def _targets(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, *, words: bool)
 
 
 def one_example_per_batch(model: PreTrainedModel) -> bool:
-    """Return whether a model reads one example at a time: it can't recognise padding, or others change its scales."""
+    """Return whether a model reads one example at a time: it can't recognise padding, or batches change its scales."""
     of_each_class = {(type(module), type(getattr(module, "weight", None))): module for module in model.modules()}
     return vocabulary.pools_blindly(model) or any(
         is_scaled_by_input(module, model.dtype) for module in of_each_class.values()
@@ -233,7 +233,7 @@ def one_example_per_batch(model: PreTrainedModel) -> bool:
 
 
 def _end_tokens(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:
-    """The numbers of end tokens in a text that a decoder reads: classifiers read the state at the last one."""
+    """Return how many end tokens the texts of a decoder have: classifiers read the state at the last one."""
     if _shifted_source({"input_ids": torch.tensor([source[0].ids], device=model.device)}, model) is None:
         raise ValueError(
             f"{type(model).__name__} needs targets for its decoder, got corpus {corpus.name!r} without; try a model "
@@ -252,7 +252,7 @@ def _end_tokens(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreT
 
 
 def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
-    """Return the rows of each batch; fewer than `max_tokens` allows, if the vocabulary is large."""
+    """Return the rows of each batch; fewer than `max_tokens` allows if the vocabulary is large."""
     number("max_tokens", max_tokens, least=1, whole=True)
     most = min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
     sides = filter(None, (encoded.source, encoded.target))
@@ -306,7 +306,7 @@ def _view(
     *,
     shifted: bool = False,  # by the decoder's start token, which may have the id of a word
 ) -> TokenView:
-    """The token view of sentences; their padded ids are [batch, token]."""
+    """Return the token view of sentences; their padded ids are [batch, token]."""
     attention_mask = _padded([[True] * len(row) for row in rows], False)
     in_text = _padded([row.in_text for row in rows], False)
     words = _padded([[NO_WORD, *row.words[:-1]] if shifted else row.words for row in rows], NO_WORD)
@@ -318,7 +318,7 @@ def _view(
 
 
 def _generated(ids: Tensor, encoded: Encoded, model: PreTrainedModel) -> TokenView:
-    """The token view of greedy output before its end token, the start token included."""
+    """Return the token view of greedy output before its end token, the start token included."""
     config = model.generation_config
     ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten()
     ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
@@ -345,7 +345,7 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 
 
 def _shifted_source(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> Tensor | None:
-    """The token ids that a model gives its decoder where it gets none: [batch, token]; None if it has no rule."""
+    """Return the token ids that a model makes for its decoder by default: [batch, token]; None if it makes none."""
 
     def stop(_: object, __: object, kwargs: Mapping[str, Any]) -> None:
         raise _DecoderIds(kwargs["input_ids"])
@@ -368,7 +368,7 @@ class _DecoderIds(Exception):
 
 
 def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded) -> Tensor:
-    """Greedy output, as long as the generation config and the positions allow."""
+    """Generate greedy output, as long as the generation config and the positions allow."""
     limit: dict[str, int | None] = {}
     if encoded.max_new_tokens is not None:
         limit = {"max_new_tokens": min(encoded.max_new_tokens, encoded.greedy - 1), "max_length": None}
@@ -380,7 +380,7 @@ def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded)
 
 
 def longest_output(model: PreTrainedModel, positions: int) -> int:
-    """Return the most tokens of a model's own output: as many as its generation config allows, otherwise `LONGEST`.
+    """Return the maximum length of a model's own output: that of its generation config, otherwise `LONGEST`.
 
     It is never longer than the positions of the decoder. Without a limit `generate` would write 20 tokens.
     """

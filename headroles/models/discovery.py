@@ -61,7 +61,7 @@ class _ObservedCall:
 
     @property
     def kind(self) -> Kind:
-        """Cross-attention has other numbers of queries and keys; a decoder's first query attends to no later key."""
+        """Kind: cross-attention has other numbers of queries than keys; a decoder's first query sees no later key."""
         if self.weights.shape[-2] != self.weights.shape[-1]:
             return "cross"
         return "dec-self" if not self.weights[..., 0, 1:].any() else "enc-self"
@@ -130,7 +130,7 @@ def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
 def _projection_behind(
     model: PreTrainedModel, inputs: dict[str, Tensor], number: int, call: _ObservedCall
 ) -> nn.Module | None:
-    """The projection after a gate of the model's own: in its input, head 0 alone changes with the output of head 0."""
+    """Find the projection behind the model's own gate: in its input, only head 0 changes with the output of head 0."""
     numbers, changed_inputs = count(), list[tuple[nn.Module, Tensor]]()
 
     def changed(interface_call: AttentionCall) -> Tensor | None:

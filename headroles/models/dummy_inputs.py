@@ -52,7 +52,7 @@ def words(model: PreTrainedModel) -> list[int]:
 
 
 def _main(model: PreTrainedModel) -> str:
-    """The name of the main input: token ids if its forward accepts them."""
+    """Return the name of the main input: token ids if the forward accepts them."""
     inner = body(model)
     accepted, usual = inspect.signature(inner.forward).parameters, str(inner.main_input_name)
     name = next((name for name in (usual, *MEDIA) if name in accepted), usual)
@@ -70,7 +70,7 @@ def has_decoder(model: PreTrainedModel) -> bool:
 
 
 def reads_source_twice(model: PreTrainedModel) -> bool:
-    """Return whether a model has a head, not of tokens, so that its decoder reads the source (BART's classifier)."""
+    """Return whether a model has a non-token head, so that its decoder reads the source (BART's classifier)."""
     return has_non_token_head(model) and has_decoder(model) and not model.can_generate()
 
 
@@ -96,7 +96,7 @@ def _noise(model: PreTrainedModel, batch: int, generator: torch.Generator) -> Te
 
 
 def _shape(model: PreTrainedModel, name: str) -> tuple[int, ...] | None:
-    """The shape of one image, video or sound; None if the config does not have it."""
+    """Return the shape of one image, video or sound; None if the config does not have it."""
     config = model.config
     if name == "pixel_values":
         inner = getattr(config, "vision_config", None) or getattr(config, "encoder", None)
@@ -126,7 +126,7 @@ def _image_shape(config: object) -> tuple[int, ...] | None:
 
 
 def _last_words(model: PreTrainedModel, length: int) -> Tensor:
-    """Token ids of text only (some architectures count positions without padding): [1, length]."""
+    """Return token ids of text only (some architectures count positions without padding): [1, length]."""
     ids = words(model)[-length:]
     return torch.tensor([(ids * length)[:length]], device=model.device)
 

@@ -1,4 +1,4 @@
-"""Generation: a model's own greedy continuation of each text, read again as the text that is scored.
+"""Generation: a model's own greedy continuation of each text, which is then scored as text.
 
 It is written without padding, in batches of texts of one length, with the model's generation config and no sampling, so
 that nothing but the text and the model decides it. Reading it again at once (teacher forcing) gives the same attention
@@ -19,7 +19,7 @@ from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence
 
 
 def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions: int, max_tokens: int) -> Encoded:
-    """Return texts with at most `generate` tokens that a model, in eval mode, writes after them, without their trees.
+    """Return texts continued by at most `generate` tokens that a model, in eval mode, writes; trees are dropped.
 
     Only tokens of the continuation count as queries and next tokens. Of an encoder-decoder the targets are what its
     decoder writes.
@@ -36,7 +36,7 @@ def continued(encoded: Encoded, model: PreTrainedModel, generate: int, positions
 
 
 def _of_one_length(encoded: Encoded, max_tokens: int, generate: int) -> list[list[int]]:
-    """The rows of texts of one length, the longest first, in batches."""
+    """Return the rows of texts of one length, the longest first, in batches."""
     by_length = defaultdict[int, list[int]](list)
     for row, sentence in enumerate(encoded.source):
         by_length[len(sentence)].append(row)
@@ -48,7 +48,7 @@ def _of_one_length(encoded: Encoded, max_tokens: int, generate: int) -> list[lis
 
 
 def _write(rows: list[list[int]], model: PreTrainedModel, new: int) -> list[list[int]]:
-    """What a model writes after texts of one length, its end token included."""
+    """Return the tokens that a model writes after texts of one length, the end token included."""
     if new < 1 or not rows[0]:
         return [[] for _ in rows]
     ids = torch.tensor(rows, device=model.device)
@@ -67,7 +67,7 @@ def _until_end(ids: list[int], ends: list[int]) -> list[int]:
 
 
 def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:
-    """A text with its continuation, without its tree."""
+    """Return a text with its continuation, without its tree."""
     return TokenizedSentence(
         [*row.ids, *ids],
         [NO_WORD] * (len(row) + len(ids)),

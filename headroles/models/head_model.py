@@ -1,4 +1,4 @@
-"""HeadModel: a model with its tokenizer, the one handle that everything inside the package passes on.
+"""HeadModel: a model with its tokenizer, the handle that all internal functions pass on.
 
 It knows its attention sites and its identity, encodes a corpus into batches, runs a forward, masks heads and hands
 attention to observers. It is bound to a call: public functions make one at their entry or take one, and whoever changes
@@ -92,12 +92,12 @@ class HeadModel:
 
     @cached_property
     def index(self) -> pd.MultiIndex:
-        """The index (kind, layer, head) of every table: of the heads that are left."""
+        """The index (kind, layer, head) of every table: the heads that are left."""
         return self.sites.head_index
 
     @cached_property
     def gated(self) -> pd.MultiIndex:
-        """The index of gates and masks: also of heads that were removed and are kept as zeroed heads."""
+        """The index of gates and masks, including removed heads that are kept as zeroed heads."""
         return self.sites.gate_index
 
     def table(self, columns: Mapping[str, Any], text: str) -> pd.DataFrame:
@@ -151,12 +151,12 @@ class HeadModel:
 
     @cached_property
     def weights(self) -> str:
-        """The digest of all weights, as provenance has it."""
+        """The digest of all weights, as in the provenance."""
         return identity.weights_digest(self.model)
 
     @cached_property
     def identity(self) -> str:
-        """The digest of everything that changes numbers besides the corpus (`headroles.models.identity`)."""
+        """The digest of everything but the corpus that changes numbers (`headroles.models.identity`)."""
         return identity.identity(self.model, self._tokenizer)
 
     def provenance(self, corpus: Corpus | None = None, /, **fields: object) -> str:
@@ -178,18 +178,18 @@ class HeadModel:
         return sign_version(weights=self.weights, identity=self.identity, **text, **fields)
 
     def check_named(self) -> None:
-        """Raise ValueError if hooks or open blocks, which no key has, may change the numbers of a kept result."""
+        """Raise ValueError if hooks or open blocks, which the cache key does not cover, may change a kept result."""
         if reasons := identity.unkeyed(self.model, self._tokenizer):
             raise ValueError(
-                f"the result cannot be kept: got {reasons[0]} of {self.name}, which may change its numbers and stands "
-                f"in no provenance; leave the block or remove the hook first, or call without study="
+                f"the result cannot be kept: got {reasons[0]} of {self.name}, which may change its numbers and is "
+                f"not in the provenance; leave the block or remove the hook first, or call without study="
             )
 
     # the corpus
 
     @cached_property
     def one_example_per_batch(self) -> bool:
-        """Whether the model reads one example at a time, because others would change its numbers."""
+        """Whether the model reads one example at a time, because other examples would change its numbers."""
         return batching.one_example_per_batch(self.model)
 
     def encode(
@@ -223,7 +223,7 @@ class HeadModel:
         return self._tokenised[id(corpus)][1]
 
     def check_writes(self, generate: int | None) -> None:
-        """Raise ValueError, before work is done, for a model that cannot write `generate` tokens; None are none."""
+        """Raise ValueError, before work is done, for a model that cannot write `generate` tokens; None needs none."""
         if generate is None:
             return
         number("generate", generate, least=1, whole=True)
@@ -256,8 +256,8 @@ class HeadModel:
         def begin(changes: Changes) -> None:
             if any(block.by_example and self.model in block.model.modules() for block in opened):
                 raise ValueError(
-                    f"a block of hr.mask_heads is open on {self.name} with gates of each example: got a function that "
-                    f"reads batches of its own; expected one gate per head; try it outside the block"
+                    f"a block of hr.mask_heads is open on {self.name} with gates per example: got a function that "
+                    f"makes its own batches; expected one gate per head; try it outside the block"
                 )
             keep_memory()
             attention_hooks.set_eval(changes)
@@ -270,20 +270,20 @@ class HeadModel:
         return Changes(self.model, begin)
 
     def check_gradients(self, *, all_floating: bool = False) -> None:
-        """Raise ValueError for weights that pass no gradient; with `all_floating` for all of integers."""
+        """Raise ValueError for weights that pass no gradient, with `all_floating` for any integer weights."""
         names = [name for name, module in self.model.named_modules() if is_packed(module)]
         if all_floating:
             names += [name for name, weight in self.model.named_parameters() if not weight.is_floating_point()]
             names += ["a quantization_config"] * getattr(self.model, "is_quantized", False)
         if packed := next(iter(names), None):
             raise ValueError(
-                f"no gradient passes the weights of {self.name}: got {packed}, which is quantised; expected weights of "
-                f"floating-point numbers; try the model without quantization_config, before it was quantised"
+                f"no gradient passes through the weights of {self.name}: got {packed}, which is quantised; expected "
+                f"floating-point weights; try the model without quantization_config, before it was quantised"
             )
         if any(weight.is_inference() for weight in self.model.parameters()):
             raise ValueError(
-                f"no gradient passes the weights of {self.name}: got a model made in inference mode; expected one that "
-                f"was loaded outside; try to load or copy it outside torch.inference_mode()"
+                f"no gradient passes through the weights of {self.name}: got a model made in inference mode; expected "
+                f"one loaded outside; try to load or copy it outside torch.inference_mode()"
             )
 
     def check_weights(self, what: missing.What) -> None:

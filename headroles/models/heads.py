@@ -67,7 +67,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
 
 
 def uncompiled(model: Any) -> PreTrainedModel:
-    """Return the model behind a compiled one, or within one of PEFT; TypeError unless it is a PreTrainedModel."""
+    """Return the model inside a compiled or PEFT model; TypeError unless it is a PreTrainedModel."""
     inner = getattr(model, "_orig_mod", model)
     if hasattr(inner, "merge_and_unload"):  # a PeftModel with adapters in the layers; prompts stand before them
         inner = inner.get_base_model()
@@ -77,7 +77,7 @@ def uncompiled(model: Any) -> PreTrainedModel:
 
 
 def _advice(model: Any) -> str:
-    """What to give in place of an object that is not a transformers model."""
+    """Say what to give in place of an object that is not a transformers model."""
     if hasattr(model, "get_base_model"):  # of PEFT
         return "try model.get_base_model(), the model in it without its prompt"
     if isinstance(getattr(model, "module", None), PreTrainedModel):  # DataParallel and the like
@@ -86,7 +86,7 @@ def _advice(model: Any) -> str:
 
 
 def _structure(model: PreTrainedModel) -> Structure:
-    """What attention sites depend on: it changes when a layer is replaced, moved or repeated, and when heads go."""
+    """Return what attention sites depend on; it changes if layers are replaced, moved or repeated, or heads removed."""
     places = [module for _, module in model.named_modules(remove_duplicate=False)]  # one may stand in several places
     parts = dict.fromkeys(places)
     shapes = [weight.shape for module in parts for weight in module._parameters.values() if weight is not None]
@@ -175,7 +175,7 @@ def _same_in_parts(model: PreTrainedModel) -> bool:
 
 
 def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, int], Tensor]:
-    """The attention of every site in a small forward, parts concatenated."""
+    """Return the attention of every site in a small forward, with its parts concatenated."""
     parts: dict[tuple[Kind, int], list[Tensor]] = {}
 
     def keep(site: Site, weights: Tensor, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Identity: what a kept result belongs to, as digests: a model with its tokenizer, and what a user wrote.
+"""Identity: digests of what a kept result belongs to: a model with its tokenizer, and the user's own code.
 
 A result belongs to the weights and buffers, the active adapters, the options of every module and config, the dtype and
 autocast, and every part of the tokenizer (`identity`). Hooks and open contexts are in no digest: `unkeyed` lists them,
@@ -104,7 +104,7 @@ def unkeyed(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 
 def _unkeyed_hook(hook: Any) -> str | None:
-    """What a hook is, if it may change numbers."""
+    """Describe a hook if it may change numbers."""
     function = getattr(hook, "function", hook)  # our hooks hold the function that is called
     function = function.func if isinstance(function, partial) else function
     module = f"{getattr(function, '__module__', None) or type(function).__module__}."
@@ -129,7 +129,7 @@ def _state(model: PreTrainedModel) -> dict[str, Any]:
 # xxHash, at the speed of memory, and the SHA-256 that stands in provenance is computed once for each such hash. A
 # tensor that stands under two names (tied embeddings) is read once; afterwards its first name stands for its bytes.
 def _state_hash(named: Iterable[tuple[str, Any]]) -> str:
-    """A fast hash of names, shapes, dtypes and all bytes, in order."""
+    """Return a fast hash of names, shapes, dtypes and all bytes, in order."""
     digest, seen = xxhash.xxh3_128(), dict[tuple[object, ...], str]()
     for key, value in named:
         digest.update(_heading(key, value).encode())
@@ -154,7 +154,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _contents(value: Any) -> Iterator[memoryview | bytes]:
-    """The bytes of a tensor, also of a quantised one; of anything else in a state dict its fingerprint."""
+    """Yield the bytes of a tensor, also if quantised; for anything else in a state dict, its fingerprint."""
     if _is_plain(value):
         yield value.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().data
     elif hasattr(value, "full_tensor"):  # each process gathers the whole: one digest, however many there are
@@ -171,14 +171,14 @@ def _contents(value: Any) -> Iterator[memoryview | bytes]:
 
 
 def _adapters(model: PreTrainedModel) -> str:
-    """The active adapters, which the names of the weights do not show; empty without adapters."""
+    """Return a digest of the active adapters, which the names of weights do not show; empty without adapters."""
     layers = [part for part in model.modules() if hasattr(part, "active_adapters") and hasattr(part, "base_layer")]
     active = [None if layer.disable_adapters else (layer.active_adapters, layer.merged) for layer in layers]
     return f"-{xxhash.xxh3_64_hexdigest(repr(active).encode())[:LENGTH]}" if active else ""
 
 
 def _options(model: PreTrainedModel) -> str:
-    """The options of all modules and their configs as they are now, and the attention functions they name."""
+    """Return the current options of all modules and configs, and the attention functions they name."""
     configs: dict[int, PreTrainedConfig] = {}
     lines = [model.generation_config.to_json_string()] if model.can_generate() and model.generation_config else []
     for name, module in model.named_modules():
@@ -194,19 +194,19 @@ def _options(model: PreTrainedModel) -> str:
 
 
 def _elsewhere(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, without the places from which something was loaded."""
+    """Return options without the places from which something was loaded."""
     return {key: value for key, value in options.items() if key not in PLACES}
 
 
 def _surroundings(model: PreTrainedModel) -> str:
-    """What changes numbers outside the model: default dtype, autocast, precision of products."""
+    """Return settings outside the model that change numbers: default dtype, autocast, precision of products."""
     device = model.device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     return f"{torch.get_default_dtype()} {autocast} {torch.get_float32_matmul_precision()} {model.dtype}"
 
 
 def _serialised(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Every part of a tokenizer as text but truncation and padding: the calls that use them set them."""
+    """Return every part of a tokenizer as text, except truncation and padding, which calls set themselves."""
     options = {key: value for key, value in _elsewhere(vars(tokenizer)).items() if key not in IN_BACKEND}
     options = {key: value for key, value in options.items() if not isinstance(value, Tokenizer)}
     options["init_kwargs"] = _elsewhere(tokenizer.init_kwargs)
@@ -217,7 +217,7 @@ def _serialised(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _backends(tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
-    """The serialised tokenizers of the library `tokenizers`; None for one with a part that is written in Python."""
+    """Return the serialised tokenizers of the library `tokenizers`; None for one with a part written in Python."""
     texts: list[str | None] = []
     for backend in (value for value in vars(tokenizer).values() if isinstance(value, Tokenizer)):
         try:
@@ -263,7 +263,7 @@ def _described(value: Any, seen: set[int]) -> str:
 
 
 def _content(value: Any) -> list[Any]:
-    """What a function, class or object of the user is made of."""
+    """Return the parts of a user's function, class or object."""
     if isinstance(value, FunctionType):
         return _used(value)
     fields = {key: part for key, part in getattr(value, "__dict__", {}).items() if key not in NO_FIELDS}
@@ -273,7 +273,7 @@ def _content(value: Any) -> list[Any]:
 
 
 def _used(function: FunctionType) -> list[Any]:
-    """The code of a function, its defaults, the variables around it, and the global names that it reads."""
+    """Return the code of a function, its defaults, its closure, and the global names that it reads."""
     codes = [*_codes(function.__code__)]
     steps = (step for code in codes for step in dis.get_instructions(code))
     names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
@@ -297,7 +297,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _of_library(value: Any, seen: set[int]) -> str:
-    """An object of a library: what it wraps, its fields if it is a dataclass, its weights, and what it shows."""
+    """Describe a library's object: what it wraps, its fields if it is a dataclass, its weights, and its text."""
     if isinstance(value, WRAPPERS):
         return _described([getattr(value, name, None) for name in INNER], seen)
     if is_dataclass(value):

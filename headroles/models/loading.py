@@ -127,7 +127,7 @@ def load_model(
 
 
 def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, dict[str, Any], str]:
-    """The folder or id of a checkpoint, its options, and the name of a model at hand; OSError without package gguf."""
+    """Return folder or id of a checkpoint, its options, and the name of a bundled model; OSError if gguf is missing."""
     called = ""
     if str(name) in ("minilm", "translator") and not Path(name, "config.json").exists():
         called = TRANSLATOR.name if name == "translator" else MINILM
@@ -167,7 +167,7 @@ def _class(config: PreTrainedConfig, cls: str | None, *, gguf: bool) -> Any:
 
 
 def _place(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of where the files of a checkpoint are, and of how they are fetched."""
+    """Return the options for where the files of a checkpoint are and how they are fetched."""
     return {name: options[name] for name in PLACE if name in options}
 
 
@@ -181,7 +181,7 @@ def _loading(name: str | Path) -> Iterator[None]:
 
 
 def _trust(options: Mapping[str, object]) -> dict[str, bool]:
-    """False by default: otherwise transformers prompts on a terminal."""
+    """Set `trust_remote_code` to False by default: otherwise transformers prompts on a terminal."""
     return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
 
@@ -196,7 +196,7 @@ def configured(path: Path) -> PreTrainedConfig:
 def _loaded(
     cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model, and which weights its checkpoint lacks."""
+    """Load a model, and report which weights its checkpoint lacks."""
     options = {**options, "output_loading_info": True}
     if recorded(config) is None:
         return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
@@ -207,7 +207,7 @@ def _loaded(
     model, info = loaded
     model.__class__ = cls
     if recorded_sites(model) is None:
-        raise ValueError("config.headroles records other sizes than the weights have")
+        raise ValueError("config.headroles records sizes that differ from those of the weights")
     return model, info
 
 
@@ -268,7 +268,7 @@ def _unloadable(name: str | Path, reason: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error; its class, too, unless OSError or ValueError."""
+    """Return the first line of an error, after its class unless it is an OSError or ValueError."""
     first = (str(error).strip().splitlines() or [""])[0]
     return first if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {first}"
 

@@ -202,6 +202,6 @@ def _check_gates(model: PreTrainedModel, sites: list[Site], gates: Tensor) -> No
     heads = sum(site.heads for site in sites)
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(
-            f"wrong number of gates: got shape {list(gates.shape)}; expected [{heads}] or [batch, {heads}] for "
-            f"{type(model).__name__}, which has {Sites(sites).sizes}"
+            f"gates must have shape [{heads}] or [batch, {heads}] for {type(model).__name__}, which has "
+            f"{Sites(sites).sizes}, got {list(gates.shape)}"
         )

@@ -1,7 +1,7 @@
-"""Missing weights: what a checkpoint lacks is drawn at random, so numbers that depend on it are refused.
+"""Missing weights: weights that a checkpoint lacks are random, so results that depend on them are refused.
 
-Loading keeps some values of each such weight on the model. A weight that still has them when a number is asked for is
-random; one that was trained or loaded since is not.
+Loading keeps some values of each such weight on the model. A weight that still has these values when a result is
+computed is random; a weight that was trained or loaded since is not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def needed(model: PreTrainedModel, sites: Iterable[Site], what: What) -> list[st
 
 
 def _weights(model: PreTrainedModel, names: Iterable[str]) -> dict[str, Tensor]:
-    """The weights and buffers of floating-point numbers with these names, in the order of the model."""
+    """Return the floating-point weights and buffers with these names, in the order of the model."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     chosen = set(names)
     return {name: value for name, value in named if name in chosen and value.is_floating_point()}
@@ -77,7 +77,7 @@ def _sample(value: Tensor) -> Tensor:
 
 
 def _is_sampled(value: Tensor | None, sample: Tensor) -> bool:
-    """Whether a weight is as it was drawn, also in another precision."""
+    """Return whether a weight is still as it was drawn, also in another precision."""
     now = sample[:0] if value is None else _sample(value)
     return now.shape == sample.shape and torch.equal(now, sample.to(now.dtype))
 

@@ -86,7 +86,7 @@ def sharing(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def width(projection: nn.Module | None) -> int:
-    """Return the number of input features of a projection: of GPT-2's Conv1D the weight's axis 0, otherwise 1."""
+    """Return the number of input features of a projection: axis 0 of the weight of GPT-2's Conv1D, otherwise axis 1."""
     if projection is None:
         return 0
     if isinstance(features := getattr(projection, "in_features", None), int):  # a packed weight has another shape
@@ -104,14 +104,14 @@ def is_map(module: nn.Module) -> bool:
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Return whether a linear map keeps its weight in another form than plain numbers: no gradient passes it."""
+    """Return whether a linear map stores its weight in packed form instead of plain numbers: no gradient passes it."""
     weight = getattr(module, "weight", None)
     is_plain = isinstance(weight, Tensor) and not hasattr(weight, "__tensor_flatten__")
     return is_map(module) and not (is_plain or hasattr(weight, "device_mesh"))  # a DTensor holds plain numbers
 
 
 def is_scaled_by_input(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether a linear map of quantised weights rounds an input by what else is in its batch.
+    """Return whether a linear map with quantised weights rounds an input depending on the rest of its batch.
 
     `quantize_dynamic` of torch does, by the largest number of a batch, and bitsandbytes' 8 bits, which keep 16 bits of
     a feature that is large in any input. The test: is the output of one input the same in a batch with a large one?

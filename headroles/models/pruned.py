@@ -27,7 +27,7 @@ READS_CONFIG = ("modeling_phi3.Phi3Attention",)  # they read the number of heads
 
 
 def renumber(site: Site) -> None:
-    """Set the attributes of an attention module to the heads that its site has left."""
+    """Set the attributes of an attention module to the heads left at its site."""
     module: Any = site.module
     values = {HEADS: site.heads, KV_HEADS: site.kv_heads, WIDTH: site.heads * site.size}
     for name, value in ((name, value) for names, value in values.items() for name in names):
@@ -67,7 +67,7 @@ class _ZeroColumns:
 
 
 class Empty(nn.Linear):
-    """A linear map without inputs or outputs: torch quantises only `nn.Linear`, and an empty one wrongly."""
+    """A linear map without inputs or outputs: a subclass, since torch quantises an empty `nn.Linear` wrongly."""
 
 
 def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
@@ -181,7 +181,7 @@ def known_config(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
 
 
 def mark(path: Path) -> None:
-    """Write into a config.json that transformers alone cannot load the checkpoint."""
+    """Mark a config.json as a checkpoint that transformers alone cannot load."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config["model_type"] = str(config["model_type"]).removesuffix(MARK) + MARK
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

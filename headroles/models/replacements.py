@@ -1,4 +1,4 @@
-"""Replacements: what stands for the output z of a masked head, in z -> g z + (1 - g) replacement."""
+"""Replacements for the output z of a masked head, in z -> g z + (1 - g) replacement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEGLIGIBLE = 70.0  # of a score below the largest: a weight of exp(-70), less th
 
 
 class Values(NamedTuple):
-    """What the outputs of a site's heads are made of in one attention call."""
+    """The tensors from which the outputs of a site's heads are computed in one attention call."""
 
     value: Tensor  # [batch, key-value heads, key, size]
     allowed: Tensor | None  # bool [batch, heads or 1, query, key]; None if the model's mask is unknown
@@ -36,11 +36,11 @@ class Values(NamedTuple):
 
 
 class Replacement:
-    """What replaces the outputs of masked heads."""
+    """Replacement of the outputs of masked heads."""
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it needs besides z.
+        """What it needs in addition to z.
 
         - values: of the attention call, with the keys that the model's mask allows; weights: the heads' own.
         - trees, links, counts, special: of the batch (`bind`) its dependency trees, word links, counts of tokens in the
@@ -104,7 +104,7 @@ def as_replacement(model: PreTrainedModel, given: ReplacementLike) -> Replacemen
 
 
 class Zero(Replacement):
-    """No output."""
+    """Zeros instead of the output."""
 
     def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> None:
         """Return None, for zeros."""
@@ -137,7 +137,7 @@ WORDS: dict[Word, Replacement] = {"zero": Zero(), "resample": NextExample(), "un
 
 
 class Function(Replacement):
-    """What a function makes of a site and its z."""
+    """Output that a function computes from a site and its z."""
 
     def __init__(self, function: Computed) -> None:
         self.function = function
@@ -153,7 +153,7 @@ def given_outputs(model: PreTrainedModel, given: Mapping[tuple[Kind, int], Tenso
         shape = tuple(getattr(given[site.key], "shape", ())) if site.key in given else "none"
         if shape[-2:] != (site.heads, site.size):
             expected = [site.heads, site.size]
-            raise ValueError(f"replacement must have outputs [heads, size] {expected} of {site.key}, got {shape}")
+            raise ValueError(f"replacement must have outputs [heads, size] {expected} for {site.key}, got {shape}")
     return Function(lambda site, z: torch.as_tensor(given[site.key]).to(z))
 
 
@@ -173,7 +173,7 @@ class ByHead(Replacement):
 
     @property
     def label(self) -> str:
-        """The replacement of all heads if it is the same, otherwise a digest: in columns and file names."""
+        """Name in columns and file names: of the replacement if all heads have the same, otherwise a digest."""
         labels = {part.label for part in self.parts.values()}
         if len(labels) == 1:
             return labels.pop()
@@ -181,7 +181,7 @@ class ByHead(Replacement):
         return f"by-head-{hashlib.sha256(repr(written).encode()).hexdigest()[:8]}"
 
     def bind(self, batch: Batch, counted: Counted | None = None) -> ByHead:
-        """Return the replacements for one batch; heads of one replacement share it."""
+        """Return the replacements for one batch; heads with the same replacement share it."""
         bound = {id(part): part.bind(batch, counted) for part in self.parts.values()}
         return ByHead({head: bound[id(part)] for head, part in self.parts.items()})
 

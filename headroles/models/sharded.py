@@ -21,7 +21,7 @@ FSDP = {"FSDPModule", "FullyShardedDataParallel"}  # classes of torch
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that share the heads of a site; without a group all are in this one."""
+    """The processes that share the heads of a site; without a group all heads are in this process."""
 
     group: Any = None
 
@@ -88,7 +88,7 @@ def ranks_of(out: nn.Module | None, features: int | None, width: int) -> Ranks:
 
 
 def check_unsharded(model: PreTrainedModel, what: str = "", instead: str = "") -> None:
-    """Raise ValueError for sharded weights, which `what` cannot use; `instead` can."""
+    """Raise ValueError for sharded weights, which `what` cannot use; the message suggests `instead`."""
     if sign := _sign(model):
         raise _error(model, sign, f" for {what}" if what else "", f"{instead}, or " if instead else "")
 
@@ -103,8 +103,8 @@ def check_supported(model: PreTrainedModel, *, pruned: bool) -> None:
     counts = [getattr(config, name, None) or 0 for name in ("num_attention_heads", "num_key_value_heads")]
     if any(count % mesh.size() for count in counts):
         raise ValueError(
-            f"the number of processes must divide those of heads and key-value heads of {type(model).__name__}, got "
-            f"{mesh.size()} processes for {' and '.join(map(str, counts))} heads; try fewer processes"
+            f"the number of processes must divide the numbers of heads and key-value heads of {type(model).__name__}, "
+            f"got {mesh.size()} processes for {' and '.join(map(str, counts))} heads; try fewer processes"
         )
 
 
@@ -122,7 +122,7 @@ def _error(model: PreTrainedModel, sign: str, what: str = "", instead: str = "")
 
 
 def _sign(model: PreTrainedModel) -> str | None:
-    """What shows that the weights of a model are spread over processes; FSDP may have gathered them for now."""
+    """Describe the sign that a model's weights are spread over processes; FSDP may have gathered them for now."""
     for name, module in model.named_modules():
         if _is_fsdp(module):
             return f"FSDP in {name or 'the model itself'}"
@@ -160,7 +160,7 @@ def axis(model: PreTrainedModel) -> Axis:
     names = [name for name in root.mesh_dim_names or () if name not in mesh.mesh_dim_names and root[name].size() > 1]
     if root.size() != torch.distributed.get_world_size() or len(names) != 1:
         raise ValueError(
-            f"the mesh must have one axis of data and one of tensors over all {torch.distributed.get_world_size()} "
+            f"the mesh must have one data axis and one tensor axis over all {torch.distributed.get_world_size()} "
             f"processes, got weights on {mesh}, of {root}"
         )
     data = root[names[0]]

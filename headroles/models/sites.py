@@ -63,7 +63,7 @@ class Site:
         return z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
 
     def write(self, z: Tensor) -> Tensor:
-        """Return the input of the output projection with these outputs of all heads: what `read` has read."""
+        """Return the input of the output projection with these outputs of all heads: the inverse of `read`."""
         z = z.transpose(0, 1) if self.outside is not None and self.outside.time_major else z
         return self.ranks.split(z, -2).flatten(-2)
 
@@ -77,7 +77,7 @@ class Site:
 
 
 class Sites(list[Site]):
-    """The attention sites of a model, which name its heads; shown as a line each, in notebooks as a table."""
+    """The attention sites of a model, which name its heads; printed one per line, in notebooks as a table."""
 
     def __init__(self, sites: Iterable[Site] = (), model: str = "the model") -> None:
         super().__init__(sites)
@@ -85,12 +85,12 @@ class Sites(list[Site]):
 
     @property
     def head_index(self) -> pd.MultiIndex:
-        """The index (kind, layer, head) of every table: of the heads that are left."""
+        """The index (kind, layer, head) of every table: the heads that are left."""
         return frame.index({site.key: site.remaining for site in self})
 
     @property
     def gate_index(self) -> pd.MultiIndex:
-        """The index of gates and masks: also of heads that were removed and are kept as zeroed."""
+        """The index of gates and masks, including removed heads that are kept as zeroed."""
         return frame.index({site.key: site.numbers for site in self})
 
     def of_kinds(self, kinds: Sequence[str] | None) -> list[Head]:
@@ -106,7 +106,7 @@ class Sites(list[Site]):
         With `zeroed` they may be heads that were removed and are kept as zeroed.
 
         Raises:
-            ValueError: The model lacks one; with the heads that it has.
+            ValueError: The model lacks one; the message lists the heads that it has.
         """
         given = heads.split(",") if isinstance(heads, str) else several(heads)
         if unknown := [head for head in given if not isinstance(head, Iterable)]:
@@ -128,7 +128,7 @@ class Sites(list[Site]):
 
     @property
     def sizes(self) -> str:
-        """The numbers of layers and heads in words, also of removed heads that are kept as zeroed."""
+        """The numbers of layers and heads in words, including removed heads that are kept as zeroed."""
         counts = {kind: [len(site.remaining) for site in self if site.kind == kind] for kind in KINDS}
         zeroed = sum(len(site.zeroed) for site in self)
         parts = [
@@ -211,7 +211,7 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
 
 
 def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:
-    """Return why the weight of a site's output projection is not all of its map; of `merged` adapters it is."""
+    """Return why a site's output projection cannot be read from its weight; with `merged`, merged adapters can."""
     out: Any = site.out
     where = f"{site.out_name} in {model}"
     if hasattr(out, "base_layer") and not (merged and (out.merged or out.disable_adapters)):

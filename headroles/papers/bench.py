@@ -30,7 +30,7 @@ SWEEP_ALL = "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV"
 
 @dataclass(frozen=True)
 class RequiredTable:
-    """A table that artefacts need: what it has, the command that makes it, and how its files are known."""
+    """A table that artefacts need: its contents, the command that makes it, and how to recognise its files."""
 
     what: str
     command: str
@@ -135,7 +135,7 @@ class Bench:
         return self._loaded(self._found(name)[:1])[0]
 
     def first(self, name: str, fits: Callable[[pd.DataFrame], bool] = lambda _: True) -> pd.DataFrame | None:
-        """Load the foremost file of a required table that fits, the only one that counts as used; None without one."""
+        """Load the foremost fitting file of a required table, and count only this one as used; None without one."""
         used, match = [*self.used], None
         with suppress(Missing):
             match = next((table for table in self.tables(name) if fits(table)), None)
@@ -143,7 +143,7 @@ class Bench:
         return match
 
     def beside(self, table: pd.DataFrame, name: str, *, above: int = 0) -> pd.DataFrame | None:
-        """Load the table of a name in the folder of another table, or so many folders above; None without one."""
+        """Load the table `name` from the folder of another table, or `above` folders up; None without one."""
         path = Path(str(table.attrs["file"])).parents[above] / f"{name}.parquet"
         return self._loaded([path])[0] if path.is_file() else None
 
@@ -214,13 +214,13 @@ def cost_of_all_heads(bench: Bench, table: pd.DataFrame, kind: Kind | None = Non
 
 
 def _same_model(curves: pd.DataFrame, table: pd.DataFrame) -> bool:
-    """Return whether the provenance of a table names the weights of curves, which are then of its intact model."""
+    """Return whether a table's provenance names the weights of curves: then they are of its intact model."""
     weights, signatures = v.signature_field(curves, "weights"), table.attrs.get("signatures", {})
     return not weights or f"weights:{weights}" in next(iter(signatures.values()), "")
 
 
 def length_of_training(bench: Bench, table: pd.DataFrame, model: str) -> dict[str, float]:
-    """Return for how many `steps`, and `epochs` of its task's data, a model of a table's study was trained, or NaN."""
+    """Return for how many `steps` and `epochs` of its task's data a model of a table's study was trained, or NaN."""
     lengths = bench.beside(table, "trainings")
     if lengths is None:
         lengths = bench.beside(table, "trainings", above=1)

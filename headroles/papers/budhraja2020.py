@@ -23,7 +23,7 @@ MOVED = "moved[all]"
 
 
 def claim1(bench: Bench) -> Reproduced:
-    """Show random pruning before and after training; beside it Prasanna et al. 2020, not the paper's numbers."""
+    """Show random pruning before and after training, next to numbers of Prasanna et al. 2020, not the paper's."""
     table = bench.table("compare-pruning")
     intact, metric = _intact(table), v.metric_of(table)
     rows = table[table["strategy"] == "random"].assign(of="here", metric=metric)
@@ -41,7 +41,7 @@ def claim1(bench: Bench) -> Reproduced:
 
 
 def _of_prasanna() -> pd.DataFrame:
-    """Return the numbers of Prasanna et al. 2020 as rows of claim 1: shares, as our accuracy is, for their per cent."""
+    """Return the numbers of Prasanna et al. 2020 as rows of claim 1, per cent converted to shares."""
     printed = v.paper_numbers(PRASANNA)
     value, intact = printed["random"] / 100, printed["whole"] / 100
     metric = np.where(printed["task"] == "CoLA", "matthews", "accuracy")

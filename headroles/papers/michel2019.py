@@ -277,7 +277,7 @@ def _of_untrained(bench: Bench) -> float:
 
 
 def _of_other_texts(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Select tables of different texts of a model, of the first metric that has two; raise Missing without any."""
+    """Select a model's tables of different texts, by the first metric with two; raise Missing without any."""
     model = v.signature_field(tables[0], "weights", effect_of(tables[0]))
     for name in dict.fromkeys(map(effect_of, tables)):
         texts: dict[str, pd.DataFrame] = {}

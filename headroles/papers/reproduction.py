@@ -89,7 +89,7 @@ def reproduce(
 
 
 def _paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str | None]:
-    """Return a paper and an artefact, also for the name of an artefact in place of the paper."""
+    """Return a paper and an artefact, also if the artefact is named in place of the paper."""
     known = next((name for name in PAPERS if name == paper), None)
     if known is not None and artefact is not None:
         one_of("artefact", artefact, artefacts(known))

@@ -204,7 +204,7 @@ def share(count: float, total: float) -> Interval:
 
 
 def prediction_bound(values: Sequence[float]) -> float:
-    """Return the bound that one more value exceeds with p = 0.01 (Student's prediction interval); NaN of one value."""
+    """Return the bound that one more value exceeds with p = 0.01 (Student's prediction interval); NaN for one value."""
     if (count := len(values)) < 2:
         return math.nan
     mean = math.fsum(values) / count

@@ -242,7 +242,7 @@ def _name(table: pd.DataFrame, first: pd.DataFrame) -> str:
 
 
 def _roles(bench: Bench, table: pd.DataFrame) -> pd.DataFrame:
-    """Assign roles; of scores without resamples, how stable they are is read from the table of roles beside them."""
+    """Assign roles; if scores have no resamples, read their stability from the table of roles beside them."""
     roles = role_rules.roles(table)
     stable = [f"{name}.stability" for name in role_rules.names(roles)]
     if roles[stable].isna().all(axis=None) and (kept := bench.beside(table, "roles")) is not None:
@@ -457,7 +457,7 @@ def fig9_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _beyond_random(row: pd.Series, intact: pd.Series, kind: str = "enc-self", sign: int = 1) -> bool:
-    """Return whether more heads of a kind remain than a random draw leaves, or with `sign` -1 fewer."""
+    """Return whether more (with `sign` -1, fewer) heads of a kind remain than a random draw leaves."""
     draw = stats.hypergeom(row["of"], intact[kind], row["heads"])
     return bool((draw.sf(row[kind] - 1) if sign > 0 else draw.cdf(row[kind])) < CLEAR)
 

@@ -95,7 +95,7 @@ class Workflow:
 
     @property
     def frequencies(self) -> hr.Corpus:
-        """The corpus by which tokens are rare."""
+        """The corpus that determines which tokens are rare."""
         return self.material.train if self.counted is None else self.counted
 
     @property
@@ -165,7 +165,7 @@ def _untrained(run: Workflow) -> list[Path]:
 
 
 def _untrained_scores(run: Workflow) -> pd.DataFrame:
-    """Score untrained models: the largest relevance in equal shares, its correlation with confidence within layers."""
+    """Score untrained models: largest relevance in units of equal shares, its correlation with confidence in layers."""
     rows, signature = [], ""  # of the first
     for seed in range(1, COUNT + 1):
         model = loading.untrained(run.model, seed=seed)
@@ -222,7 +222,7 @@ def _best(run: Workflow) -> Path:
 
 
 def _curves(run: Workflow, kind: Literal["each"] | None = None) -> list[Path]:
-    """Ablate heads by importance; of all kinds together also by their effects and at random."""
+    """Ablate heads by importance; for all kinds together, also by their effects and at random."""
     scores = frame.join(load_table(_relevance(run)[0]), load_table(_single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
     columns = ["importance"] if kind else ["importance", effect]
@@ -305,7 +305,7 @@ def _strategies(run: Workflow) -> list[Path]:
 
 
 def _weight_changes(run: Workflow) -> list[Path]:
-    """Train the model without half of its heads and the whole one, with several seeds; measure the weights' changes."""
+    """Train the model with half of its heads and with all, with several seeds, and measure the weights' changes."""
     study, ranking = run.study("weight-change"), run.random_ranking()
     for seed in range(max(run.seeds, 3)):
         for arm, pruned in (("", ranking[: len(ranking) // 2]), ("whole-", [])):

@@ -1,4 +1,4 @@
-"""Alignment: a target token attends to the source words that it translates, or to the same part of the source."""
+"""Alignment: a target token attends to the source words that it translates, or to the same relative position."""
 
 from __future__ import annotations
 

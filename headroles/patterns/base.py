@@ -119,7 +119,7 @@ class Pattern(Replacement):
 
 
 class OfPattern:
-    """Base class of everything that has a pattern, with the kinds of heads and the needs of the pattern."""
+    """Base class of objects with a pattern, which take the kinds of heads and the needs from it."""
 
     pattern: Pattern
     kinds: ClassVar[Any] = property(attrgetter("pattern.kinds"))
@@ -197,8 +197,7 @@ def _view(values: Values, side: str) -> TokenView:
     ids = given.get("input_ids")
     if ids is None:
         raise ValueError(
-            f"a pattern needs token ids, got a forward without those of the {side}; try input_ids together with "
-            f"encoder_outputs"
+            f"a pattern needs token ids, got a forward without {side} ids; try input_ids together with encoder_outputs"
         )
     mask = given.get("attention_mask")
     mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()

@@ -63,7 +63,7 @@ class Shuffle(_Control):
     seed: int = 0
 
     def targets(self, observation: Observation) -> Tensor:
-        """Return the weights on shuffled keys: the k-th largest weight is on the k-th of the keys in a random order."""
+        """Return the weights on shuffled keys: the k-th largest weight is on the k-th key of a random order."""
         targets = self.pattern.targets(observation)
         batch, queries, keys = targets.shape[0], targets.shape[-2], targets.shape[-1]
         noise = self._noise(observation.first, queries, keys).to(targets)
@@ -139,6 +139,6 @@ def _moved(targets: Tensor, by: int, observation: Observation) -> Tensor:
 
 
 def _keeps_all(moved: Tensor, targets: Tensor) -> Tensor:
-    """Return which queries have all of their weight left: bool [..., query, 1]."""
+    """Return which queries keep all of their weight: bool [..., query, 1]."""
     total = targets.sum(-1, keepdim=True)
     return (moved.sum(-1, keepdim=True) >= total - 1e-6) & (total > 0)

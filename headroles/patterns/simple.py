@@ -88,7 +88,7 @@ class Special(Pattern):
 
 @dataclass(frozen=True)
 class Uniform(Pattern):
-    """All tokens alike except padding; in a decoder those up to the query."""
+    """All tokens except padding equally; in a decoder, those up to the query."""
 
     about = "everywhere"
 

@@ -153,5 +153,5 @@ def curves(table: pd.DataFrame, *, label: str = "", ax: Axes | None = None) -> A
 
 
 def _quantity(order: str) -> str:
-    """Name of a ranking without its denominator: relevance of the layer and of the whole have one colour."""
+    """Return the name of a ranking without its denominator: relevance of the layer and of the model share a colour."""
     return order.replace(" logit]", "]")

@@ -89,7 +89,7 @@ def line(
     style: str = "-",
     marker: str = "o",
 ) -> None:
-    """Draw a line with markers, in a band between the ends of its intervals."""
+    """Draw a line with markers, and a band between the ends of its intervals."""
     ax.plot(x, y, style, color=color, marker=marker, markersize=4, label=label)
     if ends is not None:
         ax.fill_between(x, *ends, color=color, alpha=0.15, linewidth=0)
@@ -104,7 +104,7 @@ def stack(
     labels: Mapping[str, str] | None = None,
     across: bool = False,
 ) -> list[BarContainer]:
-    """Draw stacked bars, a column of `parts` after the other; negative values leave zero on the other side."""
+    """Draw stacked bars, one column of `parts` after another; negative values stack on the other side of zero."""
     draw, bars = ax.barh if across else ax.bar, []
     above, below = np.zeros(len(parts)), np.zeros(len(parts))
     for name in map(str, parts):
@@ -140,7 +140,7 @@ def points(bar: Colorbar) -> float:
 
 
 def lay_out(ax: Axes) -> None:
-    """Compute the layout of the figure of `ax`, without its picture."""
+    """Compute the layout of the figure of `ax` without rendering it."""
     if figure := ax.get_figure(root=True):
         figure.draw_without_rendering()
 

@@ -170,14 +170,14 @@ def effect_of(table: pd.DataFrame) -> str:
 
 
 def _measured(table: pd.DataFrame) -> str:
-    """Metric with its unit, and heads of an effect: `ablation[loss all_but_one]` -> loss (nats), all but one."""
+    """Return metric, unit and heads of an effect: `ablation[loss all_but_one]` -> loss (nats), all but one."""
     name = effect_of(table)
     metric, *unit = Column.parse(name).words
     return ", ".join([str(quality(metric, signature_of(table, name))), *(ABLATED.get(word, word) for word in unit)])
 
 
 def budget(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw a budget as layers x key-value heads, layer 0 at the bottom, or of more than 16 layers at the left.
+    """Draw a budget as layers x key-value heads, layer 0 at the bottom, or at the left for more than 16 layers.
 
     The colour is the effect of streaming on the loss of answers, red where it costs. A frame marks the groups that keep
     their whole cache. Layers with a window are blank.

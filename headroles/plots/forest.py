@@ -176,7 +176,7 @@ def _forest(
     log: bool = False,
     under: Mapping[str, str] | None = None,
 ) -> Axes:
-    """Points with intervals: a line of the figure for each `row`, a text `under` its label, a mark for each `hue`."""
+    """Draw points with intervals: a line for each `row`, a text `under` its label, a mark for each `hue`."""
     import seaborn as sns
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator
@@ -218,7 +218,7 @@ def _forest(
 
 
 def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
-    """Colours of roles, or, as sizes have an order, of the sizes of each strategy."""
+    """Return the colours of roles, or of the sizes of each strategy, in order."""
     import seaborn as sns
 
     if len(hues) == 1 or _are_roles(hues, table):
@@ -229,18 +229,18 @@ def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
 
 
 def _are_roles(hues: list[str], table: pd.DataFrame) -> bool:
-    """Whether some of the hues are roles, of the package or of the table."""
+    """Return whether some of the hues are roles, of the package or of the table."""
     return any(role_style(name, table).hue is not None for name in hues)
 
 
 def _markers(hues: list[str], table: pd.DataFrame) -> dict[str, str]:
-    """Marks of strategies; of roles circles."""
+    """Return the marks of strategies; roles have circles."""
     strategies = [""] if _are_roles(hues, table) else list(dict.fromkeys(map(_strategy, hues)))
     return {name: "osD^vP*X"[strategies.index(_strategy(name)) % 8 if len(strategies) > 1 else 0] for name in hues}
 
 
 def _few(outcomes: list[str]) -> list[str]:
-    """Return at most a few outcomes, of each strategy the first, the last and some between."""
+    """Return at most a few outcomes: the first, the last and some in between for each strategy."""
     strategies = list(dict.fromkeys(map(_strategy, outcomes)))
     if len(outcomes) <= FEW:
         return outcomes
@@ -249,6 +249,6 @@ def _few(outcomes: list[str]) -> list[str]:
 
 
 def _strategy(outcome: str) -> str:
-    """Outcome without its number of heads: `survival[l0 36]` and `survival[l0 72]` are of one strategy."""
+    """Return an outcome without its number of heads: `survival[l0 36]` and `survival[l0 72]` share a strategy."""
     pruning = Column.parse(outcome).pruning
     return outcome if pruning is None else " ".join([pruning.strategy, *pruning.kinds])

@@ -37,7 +37,7 @@ class Figure(NamedTuple):
         return drawn[0] if isinstance(drawn, list) else drawn
 
     def digest(self) -> str:
-        """Return a digest of what is drawn: values, names, options, and the versions of what draws."""
+        """Return a digest of the drawing: values, names, options, and the versions of the plotting packages."""
         drawn = hashlib.sha256(repr([version(name) for name in ("headroles", "matplotlib", "seaborn")]).encode())
         drawn.update(f"{self.call.func.__name__} {self.call.keywords}".encode())
         for table in map(pd.DataFrame, self.call.args):
@@ -79,7 +79,7 @@ def plot(study: Study | str | Path) -> list[Path]:
 
 
 def _drawn(path: Path) -> str:
-    """Return the digest of what a figure of `plot` shows; "" for a damaged or another file."""
+    """Return the digest stored in a figure of `plot`; "" for a damaged or foreign file."""
     from PIL import Image
 
     try:
@@ -141,7 +141,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
 
 
 def _is_declared(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column is of a user's own score that declares how it is shown."""
+    """Return whether a column is of a user's own score that declares how it is shown."""
     column = Column.parse(name)
     return bool(column.is_measurement and declared("score", column.name, signature_of(table, name)))
 
@@ -218,7 +218,7 @@ def _odds(name: str, load: Load) -> Iterator[Figure]:
 
 
 def _whole(draw: Callable[..., Any], *, column: str = "", along: str = "") -> Draw:
-    """One figure of the whole table, if `column` has any value, and `along` more than one."""
+    """Return a function that yields one figure of a table if `column` has any value and `along` more than one."""
 
     def figure(name: str, load: Load) -> Iterator[Figure]:
         table = load(name)
@@ -254,7 +254,7 @@ DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
 
 
 def _kinds(table: pd.DataFrame) -> list[Kind]:
-    """Kinds for which a table has any value."""
+    """Return the kinds for which a table has any value."""
     present = table.dropna(how="all").index.unique("kind")
     return [kind for kind in KINDS if kind in present]
 

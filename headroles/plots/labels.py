@@ -36,7 +36,7 @@ class ColumnLabel(NamedTuple):
 
 
 def column_label(text: str, signature: str = "") -> ColumnLabel:
-    """Return label and description of a column, of a user's own score as declared; else only the name."""
+    """Return label and description of a column: known, declared by a user's own score, or only the name."""
     if text in SCORES:
         return _with_role(text, ColumnLabel(*SCORES[text]))
     column = Column.parse(text)
@@ -56,7 +56,7 @@ def column_label(text: str, signature: str = "") -> ColumnLabel:
 
 
 def _with_role(column: str, label: ColumnLabel) -> ColumnLabel:
-    """Add to the description from which value of the column a head has a role, by `ROLES`."""
+    """Add to the description the threshold from which a head has a role, by `ROLES`."""
     for role in ROLES:
         if any(role.variants([column])):
             least = f"{'Above' if role.strictly else 'From'} {role.threshold:.2f}"
@@ -95,7 +95,7 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
 
 
 def direction(matters: str, outcome: object) -> str:
-    """Return which values of an outcome mean that a head matters more, in words; of effects, what is harm."""
+    """Describe which values of an outcome mean that a head matters more; for effects, which side of 0 is harm."""
     known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
     if matters in known and Column.parse(outcome).metric is not None and unit_of(outcome) != "all_but_one":
         return harmful(more=matters == "higher")
@@ -103,7 +103,7 @@ def direction(matters: str, outcome: object) -> str:
 
 
 def unit_of(effect: object) -> str | None:
-    """Return what an effect of ablation is of, if it is not the head alone: all_but_one, group, layer or kind."""
+    """Return the unit of an effect of ablation, unless it is a single head: all_but_one, group, layer or kind."""
     return next((word for word in Column.parse(effect).words if word in UNITS), None)
 
 

@@ -47,7 +47,7 @@ def heatmap(
     cbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw one measurement as layers x heads, layer 0 at the bottom, or of more than 16 layers at the left.
+    """Draw one measurement as layers x heads, layer 0 at the bottom, or at the left for more than 16 layers.
 
     The title is the measurement and the kind of attention. Missing heads stay blank, heads without a value are hatched.
     Lines separate groups of query heads that share keys and values.
@@ -194,7 +194,7 @@ def check_numbers(values: object) -> None:
 
 
 def _ordered(cells: pd.DataFrame, order: str) -> pd.DataFrame:
-    """Rows of layers and places from 0, in descending order of value if `order` is "sorted"."""
+    """Return rows by layer and place from 0, in descending order of value if `order` is "sorted"."""
     if one_of("order", order, ("head", "sorted")) == "sorted":
         cells = cells.sort_values("value", ascending=False, kind="stable")
         cells.index = pd.MultiIndex.from_arrays([cells.index.get_level_values(0), cells.groupby("layer").cumcount()])
@@ -202,13 +202,13 @@ def _ordered(cells: pd.DataFrame, order: str) -> pd.DataFrame:
 
 
 def _grid(values: pd.Series[float]) -> pd.DataFrame:
-    """Values by layer and place as a grid from layer 0 and place 0."""
+    """Return values by layer and place as a grid from layer 0 and place 0."""
     deep, wide = (values.index.get_level_values(level).max() + 1 for level in (0, 1))
     return values.unstack().reindex(index=range(deep), columns=range(wide))
 
 
 def _size(grid: pd.DataFrame) -> tuple[tuple[int, int], float]:
-    """The rows and columns that are drawn, and the inches of a cell; 0 for the usual ones."""
+    """Return the rows and columns to draw, and the size of a cell in inches; 0 for the default."""
     return ((grid.shape[1], grid.shape[0]), max(WIDTH / max(grid.shape), 0.09)) if _is_deep(grid) else (grid.shape, 0)
 
 
@@ -217,7 +217,7 @@ def _is_deep(grid: pd.DataFrame) -> bool:
 
 
 def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, *, linewidths: float = 0.5, **colours: Any) -> None:
-    """A seaborn heatmap with layer 0 at the bottom, of many layers at the left."""
+    """Draw a seaborn heatmap with layer 0 at the bottom, or at the left if there are many layers."""
     import seaborn as sns
 
     deep = _is_deep(grid)
@@ -242,7 +242,7 @@ def _write(ax: Axes, grid: pd.DataFrame, texts: pd.Series[str]) -> None:
 
 
 def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
-    """A row per role of each head: family, value, text."""
+    """Return a row per role of each head: family, value, text."""
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"] = [Column.parse(role).name for role in bands["role"]]
     bands["text"] = [short(role, table) for role in bands["role"]]
@@ -252,7 +252,7 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def _stacked(bands: pd.DataFrame, *, deep: bool) -> pd.DataFrame:
-    """The place of each band in its cell."""
+    """Compute the place of each band in its cell."""
     x, y = ("layer", "head") if deep else ("head", "layer")
     cells = bands.groupby(["layer", "head"])["text"]
     height = 0.92 / cells.transform("size")
@@ -271,7 +271,7 @@ def _mark(ax: Axes, heads: pd.DataFrame, *, deep: bool) -> None:
 
 
 def short(role: str, *tables: pd.DataFrame) -> str:
-    """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl; by norms ‖−1‖."""
+    """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl; ‖−1‖ if by norms."""
     column = Column.parse(role)
     if column.variant:
         text = short(str(column.plain), *tables)
@@ -324,7 +324,7 @@ def _explain(
 
 
 def _strongest(bands: pd.DataFrame, count: int = 5) -> str:
-    """The heads of a family with the largest scores, and how many more there are."""
+    """List the heads of a family with the largest scores, and how many more there are."""
     heads = bands.sort_values("value", ascending=False, kind="stable").drop_duplicates(["layer", "head"])
     shown = [f"L{row.layer}H{row.head}" for row in heads.head(count).itertuples()]
     return ", ".join([*shown, *[f"and {len(heads) - count} more"] * (len(heads) > count)])

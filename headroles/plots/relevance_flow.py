@@ -81,13 +81,13 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
 
 def _are_shares(part: pd.Series[float]) -> bool:
-    """Whether the values are shares of their layers."""
+    """Return whether the values are shares of their layers."""
     sums = part.groupby("layer").sum(min_count=1).dropna()
     return bool((part.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
 
 
 def _mark(bar: Colorbar, uniform: float) -> None:
-    """Draw a line at `uniform` across the colour bar, with a tick in place of those too near to it."""
+    """Draw a line at `uniform` across the colour bar, with a tick that replaces ticks too near to it."""
     bar.ax.axhline(uniform, color="0.1", linewidth=1)
     low, high = bar.ax.get_ylim()
     near = 14 / points(bar) * (high - low)  # a line of text

@@ -1,4 +1,4 @@
-"""Colours, scales and names of what is drawn; tables for notebooks, with colours and intervals (no torch)."""
+"""Colours, scales and names in figures; tables for notebooks, with colours and intervals (no torch)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _role(value: float, stability: float) -> str:
 
 
 def _is_graded(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column is coloured: numbers other than counts and p."""
+    """Return whether a column is coloured: numbers other than counts and p."""
     plain = Column.parse(name).last in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
     return _is_number(table[name]) and not plain and bool(table[name].notna().any())
 
@@ -151,7 +151,7 @@ def scale(
 
 
 def palette(values: pd.Series[float]) -> str:
-    """Return the colours around zero: red is harm in effects of ablation, other measurements have no red."""
+    """Return the colours around zero: red is harm in effects of ablation; other measurements have no red."""
     return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(values.name, signature_of(values, values.name))]
 
 
@@ -166,7 +166,7 @@ def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> di
 
 
 def hue(place: int, shade: float = 1) -> RGB:
-    """Return a colour of seaborn's "colorblind", or after them `INDIGO`, as red, green and blue from 0 to 1."""
+    """Return a colour of seaborn's "colorblind", followed by `INDIGO`, as red, green and blue from 0 to 1."""
     import seaborn as sns
 
     red, green, blue = [*sns.color_palette("colorblind"), *sns.color_palette([INDIGO])][place]

@@ -65,7 +65,7 @@ class Trials:
         return self.study.claim(name, f"{self.key}|{frame.sign(text=self.held_out.hash)}")
 
     def copy(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Corpus]:
-        """Return a copy of the model, its tokenizer and the corpus, for a training."""
+        """Return a copy of the model, its tokenizer and the corpus, for training."""
         return deepcopy(self.handle.model), self.handle.tokenizer, self.corpus
 
     def place(self, *what: object) -> Path:
@@ -104,6 +104,6 @@ class Trials:
 
 
 def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000) -> Array:
-    """Compute the metric of each trial on all examples and in the same resamples of them: [trial, 1 + resample]."""
+    """Compute the metric of each trial on all examples and on common resamples of them: [trial, 1 + resample]."""
     stats = ExampleStats(trials[0], {}, list(range(len(trials[0]))), 0, metric)
     return stats.resampled(trials, n_resamples, 0)

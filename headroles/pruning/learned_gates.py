@@ -176,7 +176,7 @@ class _HardConcreteGates(Gates):
         return (1 + (SHARP - 1) * part) * (self.log_alpha - middle) + (1 - part) * middle
 
     def excess(self) -> Tensor:
-        """Compute the share of heads that are expected to be open above the target, which falls linearly to `keep`."""
+        """Compute the expected share of open heads above the target, which falls linearly to `keep`."""
         count, part = len(self.learnt), min(1.0, self.progress() / RAMP)
         target = count - part * (count - (self.keep or 0))
         return (self.distribution.nonzero_probability(self.alpha()).detach().sum() - target) / count
@@ -196,7 +196,7 @@ class _HardConcreteGates(Gates):
 
 
 class GateStrategy(ABC):
-    """Pruning strategy that learns gates, and the model with them unless parts of it are frozen."""
+    """Pruning strategy that learns gates together with the model, unless parts of it are frozen."""
 
     rate: float | None  # learning rate of the gates
     freeze: Freeze
@@ -422,7 +422,7 @@ def _share(inputs: Mapping[str, Tensor], *, shifts: bool) -> float:
 
 
 def frozen(model: PreTrainedModel, what: Freeze) -> Changes:
-    """Freeze all parameters of the model within the block, or those of the "decoder"; gates still train."""
+    """Freeze all parameters of the model, or of its "decoder", within the block; gates still train."""
     one_of("freeze", what, get_args(Freeze))
     if what == "decoder" and not model.config.is_encoder_decoder:
         raise ValueError(f"freeze='decoder' needs an encoder-decoder, got {type(model).__name__}")
@@ -449,7 +449,7 @@ class GateRecords(Reporter, ExportableState):
         self.records: list[tuple[int, list[float]]] = []
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return what a checkpoint keeps, from which a resumed training makes the callback again."""
+        """Return the state that a checkpoint keeps, from which resumed training recreates the callback."""
         return {"args": {}, "attributes": {"records": self.records}}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
@@ -471,7 +471,7 @@ class GateRecords(Reporter, ExportableState):
         self.records.append((state.global_step, self.gates.chances().detach().tolist()))
 
     def scalars(self) -> dict[str, float]:
-        """Return the expected number of open heads, of all kinds together and of each."""
+        """Return the expected number of open heads, for all kinds together and for each."""
         chances = pd.Series(self.gates.chances().detach().double().cpu().numpy())
         expected = chances.groupby([kind for kind, _, _ in self.gates.learnt], sort=False).sum()
         return {

@@ -75,7 +75,7 @@ class Ranking(ABC):
 
     @abstractmethod
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Rank the heads of `setting.among`, the first to be pruned at the start."""
+        """Rank the heads of `setting.among`, starting with the first to be pruned."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
         numbers = [sorted(number for number in site.numbers if (*site.key, number) in pruned) for site in shared]
         if any(heads != numbers[0] for heads in numbers):
             got = ", ".join(f"layer {site.layer}: {heads}" for site, heads in zip(shared, numbers, strict=True))
-            raise ValueError(f"{shared[0].name} is one module for {len(shared)} layers, got different heads: {got}")
+            raise ValueError(f"heads must be the same in {len(shared)} layers that share {shared[0].name}, got {got}")
 
 
 def _remove(
@@ -414,7 +414,7 @@ def _runs(site: Site, name: str, paths: Tensor) -> list[Run]:
         if len(heads) not in (1, sharing) or len({head // sharing for head in heads}) > 1:
             raise ValueError(
                 f"heads cannot be removed from {site.name}: row {row} of its {name} belongs to {len(heads)} heads "
-                f"(a norm over several heads, for one)"
+                f"(as in a norm over several heads)"
             )
     runs, row = [], 0
     for heads, part in groupby(owners):

@@ -145,7 +145,7 @@ def prune(
 def _check_changes(handle: HeadModel, train: Training | None, remove: bool, *, learns: bool) -> None:
     """Raise ValueError, now rather than after training, if the model cannot be changed as asked."""
     if train in ("after", "both") and not remove:
-        raise ValueError(f"remove must be True for training after it, got train={train!r} and remove=False")
+        raise ValueError(f"remove must be True for training after removal, got train={train!r} and remove=False")
     if remove or train is not None or learns:
         handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
@@ -179,7 +179,7 @@ def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
 
 
 def _names(chosen: Strategy, unit: str, count: int | None, kinds: Sequence[str]) -> tuple[str, str, str]:
-    """Return the names of the column, of its table in a study, and of that with the history of gates."""
+    """Return the names of the column, of its table in a study, and of the table with the history of gates."""
     strategy, size = [chosen.name, *([unit] if unit != "head" else [])], [] if count is None else [str(count)]
     label = f"survival[{' '.join([*strategy, *size, *kinds])}]"
     return label, "-".join(["survival", *strategy, *kinds]), "-".join(["gates", *strategy, *kinds, *size])
@@ -209,7 +209,7 @@ class _Selection:
     provenance: str
 
     def by_ranking(self, chosen: Ranking) -> pd.DataFrame:
-        """Select the heads at the end of a ranking, or the groups; a group has the rank of the last of its heads."""
+        """Select the heads or groups at the end of a ranking; a group has the rank of its last head."""
         handle, groups = HeadModel(self.context.model, allow_sharded=True), self.context.groups
         ordered, index = handle.axis.agreed(chosen.order(self.context)), handle.index
         units = [*dict.fromkeys(groups[head] for head in reversed(ordered))][::-1]
@@ -250,15 +250,15 @@ def _warn(final: list[float], chances: list[float], count: int | None, steps: in
     if (open_ := undecided(pd.Series(chances))) > MOST_UNDECIDED * size:
         log.warning(
             "%d of %d gates are undecided after %d steps (P(gate != 0) between %g and %g), so the choice of heads is "
-            "partly random; more epochs or pairs decide them, or a larger rate of gates where one was given",
+            "partly random; try more epochs or pairs, or a larger rate of gates if one was given",
             *(open_, size, steps, round(1 - DECIDED, 3), DECIDED),
         )
     if not any(final) and count != 0:
         log.warning("no head is left: lower the strength, or give a number of heads to keep")
     if count is not None and abs(expected - count) > 0.1 * size:
         log.warning(
-            "the target is %d heads, and %.0f of %d gates are expected to be nonzero: the likeliest stay; more steps "
-            "or a larger rate of gates decide them",
+            "the target is %d heads, but %.0f of %d gates are expected to be nonzero: the likeliest stay; try more "
+            "steps or a larger rate of gates",
             *(count, expected, size),
         )
 

@@ -52,7 +52,7 @@ MISSING = {  # part of the page -> what it shows
 
 
 def findings(data: Any) -> list[str]:
-    """Say how many heads have which role, which head matters most, and what pruning costs, as far as tables have it."""
+    """Say how many heads have which role, which head matters most, and what pruning costs, as far as tables show it."""
     return [*_role_findings(data), *_effect_findings(data), *_pruning_findings(data)]
 
 
@@ -107,7 +107,7 @@ def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry
 
 
 def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
-    """Describe for each head with which heads it shares keys and values."""
+    """Describe for each head which heads share its keys and values."""
     candidates = (groups(table.frame) for table in tables if table.kind.part == "scores")
     assigned = next((column for column in candidates if column is not None), pd.Series(dtype=int))
     group = {head: (*head[:2], number) for head, number in zip(assigned.index, assigned, strict=True)}
@@ -218,7 +218,7 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
 
 
 def budgets(tables: Iterable[Table]) -> Iterator[Entry]:
-    """Collect the cache budgets: of each group the effect of streaming, and whether it keeps its whole cache."""
+    """Collect the cache budgets: for each group the effect of streaming, and whether it keeps its whole cache."""
     for table in (table for table in tables if table.kind.part == "budgets"):
         options = dict(fields(table.signatures.get("effect", "")))
         rows: list[Entry] = [
@@ -331,7 +331,7 @@ def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
 
 
 def _interval(row: Mapping[Hashable, float], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:
-    """A value with its bounds; None if the column or the number is missing."""
+    """Return a value with its bounds; None if the column or the number is missing."""
     names = [name, *(ends or [f"{name}.{end}" for end in BOUNDS])]
     if name not in row or pd.isna(row[name]):
         return None
@@ -339,7 +339,7 @@ def _interval(row: Mapping[Hashable, float], name: str, ends: Sequence[str] | No
 
 
 def _by_size(name: str) -> tuple[str, int]:
-    """Larger sizes first within a strategy."""
+    """Return a sort key: larger sizes first within a strategy."""
     stem, _, last = name.rpartition("-")
     return (stem, -int(last)) if last.isdigit() else (name, 0)
 
@@ -386,7 +386,7 @@ def decimals(values: npt.ArrayLike) -> int:
 
 
 def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
-    """Return what the page's script needs of a measurement: names, unit, values, ranks, intervals and tests."""
+    """Return a measurement for the page's script: names, unit, values, ranks, intervals and tests."""
     values = along(column.parts[""], index).astype(float)
     signature = column.table.signatures.get(column.name, "")
     label, sign = column_label(column.name, signature), harm(column.name, signature)
@@ -409,7 +409,7 @@ def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
 
 
 def _ranks(values: pd.Series[float], sign: int) -> Entry:
-    """Rank of each head within its kind (first and last of ties), and the number of ranked heads; 1 is the best."""
+    """Rank each head within its kind (first and last of ties; 1 is the best), and count the ranked heads."""
     kinds = values.index.get_level_values(0)
     counted = values.groupby(kinds).count()
     first, last = ((sign * values).groupby(kinds).rank(ascending=False, method=end) for end in ("min", "max"))

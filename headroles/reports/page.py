@@ -88,7 +88,7 @@ def _compared(folders: Sequence[Path], index: Sequence[Head]) -> dict[str, Any]:
 
 
 def _differences(changes: pd.DataFrame) -> pd.DataFrame:
-    """The changes of scores, named as the scores, so that they have their label, unit and direction."""
+    """Return the changes of scores under the scores' names, so that they have their label, unit and direction."""
     names = {str(name): str(name).replace(CHANGE, "") for name in changes if CHANGE in str(name)}
     table = bare(changes)[list(names)].rename(columns=names)
     table.attrs["signatures"] = {names[name]: provenance(changes, name) for name in names}
@@ -96,12 +96,12 @@ def _differences(changes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _change_map(change: Measurement, index: Sequence[Head]) -> Entry:
-    """The entry of a map, without ranks: a change is no better for being large."""
+    """Return the entry of a map, without ranks: a larger change is not better."""
     return {name: value for name, value in contents.entry_of(change, index).items() if name != "rank"}
 
 
 def _role_changes(changes: pd.DataFrame) -> list[dict[str, Any]]:
-    """A row for each role that some head gains or loses: its heads in words."""
+    """Return a row for each role that some head gains or loses, with its heads in words."""
     rows: dict[str, dict[str, Any]] = {}
     for (kind, layer, head), (gained, lost, unsure) in zip(changes.index, changes.to_numpy(), strict=True):
         place = f"L{layer}H{head}" if changes.index.unique("kind").size == 1 else f"{kind}:{layer}:{head}"
@@ -154,7 +154,7 @@ def rendered(
 
 
 def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
-    """Data of the page's script, and the columns that an earlier table had."""
+    """Return the data of the page's script, and the columns that an earlier table had."""
     index = heads_of(tables)
     columns, duplicates = contents.measured(tables, index)
     data = {
@@ -177,7 +177,7 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
 
 
 def _lacks(data: Entry, name: str) -> bool:
-    """Whether the page names a part as missing: of circuits only for decoders, of tests only with roles."""
+    """Return whether the page names a part as missing: circuits only for decoders, tests only with roles."""
     wanted = {"circuits": "dec-self" in data["kinds"], "tests": bool(data["roles"])}  # type: ignore[operator]
     columns: list[Entry] = data["columns"]  # type: ignore[assignment]
     parts = {"effects" if column["harm"] else table_of(Path(str(column["from"])).name).part for column in columns}
@@ -190,12 +190,12 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Hash by which the content security policy admits the page's own style and script, and no other."""
+    """Return the hash by which the content security policy admits only the page's own style and script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _json(data: Entry) -> str:
-    """JSON that cannot end a script element."""
+    """Return JSON that cannot end a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

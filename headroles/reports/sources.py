@@ -29,7 +29,7 @@ class Table(NamedTuple):
 
     @property
     def kind(self) -> TableKind:
-        """What the table is: where it is shown, whether it has a row for each head."""
+        """The kind of the table: where it is shown, whether it has a row for each head."""
         return table_of(self.name)
 
     @property
@@ -73,7 +73,7 @@ def places(studies: Studies) -> dict[str, Path]:
 
 
 def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str, Table]]]:
-    """Collect the columns of head tables, the first of each name, and the names that came again."""
+    """Collect the columns of head tables, the first of each name, and the repeated names."""
     collected: dict[str, Measurement] = {}
     duplicates = []
     for table in tables:
@@ -98,7 +98,7 @@ def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:
 
 
 def _shortest(folders: list[Path]) -> list[str]:
-    """The last parts of each path, as few as make it unique."""
+    """Return the last parts of each path, as few as make it unique."""
     for depth in range(1, max(len(folder.parts) for folder in folders)):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -107,7 +107,7 @@ def _shortest(folders: list[Path]) -> list[str]:
 
 
 def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
-    """Raise ValueError for tables of models with other heads; gates may be of fewer, those that can be pruned."""
+    """Raise ValueError for tables of models with other heads; gates may cover only the prunable heads."""
     known = {*heads_of(tables)}
     for table in tables:
         heads = _heads(table)
@@ -119,7 +119,7 @@ def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
 
 
 def _heads(table: Table) -> set[tuple[str, int, int]]:
-    """Heads of a table; empty if it has no row for each."""
+    """Return the heads of a table; empty if it has no rows per head."""
     frame = table.frame
     if list(frame.index.names) == LEVELS:
         frame = frame.index.to_frame()

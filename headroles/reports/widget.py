@@ -78,7 +78,7 @@ def _attention(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sente
 
 
 class Explorer(anywidget.AnyWidget):
-    """A report in a notebook, as of `hr.explore`; `attend` returns the attention of all heads on a sentence."""
+    """A report in a notebook, as from `hr.explore`; `attend` returns the attention of all heads on a sentence."""
 
     _esm = (files("headroles") / "reports" / "frame.js").read_text(encoding="utf-8")
     page = traitlets.Unicode().tag(sync=True)
@@ -113,7 +113,7 @@ class Explorer(anywidget.AnyWidget):
         return entry
 
     def _receive(self, _: object, content: Mapping[str, object], __: object) -> None:
-        """Answer a sentence that was typed on the page; what is wrong with it is shown there."""
+        """Answer a sentence typed on the page, or show there the error that it causes."""
         if not isinstance(sentence := content.get("sentence"), str):
             return
         try:

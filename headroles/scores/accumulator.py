@@ -112,7 +112,7 @@ class Accumulator:
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
     def columns(self, index: pd.MultiIndex, gated: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
-        """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
+        """Yield score, column, values [heads, 1 + resamples], and for shares the queries and sentences, [heads, 2]."""
         rows = _of_sites(index)  # all heads of a layer may have been removed
         left = {key: gated[places].isin(index) for key, places in _of_sites(gated).items()}
         for score in self.scores:

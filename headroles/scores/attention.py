@@ -109,7 +109,7 @@ def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadM
 
 
 def _of_each_head(score: Score, observation: Observation) -> dict[str, Tensor]:
-    """Return the denominators of a score with another one for each head: {name: [batch, heads]}."""
+    """Return the denominators of a score that differ between heads: {name: [batch, heads]}."""
     denominators, heads = score.denominators(observation), observation.weights.shape[1]
     for name, values in denominators.items():
         if values.shape[1] != heads:
@@ -245,7 +245,7 @@ def _missing(model: HeadModel) -> str | None:
 
 
 def _changed(model: HeadModel) -> str | None:
-    """Return the first site with an output projection that reads something else than the outputs of its heads."""
+    """Describe the first site with an output projection that does not read the outputs of its heads unchanged."""
     sites = {site.module: site for site in model.sites}
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
@@ -266,6 +266,6 @@ def _changed(model: HeadModel) -> str | None:
 
 
 def triangle(rows: Tensor) -> Tensor:
-    """Return R of rows^T = Q R, which has the same norms in products, [heads, size, size], of [heads, size, width]."""
+    """Return R of rows^T = Q R, which gives products the same norms: [heads, size, size] from [heads, size, width]."""
     factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
     return factors

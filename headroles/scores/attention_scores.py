@@ -96,7 +96,7 @@ class Position(Score):
         }
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """Return the number of queries for which each offset exists; for the best offset, any of them."""
+        """Return the number of queries for which each offset exists; for the best offset, the largest number."""
         return self._by_offset(sums["exists"]) | {"position[best]": sums["exists"].amax(-1)}
 
     def _by_offset(self, values: Tensor) -> dict[str, Tensor]:
@@ -144,7 +144,7 @@ class Sink(Score):
 
 @dataclass(frozen=True)
 class Resting(Score):
-    """Share of content queries with less than `least` of their weight off the sink: those not counted without it.
+    """Share of content queries with less than `least` of their weight off the sink, which do not count without it.
 
     The sink is the first token of any sort and special tokens. The first token of a decoder, which can only attend to
     itself, is left out as a query.

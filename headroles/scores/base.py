@@ -1,4 +1,4 @@
-"""Scores: two pure functions, `update` that sums up each batch and `compute` that divides the sums at the end."""
+"""Scores as two pure functions: `update` sums over each batch, and `compute` divides the sums at the end."""
 
 from __future__ import annotations
 

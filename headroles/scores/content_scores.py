@@ -177,7 +177,7 @@ class Syntax(Score):
         return {"right": (right & (weights > 0)[:, None]).sum(-1).mT}  # without weight on any word none is right
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count query words, [batch, heads or 1, pair], and those right at each offset, [..., pair, offset]."""
+        """Count query words, [batch, heads or 1, pair], and query words right at each offset, [..., pair, offset]."""
         pairs = self._pairs(observation)
         view, size = observation.queries, pairs.shape[-1]
         counting = (observation.counting().float() @ _pieces(view, size) > 0).float()  # [batch, heads or 1, query word]
@@ -292,7 +292,7 @@ def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Links(Score):
-    """Share of linked target tokens with the largest weight on a source word that is linked with theirs.
+    """Share of linked target tokens with the largest weight on a source word linked with their word.
 
     Links come from `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token on
     the diagonal belongs to a linked word. A target token is the one that the decoder reads, not the one it predicts.
@@ -307,7 +307,7 @@ class Links(Score):
         return {"hits": hits}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the linked target tokens, and those for which the diagonal is right: each [batch, heads or 1]."""
+        """Count the linked target tokens, and how many of them the diagonal gets right: each [batch, heads or 1]."""
         targets = Measured(alignment.Alignment()).targets(observation)[:, 0]  # bool [batch, query, key]
         near = (targets & (Diagonal().targets(observation) > 0)).any(-1)  # [batch, query]
         return {QUERIES: observation.count(targets.any(-1)), "near": observation.count(near)}

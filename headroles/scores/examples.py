@@ -117,7 +117,7 @@ def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.Data
 
 
 def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any, ...]]:
-    """Return the rows of one sentence; the model has written what follows the first `prompt` tokens."""
+    """Return the rows of one sentence; everything after the first `prompt` tokens was written by the model."""
     rows: list[tuple[Any, ...]] = []
     place, sentence = batch.numbers[0], batch.source.sentences[0]
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, prompt)
@@ -146,7 +146,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
 
 
 def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch, prompt: int | None) -> str | None:
-    """Return what the decoder reads or has written: the reference, the model's output, or its continuation."""
+    """Return the text that the decoder reads or wrote: the reference, the model's output, or its continuation."""
     if batch.target is None:
         return None if prompt is None else str(tokenizer.decode(batch.source.ids[0][prompt:].tolist()))
     reference = batch.target.sentences[0]

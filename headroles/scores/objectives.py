@@ -40,7 +40,7 @@ class Explained:
 
 
 class Targets(Protocol):
-    """Computes targets: a fitted objective, or a wrapper of one."""
+    """Protocol of objects that compute targets: a fitted objective, or a wrapper of one."""
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the targets of a batch from the model's output."""
@@ -67,7 +67,7 @@ class Objective(ABC):
         return self.bound(model)
 
     def bound(self, model: HeadModel, fitted_on: object = None) -> Self:
-        """Return a copy for a model, with what was computed from the corpus."""
+        """Return a copy for a model, with values computed from the corpus."""
         fitted = copy(self)
         vars(fitted).update(model=model, fitted_on=fitted_on)  # objectives are frozen
         return fitted
@@ -128,7 +128,7 @@ class ClassLogit(Objective):
         one_of("of", self.of, ("top", "label"))
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
-        """Check that the model is a classifier, and for labels that each text has one class."""
+        """Check that the model is a classifier and, if labels are explained, that each text has one class."""
         fitted = super().fit(model, batches)
         if self.of == "label":
             outputs.check_chooses(model, "the logit of a label")
@@ -235,7 +235,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
-    """Return the objective of a name; for None the first of "top", "class", "similarity" that the model has."""
+    """Return the objective of a name; for None, the first of "top", "class", "similarity" that the model has."""
     model.check_weights("output")
     if isinstance(name, Objective):
         return name

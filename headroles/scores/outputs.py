@@ -79,7 +79,7 @@ def check_chooses(model: HeadModel, what: str) -> None:
 
 
 def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | list[float] | list[list[float]]:
-    """Return the targets of a classifier: class numbers, scores, or 1 for each class of a text and 0 for others."""
+    """Return the targets of a classifier: class numbers, scores, or 1 for each class of a text and 0 for the others."""
     if problem(model) == "regression":
         return [_score(model, label) for label in names]
     if problem(model) != "multi_label_classification":

@@ -93,7 +93,7 @@ def named(
 
 
 def _without_sink(chosen: list[Measure], scores: list[Score]) -> list[Measure]:
-    """Return some of the chosen scores without the sink, and `Resting`, unless they are among the chosen ones."""
+    """Return `scores` without the sink, and `Resting`, except those already chosen."""
     twins = [replace(score, weights="nosink") for score in scores]
     labels = {score.label for score in chosen}
     return [score for score in (Resting(least=twins[0].least), *twins) if score.label not in labels]
@@ -140,7 +140,7 @@ def available(
 
 
 def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
-    """Return why a score cannot be computed, if so."""
+    """Return why a score cannot be computed; None if it can."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
     if misfit := _misfit(score, kinds):
         return f"score {score.name()!r} {misfit}"
@@ -153,7 +153,7 @@ def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
 
 
 def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
-    """Return why a score is not for these kinds of heads, if so."""
+    """Return why a score is not for these kinds of heads; None if it is."""
     if kinds & set(score.kinds):
         return None
     return f"is for {' or '.join(score.kinds)} heads; the model has {' or '.join(sorted(kinds))}"

@@ -40,7 +40,7 @@ QUERY = 1  # the token of the query at a distance; keys, values and all else are
 
 
 def circuit_matrix(model: Model, head: Head | str, circuit: Circuit, *, distance: int = 0) -> Tensor:
-    """Return the QK or OV circuit of a head: what it looks for, or what it makes of what it reads.
+    """Return the QK or OV circuit of a head: what it looks for, or how it maps what it reads to what it writes.
 
     For states x and y of the residual stream, as rows, x QK y^T is the attention logit of a query x on a key y, without
     biases and before it is scaled by the size of heads; x OV is what the head writes of x (Elhage et al. 2021, "A
@@ -266,7 +266,7 @@ def _composition(model: HeadModel, options: dict[str, int]) -> pd.DataFrame:
 
 
 def _composed(writer: Maps, small: Maps, reader: Maps, small_reader: Maps) -> Tensor:
-    """Return composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 4]."""
+    """Return composition scores of all pairs of heads of two layers, by head-sized products: [writer, reader, 4]."""
     # A Frobenius norm does not change under rotations, so that each map [size, width] at the end of a product may be
     # replaced by the triangle R [size, size] of its QR decomposition. Only the product in the middle, of what the
     # reader reads and what the writer writes, is taken over the width, once for all pairs of heads.
@@ -292,7 +292,7 @@ def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
 
 
 def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Compute how strongly each head can do induction: match a token with what a previous-token head has written.
+    """Compute how strongly each head can do induction, matching a token with the output of a previous-token head.
 
     An induction head finds the place after an earlier occurrence of the current token because an earlier head has
     written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest product,

@@ -25,7 +25,7 @@ class Pruning(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Name of a column, `name[detail].suffix`: `str` gives it back.
+    """Name of a column, `name[detail].suffix`, which `str` returns.
 
     `ablation[loss].low` is the lower end of `ablation[loss]`, and `syntax[nsubj dep>head].baseline.low` of a baseline.
     A role is a column as well: `positional[-1].stability`. `ablation[loss all_but_one]` is measured with
@@ -38,12 +38,12 @@ class Column(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Column:
-        """Take a name apart; one of another form is all name."""
+        """Split a name into its parts; one of another form is all `name`."""
         match = _COLUMN.fullmatch(str(text))
         return cls(str(text)) if match is None else cls(match[1], match[2], match[3] or "")
 
     def __str__(self) -> str:
-        """Put the name together."""
+        """Join the parts of the name."""
         detail, suffix = "" if self.detail is None else f"[{self.detail}]", f".{self.suffix}" if self.suffix else ""
         return f"{self.name}{detail}{suffix}"
 
@@ -75,7 +75,7 @@ class Column(NamedTuple):
 
     @property
     def plain(self) -> Column:
-        """The column by attention: `position[-1]` of `position-norm[-1]`."""
+        """The column measured by attention: `position[-1]` of `position-norm[-1]`."""
         return self._replace(name=self.name.removesuffix(f"-{self.variant}")) if self.variant else self
 
     @property
@@ -85,7 +85,7 @@ class Column(NamedTuple):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of heads that could be pruned, from the detail; none for all."""
+        """The kinds of heads that could be pruned, from the detail; empty for all kinds."""
         return tuple(word for word in self.words if word in KINDS)
 
     @property

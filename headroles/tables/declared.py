@@ -105,7 +105,7 @@ def declared(what: What, name: str, signature: str) -> dict[str, str]:
 
 
 def title_of(strategy: str, signature: str = "") -> str:
-    """Return the title of a pruning strategy; "" if it is its name."""
+    """Return the title of a pruning strategy; "" if it has only a name."""
     return LEARNED.get(strategy) or declared("ranking", strategy, signature).get("title", "")
 
 

@@ -49,7 +49,7 @@ def rows(table: pd.DataFrame) -> pd.MultiIndex:
 
 
 def _index(heads: Sequence[tuple[str, int, int]]) -> pd.MultiIndex:
-    """Index that pandas knows to be sorted, kinds in the order of KINDS; otherwise pandas warns at every look-up."""
+    """Build an index that pandas knows to be sorted, kinds in the order of KINDS, to avoid warnings at look-ups."""
     columns = list(zip(*heads, strict=True)) or [(), (), ()]
     levels = [
         sorted(set(columns[0]), key=(*KINDS, *columns[0]).index),
@@ -143,7 +143,7 @@ def keep_resamples(table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
 
 
 def resamples(table: pd.DataFrame) -> dict[str, Draws]:
-    """Return the resamples of the columns that are as they were measured: column -> [rows of the table, resamples]."""
+    """Return the resamples of columns unchanged since measurement: column -> [rows of the table, resamples]."""
     kept = table.attrs.get("resamples")
     if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
         return {}
@@ -158,7 +158,7 @@ def resamples(table: pd.DataFrame) -> dict[str, Draws]:
 
 
 def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> Draws | None:
-    """Return the resamples of a column, less those of its baseline `over`: [heads, resamples]; None without any."""
+    """Return the resamples of a column, minus those of its baseline `over`: [heads, resamples]; None without any."""
     drawn = resamples(table)
     if not {column, f"{column}{over or ''}"} <= drawn.keys():
         return None
@@ -250,7 +250,7 @@ def described(argument: object) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text with control and direction characters written as escapes: in names they steer a terminal."""
+    """Escape control and direction characters of a text, which in names could steer a terminal."""
     return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

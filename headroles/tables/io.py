@@ -23,7 +23,7 @@ _DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
 
 
 class Notes(TypedDict):
-    """What a file holds beside its table."""
+    """Contents of a file in addition to its table."""
 
     signatures: dict[str, str] | None
     recipe: str | None  # the cache key
@@ -147,7 +147,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path, with the home folder for `~` at its start."""
+    """Return a path with a leading `~` expanded to the home folder."""
     return Path(os.path.expanduser(path))  # which leaves the name of an unknown user as it is
 
 

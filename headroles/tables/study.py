@@ -93,7 +93,7 @@ class Study:
     # made its columns. A stored key is `like` the new one if they differ in the choice of columns (`joined`) alone. An
     # `unlike` key may have made a column that is replaced: then it is forgotten, and its call will compute again.
     def _joined(self, name: str, stored: pd.DataFrame, table: pd.DataFrame, joined: Collection[str]) -> pd.DataFrame:
-        """Join the columns of a table and the stored ones of other scores."""
+        """Join the columns of a table with the stored columns of other scores."""
         recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
         scores = {_score(table, column) for column in map(str, table) if recipe} - {None}
         kept, replaced = list[str](), list[str]()
@@ -104,7 +104,7 @@ class Study:
         like = [key for key in keys if {name for name, _ in {*fields(key)} ^ {*fields(recipe)}} <= {*joined}]
         unlike = [key for key in keys if key not in like]
         if unlike and kept:
-            log.warning("%s: columns made with other options stay beside: %s", self.path(name), listed(kept))
+            log.warning("%s: columns made with other options are kept: %s", self.path(name), listed(kept))
         if unlike and replaced:
             log.warning("%s: made with other options, computed again: %s", self.path(name), listed(replaced))
             unlike = []
@@ -300,7 +300,7 @@ def _digests(what: str, text: str) -> list[str]:
 
 
 def _reads(text: str, digests: set[str]) -> bool:
-    """Whether a signature names one of these corpora, also in nested signatures."""
+    """Return whether a signature names one of these corpora, also in nested signatures."""
     return any(key in ("text", "trained_on") and value.partition(" ")[0] in digests for key, value in fields(text))
 
 

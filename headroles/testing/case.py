@@ -1,4 +1,4 @@
-"""A test case: a copy of the model under test, its inputs, and what several checks compute from both."""
+"""A test case: a copy of the model under test, its inputs, and results that several checks share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NotAsked(Exception):
 
 
 class Case:
-    """A copy of a model in float32 and eval mode, with inputs of two examples; checks change other copies of it."""
+    """A copy of a model in float32 and eval mode, with inputs of two examples; checks change only further copies."""
 
     def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
         self.model: Any = sharing(model).float().eval()
@@ -58,7 +58,7 @@ class Case:
 
     @cached_property
     def left(self) -> Tensor:
-        """Which of the gates are of heads that are left, and not of removed ones that are kept as zeroed: [heads]."""
+        """Which gates belong to remaining heads rather than to removed heads that are kept as zeroed: [heads]."""
         return torch.from_numpy(self.sites.gate_index.isin(self.sites.head_index))
 
     @cached_property
@@ -80,7 +80,7 @@ class Case:
         return model
 
     def within(self, allowed: float, measure: Callable[[PreTrainedModel], float]) -> float:
-        """Return how far off the model is, in float64 if it is too much in float32: rounding may be the cause."""
+        """Return the deviation of the model, in float64 if it is too large in float32, which rounding may cause."""
         off = measure(self.model)
         return off if off <= allowed else measure(self.precise)
 
@@ -121,7 +121,7 @@ class Case:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """A few sentences; without a tokenizer of the model, of random words: word 17 is token 17."""
+        """A few sentences; if the model has no tokenizer, sentences of random words: word 17 is token 17."""
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
         texts = self._random_words() if checkpoint_tokenizer(self.model) is None else TEXTS

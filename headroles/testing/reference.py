@@ -39,7 +39,7 @@ def predicted(case: Case, sentence: Sentence) -> Tensor:
 
 
 def _of_words(case: Case, ids: Tensor) -> Tensor:
-    """Return the token ids with -100 for special tokens, which no masked model has to predict."""
+    """Return the token ids with -100 for special tokens, which masked models do not have to predict."""
     return torch.where(torch.isin(ids, torch.tensor(sorted(special(case.tokenizer, case.model)))), -100, ids)
 
 
@@ -85,7 +85,7 @@ def model_loss(case: Case, sentence: Sentence) -> Tensor:
 
 
 def _check_shift(case: Case, sentence: Sentence) -> None:
-    """Raise NotAsked where a model's loss is of the next token, though it reads ahead, or of the same, though not."""
+    """Raise NotAsked for a next-token loss of a model that reads ahead, or a same-token loss of one that does not."""
     if sentence.target is not None:
         return
     ids = case.ids(sentence)
@@ -144,5 +144,5 @@ def confidence(case: Case) -> Tensor:
 
 
 def _content(case: Case, ids: Tensor | None) -> Tensor | None:
-    """The mask of the content tokens of a sentence: bool [token]."""
+    """Return the mask of the content tokens of a sentence: bool [token]."""
     return None if ids is None else ~torch.isin(ids[0], torch.tensor(sorted(special(case.tokenizer, case.model))))

@@ -87,7 +87,7 @@ def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -
 
 
 def _with(small: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
-    """Options replaced; those of a sub-config one by one."""
+    """Replace options; in a sub-config, one by one."""
     merged = {**small, **options}
     for name, value in options.items():
         if isinstance(value, dict) and isinstance(inner := small.get(name), dict):
@@ -102,7 +102,7 @@ def _small(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _reduced(name: str, value: object, options: Mapping[str, object], kept: list[int], ids: Iterator[int]) -> object:
-    """The value of one option in a tiny model."""
+    """Return the value of one option in a tiny model."""
     if isinstance(value, dict):
         return _nested(name, value, kept)
     if name in BACKBONE:
@@ -124,7 +124,7 @@ def _reduced(name: str, value: object, options: Mapping[str, object], kept: list
 
 
 def _nested(name: str, value: dict[str, object], kept: list[int]) -> dict[str, object] | dict[int, object]:
-    """A sub-config, options of each layer, or those of rotary positions."""
+    """Reduce a sub-config, options per layer, or options of rotary positions."""
     if value and all(str(key).isdigit() for key in value) and name not in ("id2label",):
         numbered = {int(key): options for key, options in value.items()}
         return {new: numbered[old] for new, old in enumerate(kept) if old in numbered}
@@ -148,7 +148,7 @@ def _depth(options: Mapping[str, object]) -> int:
 
 
 def _layers(options: Mapping[str, object]) -> list[int]:
-    """The layers that are kept: the first of each kind, and at least two."""
+    """Return the layers to keep: the first of each kind, and at least two."""
     deep = _depth(options)
     lists = [values for values in options.values() if isinstance(values, list) and len(values) == deep]
     kinds = list(zip(*([str(kind) for kind in values] for values in lists if isinstance(values[0], str)), strict=True))

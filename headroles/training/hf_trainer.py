@@ -101,7 +101,7 @@ class Trainer(transformers.Trainer):
             self.add_callback(callback)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Make the batches; persistent workers have a generator of their own, so that resumed training is alike."""
+        """Make the batches; persistent workers have their own generator, so that resumed training is the same."""
         batches = super().get_train_dataloader()
         if self.args.dataloader_persistent_workers:
             loader: Any = getattr(batches, "base_dataloader", batches)  # accelerate wraps it
@@ -115,12 +115,12 @@ class Trainer(transformers.Trainer):
         return _Groups(sampler, seed=self.args.seed, shuffled=self.shuffles_groups)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins like its key."""
+        """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins with its key."""
         named = [*(model or self.model).named_parameters()]  # type: ignore[union-attr]
         free = [(name, value) for name, value in named if value.requires_grad]
         groups = {key: [value for name, value in free if name.startswith(key)] for key in self.rates}
         if lacking := [key for key in self.rates if not any(name.startswith(key) for name, _ in named)]:
-            raise ValueError(f"a key of rates must begin the name of a parameter, got {lacking[0]!r}")
+            raise ValueError(f"a key of rates must be the beginning of a parameter name, got {lacking[0]!r}")
         for value in (value for values in groups.values() for value in values):
             value.requires_grad = False
         optimizer = super().create_optimizer(model)
@@ -152,8 +152,8 @@ class Trainer(transformers.Trainer):
             self.summed, self.since = 0.0, self.state.global_step
             if not math.isfinite(logs["loss"]):
                 raise ValueError(
-                    f"the loss is {logs['loss']} after {self.state.global_step} steps; the checkpoints before are "
-                    f"kept, try a lower learning rate"
+                    f"the loss is {logs['loss']} after {self.state.global_step} steps; earlier checkpoints are "
+                    f"kept; try a lower learning rate"
                 )
         registered = self.callback_handler.callbacks
         registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # they report first
@@ -177,7 +177,7 @@ class Trainer(transformers.Trainer):
 
 
 def _divides_by_all_labels(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
-    """Return whether the loss is divided by the labels of all parts of a step; many models ignore their number."""
+    """Return whether the loss is divided by the number of labels in all parts of a step, which many models ignore."""
     model: Any = trainer.model
     if not trainer.model_accepts_loss_kwargs:
         return False
@@ -193,7 +193,7 @@ def _divides_by_all_labels(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
 class _Groups(Sampler[int]):
     """Groups of examples of similar length in a random order, or in transformers' order: the longest of 50 first.
 
-    The order depends only on the seed and the epoch, so that all processes and a resumed training have the same.
+    The order depends only on the seed and the epoch, so that it is the same in all processes and in resumed training.
     """
 
     def __init__(self, grouped: LengthGroupedSampler, *, seed: int, shuffled: bool) -> None:
@@ -238,14 +238,14 @@ class _Unlogged(TrainerCallback):
 
 
 class Reporter(TrainerCallback):
-    """Callback with numbers that are reported at every row of the log, but are not in the log that checkpoints keep."""
+    """Callback with numbers that are reported at every row of the log, but not kept in the log of checkpoints."""
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
         raise NotImplementedError
 
     def on_log(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        """Add the numbers to what is reported."""
+        """Add the numbers to the reported ones."""
         logs = kwargs.get("logs")
         if isinstance(logs, dict):
             logs.update(self.scalars())

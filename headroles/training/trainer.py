@@ -133,7 +133,7 @@ def train(
 
 
 def fixed_parameters(model: PreTrainedModel) -> dict[str, str]:
-    """Return a digest of the names of parameters that do not train, for the keys of trainings; nothing if all do."""
+    """Return a digest of the names of frozen parameters, for the keys of trainings; empty if there are none."""
     if loading.is_adapted(model):  # only the adapter trains
         return {}
     constants = [name for name, module in model.named_modules() if "Sinusoid" in type(module).__name__]
@@ -213,7 +213,7 @@ def fit(
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
     **options: Any,
 ) -> pd.DataFrame:
-    """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
+    """Train a model in place, starting from a folder's last checkpoint, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = make(model, tokenizer, rows, folder, **options)
     last = last_checkpoint(folder)

@@ -16,7 +16,7 @@ def list_metrics() -> dict[str, Metric]:
 
 
 def as_metric(given: str | Metric | objectives.Objective) -> Metric:
-    """Return the metric of this name, the mean of an objective or of its name, or the given metric.
+    """Return the metric of a name, the mean of an objective (or of its name), or the given metric.
 
     `bleu-zh` names BLEU with the tokenisation zh of sacrebleu.
     """

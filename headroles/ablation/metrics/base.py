@@ -38,7 +38,7 @@ class Reading:
 
 
 class Metric(ABC):
-    """Corpus-level value of sums over examples, which makes bootstrap resampling a matrix product.
+    """Corpus-level value computed from sums over examples, so that bootstrap resampling is a matrix product.
 
     Attributes:
         name: Name in columns and on the command line.
@@ -83,7 +83,7 @@ class Metric(ABC):
         """Compute the metric from sums of statistics: [...] from [..., statistic]."""
 
     def merged(self, statistics: Array) -> Array:
-        """Sum the statistics of sentences, [example, sentence, statistic], to those of examples."""
+        """Sum the statistics of the sentences of each example, [example, sentence, statistic]."""
         return np.asarray(statistics.sum(axis=1))
 
     def has_gradient(self, _model: HeadModel, /) -> bool:
@@ -118,7 +118,7 @@ class Mean(Metric):
         return np.asarray(sums[..., 0] / sums[..., 1])
 
     def has_gradient(self, _model: HeadModel, /) -> bool:
-        """Return True: that of the objective itself."""
+        """Return True: the gradient of the objective itself."""
         return True
 
     def targets(self, reading: Reading, /) -> objectives.Explained:
@@ -144,7 +144,7 @@ class Perplexity(Mean):
     objective = "loss"
 
     def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
-        """Raise ValueError if the loss is no cross-entropy."""
+        """Raise ValueError if the loss is not a cross-entropy."""
         outputs.check_chooses(model, self.name)
         super().check(model, corpus, batches)
 
@@ -154,13 +154,13 @@ class Perplexity(Mean):
 
 
 class Agreement(Mean):
-    """Share of the intact model's choices that stay the first; of an encoder, the cosine with its intact states."""
+    """Share of the intact model's choices that stay first; for an encoder, the cosine with its intact states."""
 
     name = "agreement"
     objective = "agreement"
 
     def update(self, reading: Reading, /) -> Array:
-        """Count the choices that stay the first; NaN for an example with logits that are not a number."""
+        """Count the choices that stay first; NaN for an example with NaN logits."""
         return without_nan(super().update(reading), reading)
 
     def has_gradient(self, model: HeadModel, /) -> bool:
@@ -198,7 +198,7 @@ def probabilities(reading: Reading, chosen: Tensor) -> objectives.Explained:
 
 
 def without_nan(statistics: Array, reading: Reading) -> Array:
-    """Set the statistics of examples with a NaN logit to NaN: the largest of such logits is no choice."""
+    """Set the statistics of examples with a NaN logit to NaN: their largest logit is not a choice."""
     model = reading.model
     if not (outputs.has_vocabulary(model) or outputs.has_classes(model)):
         return statistics

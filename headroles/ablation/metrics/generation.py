@@ -41,9 +41,9 @@ class Written(Metric):
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError unless the model translates and the corpus has references."""
         if not (model.model.config.is_encoder_decoder and model.model.can_generate()):
-            raise ValueError(f"metric {self.name!r} needs a translation model; {model.name} writes none")
+            raise ValueError(f"metric {self.name!r} needs a translation model, got {model.name}")
         if any(sentence.target is None for sentence in corpus):
-            raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")
+            raise ValueError(f"metric {self.name!r} needs references, but corpus {corpus.name!r} lacks some")
 
     def update(self, reading: Reading, /) -> Array:
         """Compute sacrebleu's statistics of generated sentences and their references."""
@@ -103,7 +103,7 @@ class BLEU(Written):
         references = [sentence.target.text for sentence in corpus if sentence.target is not None]
         if self.tokenize in BY_SPACES and without_spaces(references):
             log.warning(
-                "the references of %s have no spaces, by which BLEU (%s) finds words: it is about 0 whatever a model "
+                "the references of %s have no spaces, at which BLEU (%s) splits words: it is about 0 whatever a model "
                 "writes; try bleu-zh for Chinese, bleu-ja-mecab for Japanese, bleu-flores200 or bleu-char for others",
                 *(corpus.name, self.tokenize),
             )

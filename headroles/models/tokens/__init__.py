@@ -1,1 +1,1 @@
-"""Tokens: their words, the tokenizer with two vocabularies, and what a tokenizer and a model must agree on."""
+"""Tokens: their words, languages of translators, and checks that a tokenizer and a model agree."""

@@ -22,7 +22,7 @@ ROLES = ("user", "assistant")
 
 @dataclass(frozen=True)
 class TokenizedSentence:
-    """Token ids of a sentence as the model reads it, and the index of each one's word."""
+    """Token ids of a sentence as the model reads it, and the index of each token's word."""
 
     ids: list[int]
     words: list[int]
@@ -37,7 +37,7 @@ class TokenizedSentence:
 
     @property
     def in_text(self) -> list[bool]:
-        """Which tokens are not of a chat template."""
+        """Which tokens do not belong to a chat template."""
         return [True] * len(self) if self.of_text is None else self.of_text
 
     @property
@@ -157,7 +157,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None) -> dict[str, str]:
-    """Return the field of provenance for what the template writes around chats.
+    """Return the field of provenance for the text that the template writes around chats.
 
     The template's text is a part of the identity of the tokenizer. What it writes may depend on the day.
     """
@@ -185,7 +185,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> str:
 
 
 def _between(tokenizer: PreTrainedTokenizerBase, marks: Sequence[str]) -> list[str]:
-    """What the template writes before, between and after texts."""
+    """Return the text that the template writes before, between and after texts."""
     rest, parts = _written(tokenizer, marks), []
     for mark in marks:
         before, _, rest = rest.partition(mark)
@@ -194,7 +194,7 @@ def _between(tokenizer: PreTrainedTokenizerBase, marks: Sequence[str]) -> list[s
 
 
 def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: Sequence[str]) -> Rendered:
-    """The chat of some texts; templates may strip white space around them."""
+    """Return the chat of some texts; templates may strip white space around them."""
     chat, places = _written(tokenizer, texts), list[Span]()
     at = 0
     for text, before in zip(texts, between, strict=False):
@@ -274,7 +274,7 @@ def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) 
 
 
 def _offsets_of_bytes(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None] | None:
-    """The character of each token if the tokens are the bytes of the text (ByT5, Perceiver); None if they are not."""
+    """Return the character of each token if the tokens are the bytes of the text (ByT5, Perceiver); otherwise None."""
     special = {*tokenizer.all_special_tokens}
     tokens = [None if token in special else token for token in tokenizer.convert_ids_to_tokens(list(ids))]
     if [token for token in tokens if token is not None] != [chr(byte) for byte in text.encode(errors="surrogatepass")]:
@@ -303,11 +303,11 @@ def _unmarked(token: str) -> str:
 
 
 def _stretches(text: str, start: int, end: int) -> list[Span]:
-    """The spans between white space in a part of the text."""
+    """Return the spans between white space in a part of the text."""
     return [match.span() for match in re.compile(r"\S+").finditer(text, start, end)]
 
 
 def _share(stretches: list[Span], unknown: list[int], places: list[Span | None]) -> None:
-    """Assign each unknown token its stretch of the text; those left over share the last."""
+    """Assign each unknown token its stretch of the text; surplus tokens share the last stretch."""
     for number, piece in enumerate(unknown if stretches else ()):
         places[piece] = stretches[min(number, len(stretches) - 1)]

@@ -1,7 +1,7 @@
 """Languages: source and target language of a multilingual translator's tokenizer, and how its output begins.
 
 The tokenizers of NLLB, M2M100, mBART, PLBart and others put a language code into each text. Without a target language
-they take that of the source, without a word, so that the decoder would read and write the wrong language.
+they silently use the source language, so that the decoder would read and write the wrong language.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def assign(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str |
 def check(tokenizer: PreTrainedTokenizerBase, model: str, sources: Sequence[str]) -> None:
     """Raise ValueError for a multilingual tokenizer without a target language.
 
-    Warn of a target language that is that of the source, and of sources without the code that Marian reads in them.
+    Warn about a target language equal to the source language, and about sources without the code that Marian needs.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no target language.
     """
     if is_unset(tokenizer):
         raise ValueError(
@@ -60,8 +60,8 @@ def check(tokenizer: PreTrainedTokenizerBase, model: str, sources: Sequence[str]
     marks: list[str] = getattr(tokenizer, "supported_language_codes", None) or []
     if len(marks) > 1 and not any(text.lstrip().startswith(tuple(marks)) for text in sources):
         log.warning(
-            "%s translates to %d languages, and no source begins with the code of one, such as %s, without which it "
-            "may write any of them; write the code before each source",
+            "%s translates to %d languages, but no source begins with the code of one, such as %s, so it may write "
+            "any of them; write the code before each source",
             *(model, len(marks), marks[0]),
         )
 
@@ -91,7 +91,7 @@ def ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def beginning(tokenizer: PreTrainedTokenizerBase, shift: Callable[[Tensor], Tensor]) -> dict[str, int]:
-    """Return the options of `generate` by which output begins as references do.
+    """Return the options of `generate` that make output begin as references do.
 
     `shift` makes decoder inputs of labels. The code of the language is the decoder's first token in mBART, and the one
     after its start token in the others.
@@ -130,7 +130,7 @@ def _check_known(tokenizer: PreTrainedTokenizerBase, code: str) -> None:
 
 
 def _codes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The codes of the languages of a tokenizer, as users write them."""
+    """Return the codes of the languages of a tokenizer, as users write them."""
     known = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
     return [str(code).strip("_") if str(code).startswith("__") else str(code) for code in known]
 

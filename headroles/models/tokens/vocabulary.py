@@ -1,4 +1,4 @@
-"""Vocabulary: what a tokenizer and a model must agree on, the special tokens, padding, and the longest input."""
+"""Vocabulary: checks that a tokenizer fits a model, the special tokens, padding, and the longest input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 # tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
 # embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Raise ValueError if a tokenizer, also with added tokens, is not that of a model of text."""
+    """Raise ValueError if a tokenizer, even with added tokens, does not belong to a text model."""
     try:
         size = vocabulary(model)
     except ValueError:  # images or sound
@@ -58,7 +58,7 @@ def checkpoint_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | No
 
 
 def _of_checkpoint(model: PreTrainedModel) -> tuple[int, PreTrainedTokenizerBase | None, dict[str, int] | None]:
-    """When that tokenizer was written, the tokenizer, and its vocabulary as it was loaded."""
+    """Return when that tokenizer was written, the tokenizer, and its vocabulary as loaded."""
     name, written = _written(model)
     if name not in _known or (Path(name).is_dir() and _known[name][0] != written):
         try:
@@ -72,7 +72,7 @@ def _of_checkpoint(model: PreTrainedModel) -> tuple[int, PreTrainedTokenizerBase
 
 
 def _written(model: PreTrainedModel) -> tuple[str, int]:
-    """The name of a model's checkpoint, and when the tokenizer in that folder was written; 0 without one."""
+    """Return the name of a model's checkpoint, and when the tokenizer in that folder was written; 0 without one."""
     name = str(getattr(model.config, "name_or_path", "") or "")
     times = [path.stat().st_mtime_ns for path in Path(name).glob("*token*")] if Path(name).is_dir() and name else []
     return name, max(times, default=0)
@@ -86,7 +86,7 @@ def _n_different(ids: dict[str, int], reference: dict[str, int]) -> int:
 
 
 def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[str]:
-    """The special tokens with different ids in the tokenizer and in the model's config."""
+    """Return the special tokens with different ids in the tokenizer and in the model's config."""
     names = [f"{role}_token_id" for role in ROLES]
     pairs = {name: (getattr(tokenizer, name, None), getattr(model.config, name, None)) for name in names}
     return [
@@ -111,7 +111,7 @@ def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None
 # token (unless its files choose by `add_bos_token`), and which token the config names. Without any of these there is no
 # warning.
 def check_beginning(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Warn once if texts of a causal model begin otherwise than those it was trained on."""
+    """Warn once if texts of a causal model begin differently from its training texts."""
     if model.config.is_encoder_decoder or not model.can_generate() or tokenizer in _checked.get(model, ()):
         return
     _checked.setdefault(model, WeakSet()).add(tokenizer)
@@ -122,7 +122,7 @@ def check_beginning(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
         given, wanted = ("begins", "without") if begins else ("does not begin", "with")
         log.warning(
             "%s %s a text with its token %s, and %s was trained %s it: %s; attention to the first token, and the loss, "
-            "are those of texts it does not know; load the tokenizer of its checkpoint, or set add_bos_token=%s",
+            "will differ from those in training; load the tokenizer of its checkpoint, or set add_bos_token=%s",
             *(name, given, tokenizer.bos_token, type(model).__name__, wanted, source, expected),
         )
     elif begins and config not in (None, tokenizer.bos_token_id, [tokenizer.bos_token_id]):
@@ -138,7 +138,7 @@ def _begins(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _expected(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple[bool | None, str]:
-    """Whether texts should begin with that token, and how it is known; None where it is not."""
+    """Return whether texts should begin with that token, and how this is known; None if unknown."""
     known = checkpoint_tokenizer(model)
     if known is not None and known is not tokenizer:
         return _begins(known), "the tokenizer of its checkpoint does so"

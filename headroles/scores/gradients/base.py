@@ -71,7 +71,7 @@ class GradientScore(Measure):
     ordinary: ClassVar[Name | None] = None  # default objective; None: the model's
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets of a corpus; `batches` are one pass over it."""
+        """Return an object that computes the targets of a corpus; `batches` are one pass over it."""
         return self.chosen(model).fit(model, batches)
 
     def chosen(self, model: HeadModel) -> Objective:

@@ -68,7 +68,7 @@ class Attribution(GradientScore):
         return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets of a corpus."""
+        """Return an object that computes the targets of a corpus."""
         if self.method in BY_MODULES:
             model.check_unsharded(self.label)
         return super().fit(model, batches)

@@ -83,7 +83,7 @@ class Direct(GradientScore):
         return f"direct[{name}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets; ValueError without an unembedding or with sharded weights."""
+        """Return an object that computes the targets; ValueError without an unembedding or with sharded weights."""
         model.check_unsharded(self.label)
         outputs.check_vocabulary(model, self.label)
         return super().fit(model, batches)

@@ -71,7 +71,7 @@ class AttributionPatching(GradientScore):
         return f"attribution[{' '.join(filter(None, words))}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets, with the partners of all examples."""
+        """Return an object that computes the targets, with the partners of all examples."""
         sites, name = model.sites, model.name
         outside = next((site.name for site in sites if site.outside), None)
         if self.node != "output" and outside:

@@ -74,7 +74,7 @@ class Relevance(GradientScore):
         return f"relevance[{self.rules}{' logit' * (self.by == 'logit')}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
-        """Return what computes the targets of a corpus; ValueError for sharded weights."""
+        """Return an object that computes the targets of a corpus; ValueError for sharded weights."""
         model.check_unsharded(self.label)
         return super().fit(model, batches)
 

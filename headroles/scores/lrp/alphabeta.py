@@ -23,7 +23,7 @@ BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
 
 
 class Linear(Function):
-    """Linear map y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
+    """Linear map y = x W + b, factored into 4 products each way; the bias takes no share. x [..., in], W [in, out]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
@@ -123,11 +123,11 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
     factored: Rule = (ExactLinear if exact else Linear).apply
 
     def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Alpha-beta over the inputs of a linear map (Voita's code, `Dense`)."""
+        """Apply alpha-beta to the inputs of a linear map (Voita's code, `Dense`)."""
         return factored(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
 
     def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """`linear` for GPT-2's Conv1D."""
+        """Apply `linear` to GPT-2's Conv1D."""
         return factored(x, weight, bias) if x.requires_grad else func(bias, x, weight)
 
     def norm(
@@ -139,7 +139,7 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
         eps: float = 1e-5,
         *rest: object,
     ) -> Tensor:
-        """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: all R passes (Achtibat et al. 2024)."""
+        """Apply the Jacobian of layer norm (Voita's code, `LayerNorm`); factored, pass all R (Achtibat et al. 2024)."""
         inputs = x, shape, weight, bias, eps
         y: Tensor = ExactNorm.apply(*inputs) if exact and x.requires_grad else whole(func, *inputs, *rest)
         return y
@@ -153,7 +153,7 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
 
 
 def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
-    """Apply alpha-beta to the summands of a residual stream, also below the first masks; biases take none."""
+    """Apply alpha-beta to the summands of a residual stream, also below the first masks; biases take no share."""
     if func in (Tensor.add_, Tensor.__iadd__) and isinstance(a, Tensor) and a.requires_grad:
         return a.copy_(residual(torch.add, a.clone(), b, *args, **kwargs))
     tensors = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point()]
@@ -185,7 +185,7 @@ def _stand_in(x: Tensor) -> float:
 
 
 def _value(x: Tensor) -> Tensor:
-    """Return x with 0 where a number stands for it, also times a gate: as the only contribution it would take half."""
+    """Return x with 0 where a tiny number stands for 0, also times a gate: as sole contribution it would take half."""
     gated = 1 if x.dtype == torch.float16 else 1e4  # in float16 that would be a number like others
     return torch.where(x.abs() <= _stand_in(x) * gated, 0.0, x)
 
@@ -198,8 +198,8 @@ def attend(call: AttentionCall) -> Tensor:
     weights = call.weights.detach()
     if weights.shape[-1] != v.shape[-2] or _differ(weights @ v.detach(), out):
         raise ValueError(
-            f"rules 'voita' need attention that is its weights times the values, got {type(call.module).__name__}, as "
-            f"with a scale after the softmax; try rules='cp' or 'attn'"
+            f"rules 'voita' need attention equal to weights times values, got {type(call.module).__name__}, as with "
+            f"a scale after the softmax; try rules='cp' or 'attn'"
         )
     cap = call.options.get("softcap")
     attended: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling, math.inf if cap is None else cap)
@@ -257,7 +257,7 @@ def _over(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """Return half of R over the positive and half over the negative sum of contributions, 0 where there are none."""
+    """Return half of R divided by the positive and by the negative sum of contributions, 0 where there are none."""
     s, t = (torch.where(z == 0, 0.0, 0.5 * r / torch.where(z == 0, 1.0, z)) for z in (positive, negative))
     return s, t
 

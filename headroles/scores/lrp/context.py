@@ -110,7 +110,7 @@ class _Mode(TorchFunctionMode):
             _push_mode(mode)
 
     def end(self) -> None:
-        """Exit the mode for good; without rules it does nothing, should torch bring it back after an interrupt."""
+        """Exit the mode for good, and clear its rules in case torch brings it back after an interrupt."""
         self.rules, self.has_ended = {}, True
         self.off()
         _modes[:] = [mode for mode in _modes if mode is not self]
@@ -145,7 +145,7 @@ def _check(model: HeadModel, rules: Table) -> None:
     sites, name = model.sites, model.name
     model.check_gradients(all_floating=True)
     if torch.is_autocast_enabled(model.device.type):
-        raise ValueError(f"rules need the precision of the weights of {name}, got autocast")
+        raise ValueError(f"rules must run in the precision of the weights of {name}, got autocast")
     if model.model.training:
         raise ValueError(f"rules need {name} in eval mode, got train mode; try model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):

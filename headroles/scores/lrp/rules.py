@@ -57,7 +57,7 @@ Shape = Sequence[int]  # of the last dimensions, that are normalised
 
 
 class Ratio(Function):
-    """y = f(x), element by element: R passes from y to x whole, c(x) = c(y) y / x (Achtibat et al. 2024, eq. 9)."""
+    """y = f(x), element by element: all R passes from y to x, c(x) = c(y) y / x (Achtibat et al. 2024, eq. 9)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
@@ -117,7 +117,7 @@ def power(func: Rule, x: Operand, *args: object, **kwargs: object) -> Tensor:
 
 
 def halves(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
-    """Give two factors half each, a constant none (Achtibat et al. 2024, propositions 3.2 and 3.3)."""
+    """Give two factors half each, a constant nothing (Achtibat et al. 2024, propositions 3.2 and 3.3)."""
     y = func(a, b, *args, **kwargs)
     if y.requires_grad and all(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
         y.register_hook(lambda c: c * 0.5)
@@ -125,7 +125,7 @@ def halves(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) 
 
 
 def shares(func: Rule, equation: str, *operands: object) -> Tensor:
-    """Give the factors of `torch.einsum` equal shares, a constant none."""
+    """Give the factors of `torch.einsum` equal shares, a constant nothing."""
     y = func(equation, *operands)
     factors = operands[0] if isinstance(operands[0], list | tuple) else operands
     count = sum(isinstance(x, Tensor) and x.requires_grad for x in factors)
@@ -154,7 +154,7 @@ def numerator(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: objec
 
 
 def solved(func: Rule, a: Tensor, b: Tensor, **kwargs: object) -> Tensor:
-    """Give all relevance of the solution x of a x = b to b, as of a quotient (the delta rule of linear attention)."""
+    """Give all relevance of the solution x of a x = b to b, as for a quotient (the delta rule of linear attention)."""
     return func(a.detach(), b, **kwargs)
 
 
@@ -235,7 +235,7 @@ def damped(epsilon: float, func: Rule, *args: object, **kwargs: object) -> Tenso
 
 
 def products(epsilon: float, rule: Rule, func: Rule, *args: object, **kwargs: object) -> Any:
-    """Call any operation by its rule; damp products of activations with weights, and refuse what may be some."""
+    """Call any operation by its rule; damp products of activations with weights, and refuse unclear cases."""
     y = rule(func, *args, **kwargs)
     tensors = list(_floating((*args, *kwargs.values())))
     weights = [x for x in tensors if _is_weight(x)]
@@ -271,7 +271,7 @@ def _damp(epsilon: float, y: Tensor) -> RemovableHandle | None:
 
 
 def _add_bias(epsilon: float, y: Tensor, summands: Iterable[object]) -> None:
-    """Damp a product that is a summand of y, with weights that are its bias, where y is small."""
+    """Damp a product where its sum y with a bias is small."""
     for x in summands:
         product = getattr(x, "_product", None) or getattr(getattr(x, "_base", None), "_product", None)
         if product is not None and isinstance(x, Tensor) and x.shape == y.shape:
