@@ -92,8 +92,8 @@ REFUSED = {
     "head of an order": (curve([ONE, ABSENT]), r"no head \('cross', 0, 0\)"),
     "order twice": (curve([ONE, TWO, ONE]), "order 'mine' must have each head once, got 3, 2 different"),
     "empty order": (curve([]), "order 'mine' must have each head once, got 0"),
-    "no set": (ablate(sets={}), "sets must be one or more, and without a unit, got 0 and 'head'"),
-    "sets with a unit": (ablate(sets={"x": [ONE]}, unit="layer"), "without a unit, got 1 and 'layer'"),
+    "no set": (ablate(sets={}), "sets must be one or more, with unit='head', got 0 and 'head'"),
+    "sets with a unit": (ablate(sets={"x": [ONE]}, unit="layer"), "with unit='head', got 1 and 'layer'"),
     "unknown player": (shapley(heads=[ONE, ABSENT]), r"no head \('cross', 0, 0\)"),
     # patterns
     "heads without a pattern": (ablate(replacement={ONE: Previous()}), "pattern for each masked .*dec-self:0:1.*sets="),

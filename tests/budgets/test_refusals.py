@@ -32,10 +32,10 @@ def test_cache_budget_of_wrong_options_measures_nothing(options, message, monkey
 
 
 MODELS = {
-    "bert": "a decoder alone, got BertForMaskedLM with enc-self",
-    "marian": "a decoder alone, got MarianMTModel with cross, dec-self, enc-self",
+    "bert": "a decoder-only model, got BertForMaskedLM with enc-self",
+    "marian": "a decoder-only model, got MarianMTModel with cross, dec-self, enc-self",
     "bloom": "got transformer.h.0.self_attention of BloomForCausalLM outside it",
-    "gpt_oss": "without learned sinks, got those in model.layers.0.self_attn of GptOssForCausalLM",
+    "gpt_oss": "without learned sinks, got sinks in model.layers.0.self_attn of GptOssForCausalLM",
     "mistral": "layers without a window, got MistralForCausalLM with 4 tokens on each",
     "gemma3_text": "recent must be at most 4, the window of Gemma3ForCausalLM, got 5",
     "qwen3_next": r"got Qwen3NextForCausalLM with 1 attention layers and a cache of 2 \(DynamicLayer, Linear",

@@ -452,7 +452,7 @@ def test_a_decoder_says_once_that_it_reads_no_translations(command, second, tmp_
     done = run(name, "decoder", "texts.txt", *filter(None, [second]), *options, "--json")
     assert done.code == 0, done.err
     said = (
-        "translations are not read: got LlamaForCausalLM, which reads the texts alone; try --chat, by which a decoder "
+        "translations are not read: got LlamaForCausalLM, which reads only the texts; try --chat, with which a decoder "
         "reads them as answers"
     )
     assert json.loads(done.out)["warnings"].count(said) == bool(second)

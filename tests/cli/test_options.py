@@ -30,7 +30,7 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
     monkeypatch.setattr("headroles.training.trainer.fit", lambda *_: pytest.fail("trained before"))
     few = ["--held-out", "labels.tsv", "--study", "new"]
     end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
-    assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")
+    assert end == line("metric 'bleu' needs a translation model, got BertForSequenceClassification")
     assert not (place / "new").exists()
 
 

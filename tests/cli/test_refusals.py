@@ -13,7 +13,7 @@ REFUSED = {  # files are those of the fixture `place`
     "score model empty.txt": "empty.txt is empty; expected at least one sentence",
     "score model none.txt": "no file at none.txt",
     "score model none.txt none.txt": "no file at none.txt",
-    "score model long.txt": "corpus 'long' has no sentence of at most 32 tokens, .*; split them",
+    "score model long.txt": "corpus 'long' must have a sentence of at most 32 tokens, .*; split them",
     "score model text.txt --scores syntax": "score 'syntax' needs dependency trees, .* headroles parse",
     "score model text.txt --scores magic": "score must be one of alignment, .*, got 'magic'",
     "score model text.txt --scores confidence,confidence": "--scores must be different, got 'confidence'",

@@ -127,7 +127,7 @@ TREE = Sentence("a", ((0, 1),), (-1,), ("root",))
 MIXED = hr.Corpus("mine", (Sentence("a"), Sentence("b", target=Sentence("c"))))
 IDS = hr.Corpus("probe", (Tokens("a", ids=(5,)),))
 CALLS = {  # what -> call, error, message
-    "two files, one form": (lambda: read("a", "b", form="text"), ValueError, "form='text' must be of one file, got a "),
+    "two files, one form": (lambda: read("a", "b", form="text"), ValueError, "form='text' must be for one file, got a "),
     "two files, a column": (lambda: read("a", "b", label=1), ValueError, "one labelled table, got a target, b too; tr"),
     "links of chats": (lambda: read("a", "b", links="c", chat=True), ValueError, "links= must be .*, got chat=True to"),
     "links of a data set": (lambda: read("a/b", links="c"), ValueError, "links= must be .*, got the data set a/b too"),
@@ -143,7 +143,7 @@ CALLS = {  # what -> call, error, message
     "writing nothing": (lambda: write(Corpus("x", ()), "x"), ValueError, "corpus 'x' must have sentences, got none"),
     "offsets without trees": (lambda: offsets(Corpus("x", (Sentence("a"),))), ValueError, "corpus 'x' has no trees; "),
     "offsets of no relation": (
-        lambda: offsets(Corpus("x", (ZUM,)), ("dobj",)), ValueError, "none of dobj in corpus 'x'; its relations: case,",
+        lambda: offsets(Corpus("x", (ZUM,)), ("dobj",)), ValueError, "corpus 'x' has none of dobj; it has case,",
     ),
     "a mixed data set": (lambda: hr.to_dataset(MIXED), ValueError, "corpus 'mine' must have a target, got 1 of 2"),
     "a data set of ids": (lambda: hr.to_dataset(IDS), ValueError, "must be texts, got token ids in corpus 'probe'"),
@@ -211,7 +211,7 @@ def test_probes_that_are_refused(probe, options, message):
 )
 def test_what_conllu_cannot_hold_is_refused_and_the_old_file_stays(file, bad):
     old = file("x.conllu", HI)
-    message = re.escape(f"sentence 2 would not come back from CoNLL-U as it is: {bad.text!r}; it needs a tree")
+    message = re.escape(f"sentence 2 cannot be read back unchanged from CoNLL-U: {bad.text!r}; it needs a tree")
     with pytest.raises(ValueError, match=message):
         write(Corpus("x", (ZUM, bad)), old)
     assert old.read_text() == HI

@@ -136,4 +136,4 @@ def test_a_full_or_forbidden_folder_does_not_lose_the_trees(tmp_path, caplog):
     tree = Sentence("a", ((0, 1),), (-1,), ("root",))
     module._store(Corpus("c", (tree,)), tmp_path / "x" / "y.conllu")
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("the trees are not stored for the next time: ")
+    assert caplog.messages[0].startswith("the trees could not be stored for reuse: ")

@@ -12,7 +12,7 @@ import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 
-SETTINGS = Settings(layers=1, width=48, heads=4, steps=200, pairs=4_000, longest=6, vocabulary=500, rate=1e-2)
+SETTINGS = Settings(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def accuracy(model, tokenizer, corpus) -> float:
 @pytest.mark.slow
 def test_it_learns_and_is_kept(kept):
     folder, model, tokenizer = kept
-    assert accuracy(model, tokenizer, held_out()) > 0.35  # untrained: below 0.02
+    assert accuracy(model, tokenizer, held_out()) > 0.5  # untrained: below 0.02
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     again, _ = translator(folder, SETTINGS)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
@@ -75,7 +75,7 @@ def test_masking_all_cross_heads_ruins_the_translation(kept):
     whole = accuracy(model, tokenizer, held_out())
     cross = [head for head in hr.models.head_index(model) if head[0] == "cross"]
     with hr.mask_heads(model, hr.head_mask(model, cross)):
-        assert accuracy(model, tokenizer, held_out()) < whole - 0.05
+        assert accuracy(model, tokenizer, held_out()) < whole - 0.1
 
 
 def test_what_it_learns_from_is_not_what_it_is_shown():

@@ -330,8 +330,8 @@ def test_functions_refuse_gates_of_each_example(function):
     call = {"importance": "score"}.get(function, function)
     options = {"importance": {"scores": ["importance"]}}.get(function, {})
     message = (
-        f"a block of hr.mask_heads is open on {type(case.model).__name__} with gates of each example: got a function "
-        "that reads batches of its own; expected one gate per head; try it outside the block"
+        f"a block of hr.mask_heads is open on {type(case.model).__name__} with gates per example: got a function "
+        "that makes its own batches; expected one gate per head; try it outside the block"
     )
     with hr.mask_heads(case.model, gates), pytest.raises(ValueError, match=whole(message)):
         getattr(hr, call)(case.model, case.tokenizer, case.corpus, **options)

@@ -223,7 +223,7 @@ def test_states_of_an_encoder_are_not_those_of_another_text():
         case.model.get_encoder()(**two)
         given = case.model(encoder_outputs=states, input_ids=one["input_ids"], **mask, **decoder).logits
         assert torch.equal(given, plain)
-        with pytest.raises(ValueError, match="a pattern needs token ids, got a forward without those of the source"):
+        with pytest.raises(ValueError, match="a pattern needs token ids, got a forward without source ids"):
             case.model(encoder_outputs=states, **mask, **decoder)
 
 

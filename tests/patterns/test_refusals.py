@@ -65,7 +65,7 @@ CASES = {
                                                        "needs the ids of special tokens, and a forward has none")
        for pattern in (Shift(Special(), 1), Where(Offset(1), Special()))},
     "one token a forward": (write, r"pattern Previous\(\) needs all tokens in one forward, .*; try use_cache=False"),
-    "no token ids": (states_alone, "token ids, got a forward without those of the source"),
+    "no token ids": (states_alone, "token ids, got a forward without source ids"),
     "no trees": (lambda: ablate("gpt2", Shift(Dependency("obj"), 1), corpus(3, trees=False)),
                  "shift=dependency=obj,1 needs dependency trees.*'letters'"),
     "no links": (lambda: ablate("marian", Shift(Alignment(), 1), corpus(3)), "alignment,1 needs word links.*'letters'"),

@@ -397,8 +397,8 @@ def test_an_exception_inside_the_block_leaves_no_trace_either():
 def test_other_models_are_not_touched_and_gates_of_another_are_refused():
     model, inputs = inputs_of("classifier")
     message = (
-        "wrong number of gates: got shape [4]; expected [8] or [batch, 8] for BertForSequenceClassification, which has "
-        "enc-self 2 layers of 4 heads"
+        "gates must have shape [8] or [batch, 8] for BertForSequenceClassification, which has "
+        "enc-self 2 layers of 4 heads, got [4]"
     )
     before = state(model)
     with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates_of(untrained(), L0(0.1))):

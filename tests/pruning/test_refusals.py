@@ -72,7 +72,7 @@ def test_comparison_of_two_strategies_of_one_name_is_refused(tmp_path):
 UNKNOWN = [("dec-self", 0, 4), ("dec-self", 2, 0), ("enc-self", 0, 0), ("dec-self", 0), ("x",)]
 REMOVE = [
     ("albert", [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)], {},
-     r"albert_layers.0.attention is one module for 2 layers, .* layer 0: \[1, 3\], layer 1: \[1\]"),
+     r"must be the same in 2 layers that share .*, got layer 0: \[1, 3\], layer 1: \[1\]"),
     *(("gpt2", [("dec-self", 0, 1), head], {},
        rf"no head {re.escape(str(head))} in GPT2LMHeadModel, .* 2 layers of 4 heads") for head in UNKNOWN),
     ("gpt2", pd.Series([0.5], index=frame.index({("dec-self", 0): 1}), name="x"), {},

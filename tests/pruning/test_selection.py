@@ -151,14 +151,14 @@ def test_a_strength_that_removes_every_head_is_logged(caplog):
 def test_a_number_of_heads_that_is_not_reached_is_said(caplog):
     table = prune(deepcopy(learnt()), tokenizer(), films(48), hr.L0(rate=1e-4), keep=2, tune=TUNE)
     assert table["survival[l0 2]"].sum() == 2
-    assert caplog.messages == ["the target is 2 heads, and 8 of 8 gates are expected to be nonzero: "
-                               "the likeliest stay; more steps or a larger rate of gates decide them"]  # fmt: skip
+    assert caplog.messages == ["the target is 2 heads, but 8 of 8 gates are expected to be nonzero: "
+                               "the likeliest stay; try more steps or a larger rate of gates"]  # fmt: skip
 
 
 def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
     model = deepcopy(learnt())
     options = {"study": tmp_path, "tune": TUNE | {"rate": 1e38, "epochs": 2}}
-    message = r"^the loss is (nan|inf) after \d+ steps; the checkpoints before are kept, try a "
+    message = r"^the loss is (nan|inf) after \d+ steps; earlier checkpoints are kept; try a "
     with pytest.raises(ValueError, match=message):
         prune(model, tokenizer(), films(48), hr.L0(), keep=2, **options)
     assert not hasattr(model, "head_gates")
@@ -171,7 +171,7 @@ def test_a_record_that_does_not_fit_the_weights_is_no_model(tmp_path):
     record = json.loads(config.read_text())
     other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
     for change, reason in (
-        ({"heads": [0, 2]}, "config.headroles records other sizes than the weights have"),
+        ({"heads": [0, 2]}, "config.headroles records sizes that differ from those of the weights"),
         ({"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"},
          f"config.headroles refers to module {other}; the checkpoint was pruned for another class"),
     ):  # fmt: skip

@@ -111,7 +111,7 @@ SCORES = {
     "an empty corpus": (lambda: score("bert", None, Corpus("nothing", ())), "corpus 'nothing' is empty"),
     "empty sentences": (lambda: score("bert", None, Corpus.of(("</s>", ""))),
         "corpus 'texts' must have content tokens"),
-    "long sentences": (lambda: score("bert", None, LONG), "corpus 'long' has no sentence of at most 40 tokens"),
+    "long sentences": (lambda: score("bert", None, LONG), "corpus 'long' must have a sentence of at most 40 tokens"),
     "no heads": (lambda: score(headless(), "importance"), "BertForMaskedLM has no heads left to measure"),
     "tokenizer": (
         lambda: planted_scores(given_corpus(Sentence("the")), model=zoo.tiny("bert")),
@@ -340,6 +340,6 @@ def test_heads_that_change_nothing_are_refused(name, score_):
 
 
 def test_relevance_under_autocast_is_refused():
-    said = "rules need the precision of the weights of BertForMaskedLM, got autocast"
+    said = "rules must run in the precision of the weights of BertForMaskedLM, got autocast"
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=said):
         score("bert", "relevance")

@@ -109,7 +109,7 @@ def test_other_options_leave_the_columns_of_other_scores(study, caplog):
     assert table.iloc[0].to_dict() == {"i": 1.0, "i.low": 1.0, "c": 2.0, "c.low": 2.0}
     resamples = {name: 50 if name[0] == "i" else 60 for name in table}
     assert table.attrs["signatures"] == {name: f"score:{name[0]}|resamples:{resamples[name]}" for name in table}
-    assert caplog.messages == [f"{study.path('heads')}: columns made with other options stay beside: i, i.low"]
+    assert caplog.messages == [f"{study.path('heads')}: columns made with other options are kept: i, i.low"]
     for names, resamples in (("i", 50), ("c", 60)):
         keep(scored(names, resamples, 0)[0], unused)
     assert unused.times == 0

@@ -61,7 +61,7 @@ def test_check_model_refused_has_the_reason():
     assert found["holds"].to_dict() == dict.fromkeys(CHECKS, "yes") | {"cut": "refused"}
     assert found["why"]["cut"] == (
         "heads cannot be removed from Olmo2ForCausalLM; mask them instead: heads cannot be removed from "
-        "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one)"
+        "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (as in a norm over several heads)"
     )
 
 

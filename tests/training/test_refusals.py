@@ -151,5 +151,7 @@ def test_dynamics_without_checkpoints_is_refused(tmp_path):
 def test_train_of_a_model_made_in_inference_mode_is_refused(tmp_path):
     with torch.inference_mode():
         model = deepcopy(translator())
-    with pytest.raises(ValueError, match="^no gradient passes the weights of MarianMTModel: got a model made in infer"):
+    with pytest.raises(
+        ValueError, match="^no gradient passes through the weights of MarianMTModel: got a model made in infer"
+    ):
         hr.train(model, tokens_of("marian"), letters(8), tmp_path)

@@ -116,7 +116,7 @@ def test_references_without_spaces_are_warned_of(text, warned, caplog):
     model, tokenizer = ablations.terse(), letters.tokenizer()
     with caplog.at_level(logging.WARNING, "headroles"):
         hr.evaluate(model, tokenizer, chinese([text] * 4), ["bleu"], n_resamples=0)
-        said = "the references of pairs have no spaces, by which BLEU (13a) finds words: it is about 0 whatever"
+        said = "the references of pairs have no spaces, at which BLEU (13a) splits words: it is about 0 whatever"
         assert any(message.startswith(said) and "try bleu-zh" in message for message in caplog.messages) == warned
         caplog.clear()
         hr.evaluate(model, tokenizer, chinese([text] * 4), ["bleu-char", "chrf"], n_resamples=0)

@@ -189,7 +189,7 @@ def test_sources_without_the_code_that_marian_reads_are_warned_of(mark, warned, 
     tokenizer = transformers.MarianTokenizer(pieces, pieces, str(tmp_path / "vocab.json"))
     corpus = hr.Corpus("c", tuple(hr.Sentence(mark + source, target=hr.Sentence(target)) for source, target in PAIRS))
     hr.evaluate(zoo.tiny("marian"), tokenizer, corpus, n_resamples=0)
-    said = "translates to 2 languages, and no source begins with the code of one, such as >>fra<<"
+    said = "translates to 2 languages, but no source begins with the code of one, such as >>fra<<"
     assert (said in caplog.text) == warned
 
 
