@@ -127,7 +127,7 @@ TREE = Sentence("a", ((0, 1),), (-1,), ("root",))
 MIXED = hr.Corpus("mine", (Sentence("a"), Sentence("b", target=Sentence("c"))))
 IDS = hr.Corpus("probe", (Tokens("a", ids=(5,)),))
 CALLS = {  # what -> call, error, message
-    "two files, one form": (lambda: read("a", "b", form="text"), ValueError, "form='text' must be for one file, got a "),
+    "two files, one form": (lambda: read("a", "b", form="text"), ValueError, "form='text' must be for one file, got"),
     "two files, a column": (lambda: read("a", "b", label=1), ValueError, "one labelled table, got a target, b too; tr"),
     "links of chats": (lambda: read("a", "b", links="c", chat=True), ValueError, "links= must be .*, got chat=True to"),
     "links of a data set": (lambda: read("a/b", links="c"), ValueError, "links= must be .*, got the data set a/b too"),
