@@ -82,10 +82,10 @@ class Sweep:
         self.model, self.corpus, self.metric, self.seed = model, corpus, metric, seed
         self.replacement = known_replacement(model, replacement)
         self.needs = self.replacement.needs if isinstance(self.replacement, Replacement) else frozenset[Need]()
-        self.variants_at_once = 1 if model.one_example_per_batch else variants_at_once
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // variants_at_once)  # tokens of a batch
-        self.encoded = model.encode(corpus, words=bool(self.needs & {"trees", "links"}))
+        self.encoded = model.encode(corpus, words=bool(self.needs & {"trees", "links"}), max_tokens=self.size)
+        self.variants_at_once = 1 if self.encoded.together == "single" else variants_at_once
         if vocabulary := self.encoded.vocabulary:
             self.variants_at_once = max(1, min(self.variants_at_once, LOGITS // (vocabulary * self.size)))
         self._check_corpus()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from headroles.tables.frame import Kind
 ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
 LOGITS = 2**28  # numbers in the logits of one forward pass: 1 GiB in float32; a loss and its gradient hold them often
 PIECE = 2**25 - 2**16  # bytes: the largest piece to which glibc adapts is 2^25, header included
+Together = Literal["any", "equal-length", "single"]
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Encoded:
     too_long: int  # number of sentences left out because they are longer than the model's positions
     special: frozenset[int]
     padding: int
-    one_example_per_batch: bool  # the model does not recognise padding, or other examples change its numbers
+    together: Together  # which texts may share a batch, so that each has the numbers it has alone
     greedy: int  # positions of the greedy output that stands in for missing targets; 0 without it
     decoder_reads_source: bool = False  # because it writes no text
     language: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
@@ -205,7 +206,7 @@ def encode(
         too_long=len(corpus) - len(kept),
         special=vocabulary.special(tokenizer, model),
         padding=vocabulary.padding(tokenizer, model),
-        one_example_per_batch=one_example_per_batch(model) or len(ends) > 1,
+        together="single" if one_example_per_batch(model) or len(ends) > 1 else "any",
         greedy=longest if has_decoder(model) and target is None and not reads_source else 0,
         decoder_reads_source=reads_source,
         language=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
@@ -256,10 +257,12 @@ def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) ->
     number("max_tokens", max_tokens, least=1, whole=True)
     most = min(max_tokens, LOGITS // encoded.vocabulary) if encoded.vocabulary else max_tokens
     sides = filter(None, (encoded.source, encoded.target))
-    lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
+    sizes = [tuple(map(len, row)) for row in zip(*sides, strict=True)]  # of source and target
+    apart = sizes if encoded.together == "equal-length" else [()] * len(sizes)  # where it differs, batches do
     rows: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if rows and not encoded.one_example_per_batch and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= most:
+    for i in sorted(range(len(sizes)), key=lambda i: (-max(sizes[i]), apart[i], i)):
+        is_room = rows and max(sizes[rows[-1][0]]) * (len(rows[-1]) + 1) <= most
+        if is_room and encoded.together != "single" and apart[i] == apart[rows[-1][0]]:
             rows[-1].append(i)
         else:
             rows.append([i])

@@ -42,7 +42,7 @@ def _of_one_length(encoded: Encoded, max_tokens: int, generate: int) -> list[lis
         by_length[len(sentence)].append(row)
     groups = []
     for length, rows in sorted(by_length.items(), reverse=True):
-        size = 1 if encoded.one_example_per_batch else max(1, max_tokens // (length + generate))
+        size = 1 if encoded.together == "single" else max(1, max_tokens // (length + generate))
         groups += [rows[start : start + size] for start in range(0, len(rows), size)]
     return groups
 

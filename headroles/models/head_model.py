@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from headroles.models import attention_hooks, batching, dummy_inputs, heads, ide
 from headroles.models.attention_hooks import PartCallback, without_cache
 from headroles.models.batching import Batch, Encoded, groups, keep_memory, make_batch
 from headroles.models.generation import continued
+from headroles.models.independence import together
 from headroles.models.loading import rounding
 from headroles.models.parts import body, is_packed
 from headroles.models.replacements import ReplacementLike
@@ -49,6 +51,7 @@ class HeadModel:
         self.body = body(self.model)  # without its task head, or itself if its base model reads other inputs
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
         self._checked: set[missing.What] = set()
+        self._together: dict[str, dict[str, str]] = {}  # of each corpus, which of its texts may share a batch
         if not allow_sharded:
             self.check_unsharded()
 
@@ -166,6 +169,7 @@ class HeadModel:
         parts["identity"] = self.identity
         if corpus is not None:
             parts |= {"corpus": corpus.name, "text": corpus.hash, **alignment.chat_digest(self._tokenizer, corpus)}
+            parts |= self._together.get(corpus.hash, {})
         return f"{sign(**parts)}|{sign_version(**fields)}"
 
     def cache_key(self, corpus: Corpus | None = None, /, **fields: object) -> str:
@@ -203,6 +207,10 @@ class HeadModel:
         self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
         encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
+        with self.evaluating():
+            mode = together(self.model, self.sites, encoded, max_tokens, self.forward_body)
+        encoded = replace(encoded, together=mode)
+        self._together[corpus.hash] = {} if mode == "any" else {"batches": mode}
         if encoded.greedy:  # the decoder reads what the model writes
             self.check_weights("output")
         if generate is None:
