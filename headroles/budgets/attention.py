@@ -22,7 +22,6 @@ from headroles.models.sites import Site
 from headroles.patterns import Streaming
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]  # a function of transformers' attention interface
-PART = "headroles_part"  # attribute of the keys that a budgeted cache returns: its layer, which attends
 NAMES = {"eager": "headroles-budget-eager", "sdpa": "headroles-budget-sdpa"}  # implementation -> that with budgets
 
 
@@ -84,8 +83,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as the model does; to the keys of a budgeted cache as its layer does."""
     attention: Attention = eager(module) if name == "eager" else ALL_ATTENTION_FUNCTIONS["sdpa"]
-    if (part := getattr(key, PART, None)) is not None:  # the layer of a budgeted cache
-        return part.attend(attention, module, query, attention_mask, **options)  # type: ignore[no-any-return]
+    if (layer := getattr(key, "layer", None)) is not None:  # the keys of a budgeted cache
+        return layer.attend(attention, module, query, attention_mask, **options)  # type: ignore[no-any-return]
     if module in _listeners:
 
         def under_mask(mask: Tensor) -> Tensor:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from torch.utils._pytree import tree_leaves
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from headroles.budgets.attention import PART, Attention, first_tokens, implementation, masked, stream
+from headroles.budgets.attention import NAMES, Attention, first_tokens, masked, stream
 from headroles.budgets.calibration import GROUP_LEVELS, global_sites, group_index
-from headroles.models.attention_hooks import configs_of, restore_names, set_names
+from headroles.models.attention_hooks import configs_of
 from headroles.models.head_model import HeadModel
 from headroles.models.sites import Site
 from headroles.patterns import Streaming
 from headroles.tables import frame
 
-ATTENTION = ("eager", "sdpa")  # implementations that a cache with a budget can take part in
+PLAIN = {ours: name for name, ours in NAMES.items()}
 _accepted: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()  # digests of weights of tables
 
 
@@ -28,9 +31,9 @@ class BudgetedCache(Cache):
 
     transformers takes it as any cache: in a forward, and in `generate`, greedy, sampling and with beams.
     It gives the logits of the model with these groups masked, `hr.mask_heads(..., replacement=Streaming(sink,
-    recent))`, to rounding: keys keep their positions. For as long as the cache exists, the model's attention
-    implementation is one of transformers' attention interface that knows such caches, and attends as before with any
-    other. A cache is for one text or batch of texts. It cannot be shortened, as assisted generation does.
+    recent))`, to rounding: keys keep their positions. A cache is for this model, and for one text or batch of texts;
+    `copy.deepcopy` makes another one, such as of a prefix. It cannot be shortened, as assisted generation does. Another
+    model, and attention that is observed or replaced (`hr.capture_attention`), raise RuntimeError.
 
     Args:
         model: A transformers decoder, with eager or fused (sdpa) attention.
@@ -50,20 +53,18 @@ class BudgetedCache(Cache):
         sites = global_sites(handle, pattern)
         _check_table(handle, table, sites)
         name = handle.model.config._attn_implementation
-        if getattr(name, "before", name) not in ATTENTION:
+        if PLAIN.get(name, getattr(name, "before", name)) not in NAMES:
             raise ValueError(
-                f"a cache with a budget needs {' or '.join(ATTENTION)} attention, got {name!r}; try "
+                f"a cache with a budget needs {' or '.join(NAMES)} attention, got {name!r}; try "
                 f"model.set_attn_implementation('sdpa')"
             )
+        configs = configs_of(handle.model.modules())
         layers: list[Any] = DynamicCache(config=handle.model.config).layers
         for site in sites:
             groups = [group for group in range(len(site.groups)) if (*site.key, group) in streaming]
             if groups:
-                layers[handle.sites.index(site)] = _Layer(groups, len(site.groups), pattern)
+                layers[handle.sites.index(site)] = _Layer(groups, len(site.groups), pattern, configs)
         super().__init__(layers=layers)
-        configs = configs_of(handle.model.modules())
-        finalize(self, restore_names, configs, id(self))
-        set_names(configs, id(self), implementation(handle.model))
 
     def nbytes(self) -> int:
         """Return the bytes of the keys and values that are held now."""
@@ -71,14 +72,38 @@ class BudgetedCache(Cache):
         return sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None)
 
 
+class _Keys(Tensor):
+    """The keys of the groups that keep all, for attention that knows their layer; any other would take them for all."""
+
+    layer: _Layer
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG003
+        if func.__name__ == "__get__":  # shape, dtype, device
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs or {})
+        for keys in tree_leaves((args, kwargs)):
+            if isinstance(keys, cls):
+                keys.layer.rename(PLAIN)
+        raise RuntimeError(
+            "the keys of a cache with a budget must be read by the model it was made for, with eager or sdpa "
+            "attention, got another model or attention; try hr.BudgetedCache(model, table) of this model, outside "
+            "blocks such as hr.capture_attention"
+        )
+
+
+# The groups of a layer attend in two calls, which the model's own attention functions cannot do. `update` runs just
+# before a layer looks up its attention function: it puts another name into the model's configs, `attend` takes it out.
+# Nothing is changed between forwards, and whatever else reads the keys raises an error.
 class _Layer(DynamicLayer):
     """The cache of one layer: keys and values of the groups that keep all, and of the groups that stream."""
 
     is_croppable = False
     is_sliding = False
 
-    def __init__(self, streaming: list[int], groups: int, pattern: Streaming) -> None:
+    def __init__(self, streaming: list[int], groups: int, pattern: Streaming, configs: list[PreTrainedConfig]) -> None:
         super().__init__()
+        self.configs = configs  # of the model
         self.streaming, self.pattern = streaming, pattern
         self.unstreamed = [group for group in range(groups) if group not in streaming]
         self.length = 0  # tokens that were read
@@ -86,21 +111,29 @@ class _Layer(DynamicLayer):
         self.places: Any = None  # of the kept tokens in the text: [batch, kept]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens; return those of the groups that keep all, with this layer as PART."""
+        """Add the keys and values of new tokens; return those of the groups that keep all, which name this layer."""
         new = torch.arange(self.length, self.length + key_states.shape[2], device=key_states.device)
         new = new.expand(len(key_states), -1)
         self.length += key_states.shape[2]
         self.streamed.update(key_states[:, self.streaming], value_states[:, self.streaming])
         self.places = new if self.places is None else torch.cat([self.places, new], 1)
         keys, values = super().update(key_states[:, self.unstreamed], value_states[:, self.unstreamed], *args, **kwargs)
-        keys = keys.view_as(keys)  # another view carries the layer
-        setattr(keys, PART, self)
-        return keys, values
+        named: _Keys = keys.as_subclass(_Keys)
+        named.layer = self
+        self.rename(NAMES)
+        return named, values
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Replace the attention implementation of the model's configs."""
+        for config in self.configs:
+            name = config._attn_implementation
+            config._attn_implementation_internal = names.get(name, name)
 
     def attend(
         self, attention: Attention, module: nn.Module, query: Tensor, mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
         """Attend in two calls, for groups that keep all and groups that stream; then drop what no later query sees."""
+        self.rename(PLAIN)
         first = first_tokens(mask, len(query), query.device)
         count = len(self.unstreamed) + len(self.streaming)
         groups = query.unflatten(1, (count, -1))  # [batch, group, head, query, size]
@@ -139,6 +172,15 @@ class _Layer(DynamicLayer):
             index = order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
             setattr(self.streamed, name, tensor.gather(2, index))
         self.places = self.places.gather(1, order)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Layer:
+        """Copy what is kept; the configs are those of the model."""
+        for config in self.configs:
+            memo.setdefault(id(config), config)
+        copied: _Layer = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update({name: deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return copied
 
     def get_seq_length(self) -> int:
         """Return how many tokens were read."""

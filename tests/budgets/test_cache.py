@@ -116,19 +116,50 @@ def test_texts_are_reordered_repeated_and_chosen():
         cache.crop(-2)
 
 
-def test_other_caches_and_the_model_are_as_before():
-    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+def logits(model, cache=None, start=0):
+    """Of the texts from a place on, 0 at padding; the cache has read what is before it."""
     ids, mask = inputs()
     with torch.no_grad():
-        before = model(input_ids=ids, attention_mask=mask).logits
-        cache = hr.BudgetedCache(model, table)
-        assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
-        other = hr.BudgetedCache(model, table)
-        del cache
-        gc.collect()
-        assert model(input_ids=ids, attention_mask=mask, cache=other).logits.shape == before.shape
-        del other
-        gc.collect()
-    assert type(model.config._attn_implementation) is str
+        return model(input_ids=ids[:, start:], attention_mask=mask, cache=cache).logits * mask[:, start:, None]
+
+
+def test_other_caches_and_the_model_are_as_before():
+    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+    before, cache = logits(model), hr.BudgetedCache(model, table)
+    assert torch.equal(logits(model), before)
+    assert not torch.equal(logits(model, cache), before)
+    assert torch.equal(logits(model), before)
     assert model.config._attn_implementation == "sdpa"
-    assert copy.deepcopy(model).config._attn_implementation == "sdpa"
+
+
+def test_a_copied_prefix_goes_on_as_the_cache_that_is_gone():
+    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+    expected, cache = logits(model, hr.BudgetedCache(model, table)), hr.BudgetedCache(model, table)
+    ids, mask = inputs()
+    with torch.no_grad():
+        model(input_ids=ids[:, :14], attention_mask=mask[:, :14], cache=cache)
+    copied = copy.deepcopy(cache)
+    del cache
+    gc.collect()
+    found = logits(model, copied, 14)
+    assert float((found - expected[:, 14:]).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_attention_is_chosen_when_the_cache_is_read():
+    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+    expected, cache = logits(model, hr.BudgetedCache(model, table)), hr.BudgetedCache(model, table)
+    model.set_attn_implementation("eager")
+    assert float((logits(model, cache) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_cache_is_not_read_by_another_model_or_attention():
+    model, table = copy.deepcopy(given()[0]), budget(seed=0)
+    other = copy.deepcopy(model)
+    for attention in ("sdpa", "eager"):
+        other.set_attn_implementation(attention)
+        with pytest.raises(RuntimeError, match="must be read by the model it was made for"):
+            logits(other, hr.BudgetedCache(model, table))
+    with hr.capture_attention(model, lambda *_: None), pytest.raises(RuntimeError, match="got another model or att"):
+        logits(model, hr.BudgetedCache(model, table))
+    assert model.config._attn_implementation == "sdpa"
