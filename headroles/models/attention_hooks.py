@@ -226,10 +226,25 @@ def evaluating(model: PreTrainedModel) -> Changes:
     return Changes(model, set_eval)
 
 
+# A forward may change its model: BigBird replaces its attention modules at the first short text, rotary positions keep
+# the factors of the longest text. So the attributes, submodules and buffers of every module are put back.
 def set_eval(changes: Changes) -> None:
-    """Set the changed model to eval mode."""
-    for module in changes.model.modules():
-        changes.undos.append(partial(setattr, module, "training", module.training))
+    """Set the changed model to eval mode; at the end of the block its modules are as they were before."""
+    modules = list(changes.model.modules())
+    before = [({**vars(module)}, {**module._modules}, {**module._buffers}) for module in modules]
+
+    def undo() -> None:
+        for module, (attributes, *contents) in zip(modules, before, strict=True):
+            now = vars(module)
+            for name in [name for name in now if name not in attributes]:
+                del now[name]
+            now.update(attributes)
+            for held, content in zip((module._modules, module._buffers), contents, strict=True):
+                if [*map(id, held.values())] != [*map(id, content.values())]:
+                    held.clear()
+                    held.update(content)
+
+    changes.undos.append(undo)
     changes.model.eval()
 
 

@@ -33,8 +33,9 @@ def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Si
                 changes.hook(module, recorder.at_projection)
         observe_attention(changes, recorder.from_interface)
         _run(model, inputs)
-    if modules != list(model.modules()):  # BigBird replaces its attention modules at a short text
-        return discover_sites(model, inputs)
+        is_too_short = modules != list(model.modules())  # BigBird attends to it with other modules
+    if is_too_short:
+        return discover_sites(model, {name: torch.cat([value, value], 1) for name, value in inputs.items()})
     calls = recorder.calls
     for number, call in enumerate(calls):
         if call.out is None:

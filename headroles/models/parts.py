@@ -140,7 +140,9 @@ class Outside(NamedTuple):
 
 
 OUTSIDE = {
+    "modeling_big_bird.BigBirdBlockSparseAttention": Outside("..output.dense"),
     "modeling_big_bird.BigBirdSelfAttention": Outside("..output.dense"),
+    "modeling_bigbird_pegasus.BigBirdPegasusBlockSparseAttention": Outside("..output"),
     "modeling_bigbird_pegasus.BigBirdPegasusSelfAttention": Outside("..output"),
     "modeling_bloom.BloomAttention": Outside("dense"),
     "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),

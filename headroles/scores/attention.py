@@ -54,6 +54,12 @@ class AttentionPass:
         captured = self.model.capture(observer, cells=heads.CELLS if in_blocks else None)
         with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
             self.model.forward_body(batch)
+        if observer.remaining == self.sites:
+            raise ValueError(
+                f"attention must be that of {next(iter(self.model.sites)).name}, got other modules for texts of "
+                f"{batch.source.ids.shape[1]} tokens in {self.model.name}; try attention_type='original_full' in its "
+                f"config, or longer texts"
+            )
 
 
 class _Observer:
@@ -70,6 +76,8 @@ class _Observer:
         keys = batch.keys(site.kind)
         queries = batch.queries(site.kind).span(first, first + attention.shape[-2])
         counts, ranks = run.counted["source" if keys is batch.source else "target"]
+        if site.outside is not None:  # BigBird fills its texts up to whole blocks
+            attention = attention[:, :, : queries.ids.shape[1], : keys.ids.shape[1]]
         attention = attention.float().to(keys.ids.device)
         norms = partial(run.norms.of_keys, site)
         seen = None if mask is None or not run.by_head else allowed(mask).to(keys.ids.device)

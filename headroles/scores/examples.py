@@ -94,7 +94,7 @@ def attention_matrix(
         pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist()))
         for view in (batch.queries(head[0]), batch.keys(head[0]))
     )
-    return pd.DataFrame(matrix.numpy(), index=rows, columns=columns)
+    return pd.DataFrame(matrix[: len(rows), : len(columns)].numpy(), index=rows, columns=columns)
 
 
 def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.DataFrame:
@@ -126,7 +126,8 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
     def add(site: Site, weights: Tensor, *_: object) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         query_mask, key_mask = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
-        of_site = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]
+        weights = weights[0, :, : len(query_mask), : len(key_mask)].float().cpu()  # some models fill up their texts
+        of_site = weights[:, query_mask][:, :, key_mask]  # [heads, query, key]
         what = f"the attention of {site.kind} layer {site.layer}"
         check_finite(of_site.isfinite().all()[None], what, batch.numbers, model)
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
