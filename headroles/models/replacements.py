@@ -33,6 +33,7 @@ class Values(NamedTuple):
     allowed: Tensor | None  # bool [batch, heads or 1, query, key]; None if the model's mask is unknown
     weights: Tensor | None  # the heads' own, [batch, heads, query, key]; None where they are not needed
     inputs: Mapping[str, Mapping[str, Tensor]]  # of this forward, by side: "source" and "target"
+    share: Tensor | None = None  # of the heads' own weights, without a learned sink: [batch, heads, query, 1]
 
 
 class Replacement:
@@ -130,7 +131,8 @@ class UniformAttention(Replacement):
         """Return the mean of the allowed values."""
         allowed = torch.ones_like(z[:, :, 0, 0])[:, None, :, None] if values.allowed is None else values.allowed
         allowed = allowed.to(values.value).expand(-1, -1, -1, values.value.shape[2])
-        return attended(allowed / allowed.sum(-1, keepdim=True).clamp(min=1), values.value, site)
+        weights = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+        return attended(weights if values.share is None else weights * values.share, values.value, site)
 
 
 WORDS: dict[Word, Replacement] = {"zero": Zero(), "resample": NextExample(), "uniform": UniformAttention()}
@@ -245,7 +247,9 @@ def capture_values(
         if (site := by_module.get(call.module)) is not None:
             mask = site.join_mask(call.mask)
             weights = site.join(call.weights) if "weights" in replacement.needs else None
-            values = Values(site.join(call.value), None if mask is None else allowed(mask), weights, inputs)
+            has_sink = getattr(call.module, "sinks", None) is not None  # of gpt-oss: its share is no token's
+            share = site.join(call.weights.sum(-1, keepdim=True)) if has_sink else None
+            values = Values(site.join(call.value), None if mask is None else allowed(mask), weights, inputs, share)
             kept[call.module] = site.join(call.out, 2), values
 
     def outputs(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:

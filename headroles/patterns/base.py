@@ -111,7 +111,13 @@ class Pattern(Replacement):
         weights = self._seen(replace(observation, allowed=values.allowed))
         total = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
         weights = weights / total.clamp(min=torch.finfo(torch.float32).tiny)
+        if values.share is not None:
+            weights = weights * self.share(observation, values.share)
         return torch.where((total > 0).transpose(1, 2), self.outputs_where(weights, site, values), z)
+
+    def share(self, observation: Observation, share: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the share of weights that a learned sink leaves, [batch, heads, query, 1]: as without the pattern."""
+        return share
 
     def outputs_where(self, weights: Tensor, site: Site, values: Values) -> Tensor:
         """Return the outputs of heads where the pattern applies; weights: [batch, heads or 1, query, key]."""

@@ -119,13 +119,21 @@ class Streaming(Pattern):
 
     def targets(self, observation: Observation) -> Tensor:
         """Return the head's weights on these tokens, renormalised: [batch, heads, query, key]."""
+        weights = self._kept(observation)
+        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+
+    def share(self, observation: Observation, share: Tensor) -> Tensor:
+        """Return the share of weights that a learned sink leaves, if other tokens are left out of the softmax."""
+        kept = self._kept(observation).sum(-1, keepdim=True)
+        return kept / (kept + 1 - share)
+
+    def _kept(self, observation: Observation) -> Tensor:
         mask = observation.keys.attention_mask
         start = mask.int().argmax(-1)[:, None, None]  # the first token that is not padding
         keys = torch.arange(mask.shape[1], device=mask.device)
         apart = (observation.places[:, None] - keys).abs()  # [query, key]
         kept = (keys - start < self.sink) | (apart < self.recent)  # [batch, query, key]
-        weights = observation.weights.float() * (kept & mask[:, None])[:, None]
-        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        return observation.weights.float() * (kept & mask[:, None])[:, None]
 
 
 @dataclass(frozen=True)

@@ -97,3 +97,40 @@ def test_labels_are_words_for_columns_and_files():
     }  # fmt: skip
     assert {pattern.label: pattern for pattern in labels.values()} == labels
     assert all(isinstance(pattern, Pattern) for pattern in labels.values())
+
+
+@pytest.mark.parametrize("replacement", [Offset(-1), "uniform", Streaming(1, 2), Streaming(4, 64)], ids=str)
+def test_a_learned_sink_keeps_its_share(replacement):
+    """gpt-oss: by a plain hook that replaces the slice of a head; a window over the whole text costs nothing."""
+    model, ids = hr.tiny_model("gpt_oss"), torch.arange(4, 13)[None]
+    site, captured, values = hr.attention_sites(model)[0], {}, []
+    torch.nn.init.constant_(site.module.sinks, 8.0)
+    with torch.no_grad(), hr.capture_attention(model, lambda site, weights: captured.update({site.key: weights[0, 1]})):
+        hook = site.module.v_proj.register_forward_hook(lambda _, __, output: values.append(output[0]))
+        expected = model(input_ids=ids, use_cache=False).logits
+        hook.remove()
+    own, value = captured[site.key].double(), values[0][:, : site.size].double()  # [query, key], [key, size]
+    share, apart = own.sum(-1, keepdim=True), torch.arange(9)[:, None] - torch.arange(9)
+    assert share.min() < 0.5 < share.max()
+    if replacement == Offset(-1):
+        weights = torch.where(apart.gt(0).any(1, keepdim=True), share * (apart == 1), own)
+    elif replacement == "uniform":  # the layer has a window of four tokens
+        seen = ((apart >= 0) & (apart < 4)).double()
+        weights = share * seen / seen.sum(-1, keepdim=True)
+    else:
+        kept = own * ((torch.arange(9) < replacement.sink) | (apart < replacement.recent))
+        weights = kept / (kept.sum(-1, keepdim=True) + 1 - share)
+
+    def put(_, args):
+        z = args[0].clone()
+        z[0, :, site.size : 2 * site.size] = (weights @ value).float()
+        return (z,)
+
+    with torch.no_grad():
+        hook = site.out.register_forward_pre_hook(put)
+        if replacement != Streaming(4, 64):
+            expected = model(input_ids=ids, use_cache=False).logits
+        hook.remove()
+        with hr.mask_heads(model, hr.head_mask(model, [(*site.key, 1)]), replacement):
+            found = model(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
