@@ -133,4 +133,4 @@ def test_a_learned_sink_keeps_its_share(replacement):
         hook.remove()
         with hr.mask_heads(model, hr.head_mask(model, [(*site.key, 1)]), replacement):
             found = model(input_ids=ids, use_cache=False).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))  # 1 - share rounds
