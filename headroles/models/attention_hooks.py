@@ -230,19 +230,21 @@ def evaluating(model: PreTrainedModel) -> Changes:
 # the factors of the longest text. So the attributes, submodules and buffers of every module are put back.
 def set_eval(changes: Changes) -> None:
     """Set the changed model to eval mode; at the end of the block its modules are as they were before."""
-    modules = list(changes.model.modules())
-    before = [({**vars(module)}, {**module._modules}, {**module._buffers}) for module in modules]
+    before = [
+        (module, {**vars(module)}, [(part, {**part}) for part in (module._modules, module._buffers)])
+        for module in changes.model.modules()
+    ]
 
     def undo() -> None:
-        for module, (attributes, *contents) in zip(modules, before, strict=True):
+        for module, attributes, parts in before:
             now = vars(module)
             for name in [name for name in now if name not in attributes]:
                 del now[name]
             now.update(attributes)
-            for held, content in zip((module._modules, module._buffers), contents, strict=True):
-                if [*map(id, held.values())] != [*map(id, content.values())]:
-                    held.clear()
-                    held.update(content)
+            for part, content in parts:
+                if [*map(id, part.values())] != [*map(id, content.values())]:
+                    part.clear()
+                    part.update(content)  # type: ignore[arg-type]
 
     changes.undos.append(undo)
     changes.model.eval()
