@@ -19,6 +19,7 @@ from headroles.models.tokens.alignment import TokenizedSentence
 
 ROUNDING = {8: 1e-9, 4: 1e-4, 2: 5e-2}  # bytes of a number -> difference by rounding, as a share of the largest output
 SELECTING = (torch.topk, torch.Tensor.topk, torch.sort, torch.Tensor.sort, torch.argsort, torch.Tensor.argsort)
+FAULTS = (ValueError, RuntimeError, IndexError)
 Forward = Callable[[Mapping[str, Tensor]], Any]
 log = logging.getLogger(__name__)
 # what was found for a model with these sites, by the lengths of the shortest and the longest text
@@ -71,7 +72,12 @@ def _measured(model: PreTrainedModel, encoded: Encoded, rows: Sequence[int], for
     singles, mixed = [_inputs([row], encoded, model) for row in rows[:-1]], _inputs(rows, encoded, model)
     cut = {name: torch.cat([value, mixed[name][-1:, : value.shape[1]]]) for name, value in singles[0].items()}
     with torch.no_grad(), _Selections() as alone_selections:
-        alone = [forward(inputs)[0][0] for inputs in singles]
+        try:
+            alone = [forward(inputs)[0][0] for inputs in singles]
+        except FAULTS:  # which the call itself is to explain
+            return "any"
+        if not all(states.isfinite().all() for states in alone):
+            return "any"
     with torch.no_grad(), _Selections() as selections:
         is_mixed = _is_same(forward, mixed, alone)
         selects = (selections.sizes - alone_selections.sizes) & {value.shape[1] for value in mixed.values()}
@@ -88,7 +94,7 @@ def _is_same(forward: Forward, inputs: Mapping[str, Tensor], alone: Iterable[Ten
     """Whether the first texts of a batch have the states that they have alone, [token, width]."""
     try:
         states = forward(inputs)[0]
-    except (ValueError, RuntimeError, IndexError):  # of a model that takes one text at a time
+    except FAULTS:  # of a model that takes one text at a time
         return False
     return all(is_same(states[row, : len(expected)], expected) for row, expected in enumerate(alone))
 

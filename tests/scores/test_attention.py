@@ -53,7 +53,7 @@ def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(mon
 @pytest.mark.parametrize("name", ["albert", "marian"])  # of albert one module is the attention of all layers
 def test_a_pass_ends_at_the_last_attention_of_the_model(name, monkeypatch):
     model, finished = zoo.tiny(name), []
-    assert hr.attention_sites(model)  # are looked for in a forward pass of their own
+    HeadModel(model, tokens_of(name)).encode(corpus(), max_tokens=64)  # looks for sites and tries batches by forwards
     hook = model.base_model.register_forward_hook(lambda *_: finished.append(1))
     early = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
     assert not finished
