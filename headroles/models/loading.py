@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,8 +60,9 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model in eval mode, and its tokenizer.
 
-    A model with removed heads is loaded as it was saved. Weights that the checkpoint lacks, such as a pooler's, are
-    drawn with seed 0; a number that depends on them is refused until they are trained.
+    A model with removed heads is loaded as it was saved. Of a folder with an adapter of PEFT alone, its base model is
+    loaded, with the adapter in addition to its weights. Weights that the checkpoint lacks, such as a pooler's, are drawn
+    with seed 0; a number that depends on them is refused until they are trained.
 
     Args:
         name: Hub id, local folder, or a file that ends in .gguf (which needs the extra `[gguf]`); "minilm" and
@@ -87,6 +89,8 @@ def load(
     model = load_model(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
     name, options, _ = _located(name, options)
     with _loading(name):
+        if (base := _base(name, options)) and not _found(name, "tokenizer_config.json", options):
+            name, options = base, _of_base(options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options), **_place(options)
         )
@@ -104,7 +108,22 @@ def load_model(
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     if Path(name).is_file() and Path(name).suffix != ".gguf":
         raise OSError(f"model must be a folder or a hub id, got the file {str(name)!r}; try the folder of the model")
+    model, called = _whole(name, cls, options, allow_random=allow_random)
+    part = model if submodel is None else parts.submodel(model, submodel)
+    part.config.name_or_path = called or part.config.name_or_path
+    part.eval()
+    return part
+
+
+def _whole(
+    name: str | Path, cls: str | None, options: Mapping[str, Any], *, allow_random: bool
+) -> tuple[PreTrainedModel, str]:
+    """A model, and the name of one at hand."""
     name, options, called = _located(name, options)
+    with _loading(name):
+        base = _base(name, options)
+    if base is not None:
+        return _adapted(name, base, cls, options, allow_random=allow_random), base
     with _loading(name):
         config = _config(name, options)
         chosen = _class(config, cls, gguf="gguf_file" in options)
@@ -120,10 +139,41 @@ def load_model(
         _unpack_gguf(model, name, **_place(options))
     if not allow_random:
         missing.note(model, lacking)
-    part = model if submodel is None else parts.submodel(model, submodel)
-    part.config.name_or_path = called or part.config.name_or_path
-    part.eval()
-    return part
+    return model, called
+
+
+def _adapted(
+    name: str | Path, base: str, cls: str | None, options: Mapping[str, Any], *, allow_random: bool
+) -> PreTrainedModel:
+    """The base model of an adapter, and the adapter in addition to its weights."""
+    try:
+        model, _ = _whole(base, cls, _of_base(options), allow_random=allow_random)
+        loaded: Any = model.load_adapter(str(name), adapter_kwargs=_place(options))
+        others = sorted({*loaded.unexpected_keys, *loaded.missing_keys, *(row[0] for row in loaded.mismatched_keys)})
+        if others:
+            raise ValueError(f"{type(model).__name__} and the adapter differ in {others[0]}; try another class (cls=)")
+    except Exception as error:  # PEFT raises bare ones
+        raise OSError(f"could not load {str(name)!r}, an adapter of {base!r}: {reason_of(error)}") from error
+    return model
+
+
+def _base(name: str | Path, options: Mapping[str, Any]) -> str | None:
+    """The name of the model to which a checkpoint is an adapter; None for a checkpoint of a model."""
+    if Path(name, "config.json").exists() or not (file := _found(name, "adapter_config.json", options)):
+        return None
+    return str(json.loads(Path(file).read_text("utf-8"))["base_model_name_or_path"])
+
+
+def _found(name: str | Path, file: str, options: Mapping[str, Any]) -> str | None:
+    """The path of a file of a checkpoint, None without it."""
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
+    place = {key: value for key, value in _place(options).items() if key not in ("gguf_file", "code_revision")}
+    return cached_file(str(name), file, **quiet, **place)  # type: ignore[no-any-return]
+
+
+def _of_base(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for the base of an adapter: it has another place."""
+    return {key: value for key, value in options.items() if key not in ("revision", "subfolder", "code_revision")}
 
 
 def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, dict[str, Any], str]:
