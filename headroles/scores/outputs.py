@@ -94,7 +94,7 @@ def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | l
 
 def label_loss(model: HeadModel, logits: Tensor, batch: Batch) -> Tensor:
     """Return the model's own loss of each example, [batch], from logits [batch, class]."""
-    labels = torch.tensor(label_values(model, _names(batch)), device=logits.device)
+    labels = torch.tensor(label_values(model, label_names(batch)), device=logits.device)
     if problem(model) == "regression":
         return F.mse_loss(logits.float().flatten(), labels.float(), reduction="none")
     if problem(model) == "multi_label_classification":
@@ -122,10 +122,11 @@ def steps(model: HeadModel, batch: Batch) -> Tensor:
 
 def classes(model: HeadModel, batch: Batch) -> Tensor:
     """Return the class number of each sentence's label: [batch]."""
-    return torch.tensor(numbered(model, _names(batch)), device=batch.source.ids.device)
+    return torch.tensor(numbered(model, label_names(batch)), device=batch.source.ids.device)
 
 
-def _names(batch: Batch) -> list[str | None]:
+def label_names(batch: Batch) -> list[str | None]:
+    """Return the label of each sentence as it is written."""
     return [None if sentence is None else sentence.label for sentence in batch.source.sentences]
 
 

@@ -82,6 +82,8 @@ METRICS = {
     "accuracy": Quality(1, "accuracy"),
     "f1": Quality(1, "F1"),
     "matthews": Quality(1, "matthews"),
+    "pearson": Quality(1, "Pearson's correlation"),
+    "spearman": Quality(1, "Spearman's correlation"),
     "bleu": Quality(1, "BLEU"),
     "chrf": Quality(1, "chrF"),
     "pair_accuracy": Quality(1, "accuracy on minimal pairs"),

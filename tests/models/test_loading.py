@@ -18,6 +18,7 @@ from helpers.commands import run
 from helpers.errors import first
 from helpers.letters import tokens_of
 from helpers.messages import line, whole
+from helpers.trainings import wrapped
 
 import headroles as hr
 from headroles.data.readers import read
@@ -370,3 +371,54 @@ def test_a_gguf_file_is_an_ordinary_model_of_rounded_weights(rounded, tmp_path):
     assert identity.weights_digest(saved[0]) == identity.weights_digest(model)
     table = hr.score(*saved, TEXTS, ["confidence"], n_resamples=0)
     assert "|rounded:Q8_0|" in table.attrs["signatures"]["confidence"]
+
+
+@pytest.fixture
+def base(tmp_path):
+    hr.save(zoo.tiny("llama"), tokens_of("llama"), tmp_path / "base")
+    return lambda cls, **options: getattr(transformers, cls).from_pretrained(tmp_path / "base", **options)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT to transformers
+@pytest.mark.parametrize("has_tokenizer", [False, True])
+def test_a_folder_with_an_adapter_alone_loads_its_base_and_the_adapter(base, tmp_path, has_tokenizer):
+    expected = wrapped("q_proj", "o_proj", base=base("LlamaForCausalLM"), task_type="CAUSAL_LM").eval()
+    expected.save_pretrained(tmp_path / "adapter")
+    if has_tokenizer:
+        tokens_of("llama").save_pretrained(tmp_path / "adapter")
+    model, tokenizer = hr.load(tmp_path / "adapter")
+    inputs = tokenizer("a b c", return_tensors="pt")
+    with torch.no_grad():
+        found = model(**inputs).logits
+        assert torch.equal(found, expected(**inputs).logits)
+        assert not torch.equal(found, base("LlamaForCausalLM")(**inputs).logits)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert not model.training
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT to transformers
+def test_the_head_of_a_classifier_is_in_its_adapter(base, tmp_path):
+    cls = "AutoModelForSequenceClassification"
+    expected = wrapped("q_proj", base=base(cls, num_labels=3), task_type="SEQ_CLS").eval()
+    expected.save_pretrained(tmp_path / "adapter")
+    model, tokenizer = hr.load(tmp_path / "adapter", cls=cls, num_labels=3)
+    inputs = tokenizer("a b c", return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, expected(**inputs).logits)
+    corpus = hr.Corpus("c", (hr.Sentence("a b", label="0"), hr.Sentence("c", label="2")))
+    assert hr.evaluate(model, tokenizer, corpus, ["loss"], n_resamples=0)["value"].notna().all()  # its head is trained
+    with pytest.raises(OSError, match=r"LlamaForCausalLM and the adapter differ in score.weight; try another class"):
+        hr.load(tmp_path / "adapter")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT to transformers
+def test_an_adapter_that_cannot_be_loaded_is_named_with_its_base(base, tmp_path):
+    peft = pytest.importorskip("peft")
+    prompts = peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    peft.get_peft_model(base("LlamaForCausalLM"), prompts).save_pretrained(tmp_path / "prompts")
+    start = f"^could not load '{tmp_path}/prompts', an adapter of '{tmp_path}/base': "
+    with pytest.raises(OSError, match=f"{start}.* does not support prompt learning"):
+        hr.load(tmp_path / "prompts")
+    (tmp_path / "base" / "config.json").unlink()
+    with pytest.raises(OSError, match=f"{start}could not load '{tmp_path}/base': "):
+        hr.load(tmp_path / "prompts")

@@ -1,12 +1,23 @@
 """Metrics: the quality of a model on a corpus, computed from additive statistics of its examples."""
 
 from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Reading
-from headroles.ablation.metrics.classification import F1, Accuracy, Matthews, PairAccuracy, PairDifference
+from headroles.ablation.metrics.classification import (
+    F1,
+    Accuracy,
+    Matthews,
+    PairAccuracy,
+    PairDifference,
+    Pearson,
+    Spearman,
+)
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.scores import objectives
 from headroles.tables.arguments import one_of
 
-_BUILT_IN = Loss, Perplexity, Agreement, Accuracy, F1, Matthews, BLEU, ChrF, PairAccuracy, PairDifference
+_BUILT_IN = (
+    *(Loss, Perplexity, Agreement, Accuracy, F1, Matthews, Pearson, Spearman, BLEU, ChrF, PairAccuracy),
+    PairDifference,
+)
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (kind() for kind in _BUILT_IN)}
 
 
@@ -46,7 +57,9 @@ __all__ = [
     "Of",
     "PairAccuracy",
     "PairDifference",
+    "Pearson",
     "Perplexity",
+    "Spearman",
     "Written",
     "as_metric",
     "list_metrics",

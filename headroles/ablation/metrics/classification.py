@@ -1,4 +1,4 @@
-"""Metrics of classes and of minimal pairs: accuracy, F1, Matthews' correlation; which of two sentences is likelier."""
+"""Metrics of classes, scores and minimal pairs: accuracy, F1, correlations; which of two sentences is likelier."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from scipy.stats import rankdata
 
 from headroles.ablation.metrics.base import Mean, Metric, Reading, probabilities, without_nan
 from headroles.analysis.intervals import Array
@@ -93,6 +94,51 @@ class Matthews(Confusion):
         both = right.sum(-1) * n - (chosen * labelled).sum(-1)
         spread = np.sqrt((n**2 - (chosen**2).sum(-1)) * (n**2 - (labelled**2).sum(-1)))
         return np.asarray(np.where(spread == 0, 0.0, both / np.where(spread == 0, 1.0, spread)))
+
+
+class Pearson(Metric):
+    """Pearson's correlation of predicted scores and labels; 0 if all scores or all labels are equal."""
+
+    name = "pearson"
+
+    def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
+        """Raise ValueError unless the model predicts a score and the corpus has labels."""
+        if not outputs.has_classes(model) or outputs.problem(model) != "regression":
+            raise ValueError(f"metric {self.name!r} is for models with one output, a score; got {model.name}")
+        check_labels(corpus)
+
+    def update(self, reading: Reading, /) -> Array:
+        """Return scores and labels: [example, 2]."""
+        labels = outputs.label_values(reading.model, outputs.label_names(reading.batch))
+        scores = reading.output.logits.flatten().double().cpu().numpy()
+        return without_nan(np.stack([scores, np.array(labels, dtype=float)], axis=1), reading)
+
+    def merged(self, statistics: Array) -> Array:
+        """Compute the moments of scores and labels, and 1: [example, 6]."""
+        scores, labels = statistics[:, 0].T
+        moments = scores, labels, scores**2, labels**2, scores * labels, np.ones(len(scores))
+        return np.stack(moments, axis=1)
+
+    def compute(self, sums: Array, /) -> Array:
+        """Compute the covariance of scores and labels over the root of their variances."""
+        scores, labels, squares, of_labels, products, n = np.moveaxis(sums, -1, 0)
+        # of numbers that are all equal, rounding leaves a share of their squares
+        variances = [np.where(n * square - total**2 > 1e-12 * n * square, n * square - total**2, 0.0)
+                     for total, square in ((scores, squares), (labels, of_labels))]  # fmt: skip
+        spread = np.sqrt(variances[0] * variances[1])
+        covariance = n * products - scores * labels
+        return np.asarray(np.where(spread == 0, 0.0, covariance / np.where(spread == 0, 1.0, spread)))
+
+
+class Spearman(Pearson):
+    """Spearman's correlation: Pearson's of ranks, which are those in the whole corpus in each of its resamples, too."""
+
+    name = "spearman"
+
+    def merged(self, statistics: Array) -> Array:
+        """Compute the moments of the ranks of scores and labels, and 1: [example, 6]."""
+        ranks = rankdata(statistics, axis=0) - (len(statistics) + 1) / 2
+        return super().merged(np.asarray(ranks))
 
 
 class PairDifference(Mean):

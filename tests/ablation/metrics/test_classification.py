@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 from functools import cache
@@ -25,7 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import headroles as hr
-from headroles.ablation.metrics import F1, Accuracy, Matthews, Metric, PairAccuracy, PairDifference
+from headroles.ablation.metrics import F1, Accuracy, Matthews, Metric, PairAccuracy, PairDifference, Pearson, Spearman
 from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence, pair
 from headroles.models import masking
@@ -95,6 +96,40 @@ def test_of_two_classes_matthews_is_the_correlation_of_choices_and_labels():
     margins = (right + wrong) * (right + missed) * (neither + wrong) * (neither + missed)
     assert found == pytest.approx(table / np.sqrt(margins))
     assert found == pytest.approx(scipy.stats.pearsonr(*np.transpose(pairs)).statistic)
+
+
+@pytest.mark.parametrize(("name", "of"), [("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)])
+def test_correlations_of_scores_with_labels(name, of):
+    model, tokenizer, rng = zoo.drawn(lambda: copy.deepcopy(choosing(1))), tokens_of("bert"), random.Random(1)
+    texts = [" ".join(rng.choices("abcd", k=rng.randint(1, 6))) for _ in range(20)]
+    labels = [round(rng.uniform(0, 5)) / 2 for _ in texts]  # some are equal
+    corpus = hr.Corpus("c", tuple(Sentence(text, label=str(label)) for text, label in zip(texts, labels, strict=True)))
+
+    def plain():
+        with torch.no_grad():
+            scores = [float(model(torch.tensor([tokenizer(text)["input_ids"]])).logits) for text in texts]
+        return of(scores, labels).statistic
+
+    table = hr.evaluate(model, tokenizer, corpus, [name], n_resamples=50, max_tokens=20)
+    assert table["value"].iloc[0] == pytest.approx(plain(), abs=1e-5)
+    assert table["low"].iloc[0] < table["value"].iloc[0] < table["high"].iloc[0]
+    effect = hr.ablate(model, tokenizer, corpus, metric=name, unit="layer", n_resamples=0).iloc[0, 0]
+    expected = -plain()
+    with torch.no_grad():
+        model.bert.encoder.layer[0].attention.output.dense.weight.zero_()
+    assert effect == pytest.approx(expected + plain(), abs=1e-5)
+    with pytest.raises(ValueError, match=f"^metric '{name}' is for models with one output, a score; got BertForSeq"):
+        hr.evaluate(choosing(2), tokenizer, corpus, [name])
+
+
+def test_the_correlation_with_numbers_that_are_all_equal_is_0():
+    rows = np.random.default_rng(0).random((7, 1, 2))
+    for metric in (Pearson(), Spearman()):
+        expected = scipy.stats.pearsonr(*rows[:, 0].T).statistic if type(metric) is Pearson else None
+        assert expected is None or metric.compute(metric.merged(rows).sum(0)) == pytest.approx(expected)
+        for constant in (np.array([0.1, 1]), np.array([1, 0.1])):
+            equal = np.where(constant < 1, constant, rows)
+            assert metric.compute(metric.merged(equal).sum(0)) == 0
 
 
 AGREES = ("dec-self", 0, 2)  # the head that carries agreement
