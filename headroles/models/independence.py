@@ -18,6 +18,7 @@ from headroles.models.sites import Sites
 from headroles.models.tokens.alignment import TokenizedSentence
 
 ROUNDING = {8: 1e-9, 4: 1e-4, 2: 5e-2}  # bytes of a number -> difference by rounding, as a share of the largest output
+TELLING = 4  # tokens of a text from which a dependence shows
 SELECTING = (torch.topk, torch.Tensor.topk, torch.sort, torch.Tensor.sort, torch.argsort, torch.Tensor.argsort)
 FAULTS = (ValueError, RuntimeError, IndexError)
 Forward = Callable[[Mapping[str, Tensor]], Any]
@@ -27,10 +28,11 @@ _found: WeakKeyDictionary[PreTrainedModel, tuple[Sites, dict[tuple[int, int], To
 
 
 # Some models choose by the longest text of a batch (factors of rotary positions, block-sparse attention), others read
-# padding, or select keys among it. Which do so stands in no config. So two texts, the shortest one and one a little
-# shorter than the longest, are read alone, and padded beside the longest. If their states differ by more than rounding,
-# one is read beside a text of its own length, cut from the longest. A selection among keys breaks ties by their number,
-# and ties are rare: it is seen by the operation itself. What holds for two lengths holds for lengths between them.
+# padding, or select keys among it. Which do so stands in no config. So two texts, one of the shortest (not of a token
+# or two, which have next to nothing to attend to) and one a little shorter than the longest, are read alone, and padded
+# beside the longest. If their states differ by more than rounding, one is read beside a text of its own length, cut
+# from the longest. A selection among keys breaks ties by their number, and ties are rare: it is seen by the operation
+# itself. What holds for two lengths holds for lengths between them.
 def together(model: PreTrainedModel, sites: Sites, encoded: Encoded, max_tokens: int, forward: Forward) -> Together:
     """Return which texts of a corpus may share a batch of a model so that each has its own numbers.
 
@@ -55,7 +57,8 @@ def together(model: PreTrainedModel, sites: Sites, encoded: Encoded, max_tokens:
     for (short, long), mode in known.items():
         if (short <= pair[0] and pair[1] <= long) if mode == "any" else (pair[0] <= short and long <= pair[1]):
             return mode
-    known[pair] = _measured(model, encoded, [*dict.fromkeys([shorter[-1], shorter[0]]), rows[-1]], forward)
+    short_row = next((row for row in shorter if lengths[row] >= TELLING), shorter[-1])
+    known[pair] = _measured(model, encoded, [*dict.fromkeys([shorter[-1], short_row]), rows[-1]], forward)
     if known[pair] != "any":
         log.warning(
             "%s may give texts of %d to %d tokens other numbers in one batch: %s", type(model).__name__, *pair,

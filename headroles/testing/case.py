@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from headroles.models.dummy_inputs import classifies, examples, reads_source_twi
 from headroles.models.heads import attention_sites, capture_attention
 from headroles.models.masking import Head, mask_heads
 from headroles.models.parts import sharing
-from headroles.models.tokens.vocabulary import checkpoint_tokenizer, vocabulary
+from headroles.models.tokens.vocabulary import checkpoint_tokenizer, positions, vocabulary
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
@@ -25,6 +26,9 @@ FIELDS: dict[str, Kind | None] = {  # of a model's output
     "attentions": None, "encoder_attentions": "enc-self", "decoder_attentions": "dec-self", "cross_attentions": "cross",
 }  # fmt: skip
 SENTENCES, WORDS = 4, 6  # of the random corpus
+FEW, MANY = 2100, 4200  # positions: of all, or up to a number in the config, a long text is made
+# options of a config that say from which length on a model may attend otherwise; blocks are sparse from several on
+CHANGES = {r"index_topk|keep_window_size|original_max_position_embeddings": 1, r"block_size": 12}
 TEXTS = (  # for a model with a tokenizer; the second half are targets
     "The old dog saw a cat near the house.",
     'She said, "We will read it again tomorrow."',
@@ -122,20 +126,39 @@ class Case:
     @cached_property
     def corpus(self) -> Corpus:
         """A few sentences; if the model has no tokenizer, sentences of random words: word 17 is token 17."""
+        texts = self._random_words(WORDS) if checkpoint_tokenizer(self.model) is None else TEXTS
+        return self._of(texts)
+
+    @cached_property
+    def lengths(self) -> Corpus:
+        """The same, and two long sentences: past the length from which the model may attend otherwise."""
+        limit = min(positions(self.tokenizer, self.model, target=side) for side in (False, True))
+        options = re.findall(r'"(\w+)": (\d+)', self.model.config.to_json_string(use_diff=False))
+        changes = [int(n) * times for name, n in options for key, times in CHANGES.items() if re.fullmatch(key, name)]
+        size = limit if limit <= FEW else min(limit, 1 + max([n for n in changes if n < MANY], default=8 * WORDS))
+        if checkpoint_tokenizer(self.model) is None:
+            long = self._random_words(size - 1)
+        else:
+            known, count = " ".join(TEXTS).split() * size, size
+            while len(self.tokenizer(" ".join(known[:count]))["input_ids"]) > size:
+                count = count * 9 // 10
+            long = [" ".join(known[place:count]) for place in range(2 * SENTENCES)]
+        return Corpus("lengths", self._of(long).sentences[:2] + self.corpus.sentences)
+
+    def _of(self, texts: Sequence[str]) -> Corpus:
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
-        texts = self._random_words() if checkpoint_tokenizer(self.model) is None else TEXTS
         targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
         triples = zip(texts, targets, self._labels, strict=False)
         sentences = (Sentence(text, target=Sentence(b) if b else None, label=label) for text, b, label in triples)
         return Corpus("sentences", tuple(sentences))
 
-    def _random_words(self) -> list[str]:
+    def _random_words(self, size: int) -> list[str]:
         generator = torch.Generator().manual_seed(1)
         known = torch.tensor(words(self.model))
-        rows = known[torch.randint(len(known), (2 * SENTENCES, WORDS), generator=generator)].tolist()
+        rows = known[torch.randint(len(known), (2 * SENTENCES, size), generator=generator)].tolist()
         end = [self.model.config.eos_token_id] if reads_source_twice(self.model) else []  # where a classifier reads
-        return [" ".join(map(str, row[: WORDS - number % 3] + end)) for number, row in enumerate(rows)]
+        return [" ".join(map(str, row[: size - number % 3] + end)) for number, row in enumerate(rows)]
 
     @cached_property
     def _labels(self) -> Sequence[str | None]:

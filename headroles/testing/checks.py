@@ -28,7 +28,7 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
 from headroles.testing import reference
-from headroles.testing.case import Case, NotAsked, cast, difference, first
+from headroles.testing.case import MANY, Case, NotAsked, cast, difference, first
 
 
 def identity(case: Case) -> float:
@@ -57,11 +57,24 @@ def zero(case: Case) -> float:
 
 
 def batched(case: Case) -> float:
-    """Check that a mask per example gives the outputs of single masks."""
+    """Check that a batch gives each mask and each text, short or long, what it gives it alone."""
     gates = _random_masks(case)
     output = case.masked(gates)  # first: a model that packs its examples into one row refuses a mask of each
     single = [case.masked(mask)[number] for number, mask in enumerate(gates)]
-    return difference(output, torch.stack(single))
+    off = difference(output, torch.stack(single))
+    return max(off, _between_batches_and_single_texts(case)) if "input_ids" in case.inputs else off
+
+
+def _between_batches_and_single_texts(case: Case) -> float:
+    """Return the largest difference between the states of a text in a batch of `hr.score` and alone."""
+    handle, off = HeadModel(case.model, case.tokenizer), 0.0
+    encoded = handle.encode(case.lengths, max_tokens=4 * MANY)
+    with torch.no_grad(), handle.evaluating():
+        for batch in handle.batches(encoded, max_tokens=4 * MANY):
+            for number, states in zip(batch.numbers, handle.forward_body(batch)[0], strict=True):
+                alone = handle.forward_body(reference.read(case, case.lengths.sentences[number]))[0][0]
+                off = max(off, difference(states[: len(alone)], alone))
+    return off
 
 
 def effects(case: Case) -> float:

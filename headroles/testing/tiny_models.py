@@ -13,6 +13,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
+ORIGINAL = "original_max_position_embeddings"
 WIDTH, SIZE, HEADS, LAYERS, WORDS = 64, 16, 4, 2, 96
 SIZES: dict[str, int] = {  # what the name of an option is like -> the most it may be; the first that fits
     r".*(key_value_heads|kv_heads|query_groups)": 2,
@@ -24,6 +25,9 @@ SIZES: dict[str, int] = {  # what the name of an option is like -> the most it m
     r".*experts_per_tok(en)?|moe_topk|moe_k": 2,
     r"n_group|topk_group|num_expert_group|first_k_dense_replace|num_dense_layers": 1,
     r"(.*_)?vocab_size(_.*)?": WORDS,
+    r"index_topk|keep_window_size": 8,  # at these lengths attention changes
+    ORIGINAL: 16,
+    r"block_size": 4,
     r".*(position_embeddings|_positions)|model_max_length|context_length|max_length|max_seq_len|n_ctx": 64,
     r"(.*_)?sliding_window(_size)?|attention_window(_size)?|local_attention|attention_chunk_size": 4,
     r"(.*_)?(intermediate_size|ffn_dim|d_ff|ffn_hidden_size|mlp_dim|n_inner|dim_feedforward|d_inner)": 48,
@@ -130,6 +134,7 @@ def _nested(name: str, value: dict[str, object], kept: list[int]) -> dict[str, o
         return {new: numbered[old] for new, old in enumerate(kept) if old in numbered}
     if name.startswith("rope"):
         parts = {key: _nested(name, part, kept) if isinstance(part, dict) else part for key, part in value.items()}
+        parts |= {key: _reduced(key, part, {}, [], count()) for key, part in parts.items() if key == ORIGINAL}
         return parts | ({"mrope_section": SECTIONS} if "mrope_section" in value else {})
     return value if name in ("id2label", "label2id") else _small(value)
 

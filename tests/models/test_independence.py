@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from helpers import zoo
+from helpers.traces import NAMES
 from helpers.worded import of_words
 
 import headroles as hr
@@ -87,6 +89,47 @@ def test_it_is_measured_once_for_the_lengths_between(monkeypatch):
     assert HeadModel(model, tokenizer).encode(hr.Corpus.of(texts[1:5])).together == "any"
     with pytest.raises(TypeError):
         HeadModel(model, tokenizer).encode(hr.Corpus.of([*texts, "w1 " * 40]))
+
+
+# what they do depends on the length of a text, or on texts beside it
+SWITCHING = ["deepseek_v32", "hy_v4", "doge", "mobilebert", "big_bird", "bigbird_pegasus", "paligemma", "longrope"]
+LENGTHS = [1, 3, 6, 7, 14, 20, 33, 36]
+
+
+def of_zoo(name):
+    if name in zoo.ZOO:
+        return zoo.tiny(name)
+    factors = {key: value * 2 for key, value in FACTORS.items() if key != "original_max_position_embeddings"}
+    return hr.tiny_model("phi3", rope_parameters=LONG_ROPE | factors) if name == "longrope" else hr.tiny_model(name)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("whisper", "vit")] + SWITCHING)
+def test_the_states_of_a_text_are_those_that_it_has_alone(name):
+    """Of the whole zoo, and of those known to switch; lengths are on both sides of what the config says."""
+    model, tokenizer = of_zoo(name), of_words(WORDS[:60], pad_token="<pad>")
+    if "t5" in name:  # unscaled logits amplify rounding
+        model = model.double()
+    handle, drawn = HeadModel(model, tokenizer), torch.Generator().manual_seed(1)
+    texts = [" ".join(WORDS[i] for i in torch.randint(4, 60, (size,), generator=drawn)) for size in LENGTHS]
+    pairs = zip(texts, [texts[-1], *texts[:-1]], strict=True)
+    encoded = handle.encode(hr.Corpus("c", tuple(hr.Sentence(a, target=hr.Sentence(b)) for a, b in pairs)))
+    seen = []
+    with torch.no_grad(), handle.evaluating():
+        for batch in handle.batches(encoded):
+            seen += batch.numbers
+            for row, number in enumerate(batch.numbers):
+                found, inputs = handle.forward_body(batch)[0][row], ids(tokenizer, texts[number])
+                if batch.target is not None:
+                    shown = ids(tokenizer, texts[number - 1])["input_ids"]
+                    inputs["decoder_input_ids"] = torch.cat([batch.target.ids[row, :1][None], shown[:, :-1]], 1)
+                expected = handle.body(**inputs, use_cache=False)[0][0]
+                assert float((found[: len(expected)] - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
+    assert sorted(seen) == [*range(len(LENGTHS))]
+
+
+def ids(tokenizer, text):
+    return {"input_ids": torch.tensor([tokenizer(text)["input_ids"]])}
 
 
 def test_numbers_are_the_same_but_for_rounding():
