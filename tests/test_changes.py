@@ -6,18 +6,21 @@ import copy
 import random
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import pytest
 import torch
 from helpers import zoo
 from helpers.interrupts import MASK, OPERATIONS, Attack, by_signal, difference, left_by, logits, masked, state, subject
+from helpers.traces import NAMES
+from helpers.worded import of_words
 from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 
 import headroles as hr
 from headroles import _changes
 from headroles._changes import Changes
+from headroles.models import attention_hooks
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import context
 
@@ -82,6 +85,89 @@ def test_a_copy_made_within_a_block_is_intact(model, name):
     OPERATIONS[name](model)
     assert torch.equal(logits(copies[0]), expected)
     assert all(type(config._attn_implementation) is str for config in (model.config, copies[0].config))
+
+
+# --- public calls -----------------------------------------------------------------------------------------------------
+
+
+def held(value):
+    """What is in an attribute of a module: what containers hold, the values of plain ones, which object another is."""
+    if isinstance(value, dict):
+        return {key: held(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [held(one) for one in value]
+    return value if isinstance(value, bool | int | float | str) else id(value)
+
+
+def everything(model):
+    """All that a model holds, and its outputs for a short and a longer text."""
+    configs = [vars(config) for config in attention_hooks.configs_of(model.modules())]
+    with torch.no_grad():
+        outputs = [model(**zoo.inputs(model, source=size, target=size))[0] for size in (4, 20)]
+    return {
+        "outputs": torch.cat([output.flatten() for output in outputs]),
+        "weights": torch.cat(
+            [value.flatten().double() for value in [*model.parameters(), *model.buffers()]]
+        ).nan_to_num(),
+        "gradients": [(value.requires_grad, value.grad is None) for value in model.parameters()],
+        "attributes": {name: held(vars(module)) for name, module in model.named_modules()},
+        "configs": copy.deepcopy([*configs, vars(model.generation_config) if model.can_generate() else {}]),
+    }
+
+
+def captured(model):
+    with hr.capture_attention(model, lambda *_: None):
+        model(**zoo.inputs(model))
+
+
+def muted(model, replacement=None):
+    with hr.mask_heads(model, torch.zeros(len(hr.models.head_index(model))), replacement):
+        model(**zoo.inputs(model))
+
+
+SHORT = {"n_resamples": 0}
+OF_ALL = {
+    "sites": hr.attention_sites,
+    "capture": captured,
+    "mask": muted,
+    "uniform": partial(muted, replacement="uniform"),
+}
+OF_TEXT = {
+    "score": lambda *given: hr.score(*given, ["confidence", "importance"], **SHORT),
+    "relevance": lambda *given: hr.score(*given, ["relevance"], **SHORT),
+    "ablate": lambda *given: hr.ablate(*given, unit="layer", **SHORT),
+    "evaluate": lambda *given: hr.evaluate(*given, ["loss", "agreement"], **SHORT),
+    "prune": lambda *given: hr.prune(*given, "importance", keep=3, remove=False),
+}
+OF_FEW = {
+    "norm": lambda *given: hr.score(*given, ["confidence"], weights="norm", **SHORT),
+    "direct": lambda *given: hr.score(*given, ["direct"], **SHORT),
+    "attribute": lambda *given: hr.attribute(*given, n_steps=2, **SHORT),
+    "examples": hr.attention_examples,
+    "shapley": lambda *given: hr.shapley_values(*given, n_permutations=2, **SHORT),
+    "efficiency": lambda model, *_: hr.efficiency(model, shares=[0.5], batches=[2], length=4, repeats=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:This model config")
+@pytest.mark.parametrize("name", [*NAMES, "big_bird"])
+def test_a_public_call_leaves_the_model_as_it_was(name):
+    model = zoo.tiny(name) if name in zoo.ZOO else hr.tiny_model(name)
+    words, size = [str(number) for number in range(60)], 38 if name == "big_bird" else 16
+    target = hr.Sentence("9 8 7")
+    text = hr.Corpus("c", tuple(hr.Sentence(" ".join(words[10 : 10 + n]), target=target) for n in (3, size)))
+    calls = {key: partial(call, model) for key, call in OF_ALL.items()}
+    if model.main_input_name == "input_ids":
+        given = model, of_words(words, "3", pad_token="1"), text
+        more = OF_TEXT | (OF_FEW if name in ("bert", "llama", "marian") else {})
+        calls |= {key: partial(call, *given) for key, call in more.items()}
+    before = everything(model)
+    for call, run in calls.items():
+        with suppress(ValueError):  # what is refused changes nothing, either
+            run()
+        for what, now in everything(model).items():
+            same = torch.equal(now, before[what]) if isinstance(now, torch.Tensor) else now == before[what]
+            assert same, (call, what)
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------
