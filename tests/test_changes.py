@@ -99,11 +99,17 @@ def held(value):
     return value if isinstance(value, bool | int | float | str) else id(value)
 
 
+def read(model, size=7):
+    """Inputs of this size; of BigBird, which changes itself at short ones, longer."""
+    size += 36 * hasattr(model.config, "block_size")
+    return zoo.inputs(model, source=size, target=size)
+
+
 def everything(model):
     """All that a model holds, and its outputs for a short and a longer text."""
     configs = [vars(config) for config in attention_hooks.configs_of(model.modules())]
     with torch.no_grad():
-        outputs = [model(**zoo.inputs(model, source=size, target=size))[0] for size in (4, 20)]
+        outputs = [model(**read(model, size))[0] for size in (4, 16)]
     return {
         "outputs": torch.cat([output.flatten() for output in outputs]),
         "weights": torch.cat(
@@ -117,12 +123,12 @@ def everything(model):
 
 def captured(model):
     with hr.capture_attention(model, lambda *_: None):
-        model(**zoo.inputs(model))
+        model(**read(model))
 
 
 def muted(model, replacement=None):
     with hr.mask_heads(model, torch.zeros(len(hr.models.head_index(model))), replacement):
-        model(**zoo.inputs(model))
+        model(**read(model))
 
 
 SHORT = {"n_resamples": 0}
