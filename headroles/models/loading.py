@@ -60,9 +60,9 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model in eval mode, and its tokenizer.
 
-    A model with removed heads is loaded as it was saved. Of a folder with an adapter of PEFT alone, its base model is
-    loaded, with the adapter in addition to its weights. Weights that the checkpoint lacks, such as a pooler's, are drawn
-    with seed 0; a number that depends on them is refused until they are trained.
+    A model with removed heads is loaded as it was saved, and an adapter of PEFT, such as LoRA, with its base model.
+    Weights that the checkpoint lacks, such as a pooler's, are drawn with seed 0; a number that depends on them is
+    refused until they are trained.
 
     Args:
         name: Hub id, local folder, or a file that ends in .gguf (which needs the extra `[gguf]`); "minilm" and
@@ -168,7 +168,7 @@ def _found(name: str | Path, file: str, options: Mapping[str, Any]) -> str | Non
     """The path of a file of a checkpoint, None without it."""
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
     place = {key: value for key, value in _place(options).items() if key not in ("gguf_file", "code_revision")}
-    return cached_file(str(name), file, **quiet, **place)  # type: ignore[no-any-return]
+    return cached_file(str(name), file, **quiet, **place)
 
 
 def _of_base(options: Mapping[str, Any]) -> dict[str, Any]:

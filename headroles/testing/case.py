@@ -126,8 +126,9 @@ class Case:
     @cached_property
     def corpus(self) -> Corpus:
         """A few sentences; if the model has no tokenizer, sentences of random words: word 17 is token 17."""
-        texts = self._random_words(WORDS) if checkpoint_tokenizer(self.model) is None else TEXTS
-        return self._of(texts)
+        if "input_ids" not in self.inputs:
+            raise NotAsked(f"{type(self.model).__name__} reads no text")
+        return self._of(self._random_words(WORDS) if checkpoint_tokenizer(self.model) is None else TEXTS)
 
     @cached_property
     def lengths(self) -> Corpus:
@@ -146,8 +147,6 @@ class Case:
         return Corpus("lengths", self._of(long).sentences[:2] + self.corpus.sentences)
 
     def _of(self, texts: Sequence[str]) -> Corpus:
-        if "input_ids" not in self.inputs:
-            raise NotAsked(f"{type(self.model).__name__} reads no text")
         targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
         triples = zip(texts, targets, self._labels, strict=False)
         sentences = (Sentence(text, target=Sentence(b) if b else None, label=label) for text, b, label in triples)

@@ -108,26 +108,18 @@ class Pearson(Metric):
         check_labels(corpus)
 
     def update(self, reading: Reading, /) -> Array:
-        """Return scores and labels: [example, 2]."""
+        """Compute the moments of scores and labels, and 1: [example, 6]."""
         labels = outputs.label_values(reading.model, outputs.label_names(reading.batch))
         scores = reading.output.logits.flatten().double().cpu().numpy()
-        return without_nan(np.stack([scores, np.array(labels, dtype=float)], axis=1), reading)
-
-    def merged(self, statistics: Array) -> Array:
-        """Compute the moments of scores and labels, and 1: [example, 6]."""
-        scores, labels = statistics[:, 0].T
-        moments = scores, labels, scores**2, labels**2, scores * labels, np.ones(len(scores))
-        return np.stack(moments, axis=1)
+        return without_nan(_moments(scores, np.array(labels, dtype=float)), reading)
 
     def compute(self, sums: Array, /) -> Array:
         """Compute the covariance of scores and labels over the root of their variances."""
         scores, labels, squares, of_labels, products, n = np.moveaxis(sums, -1, 0)
-        # of numbers that are all equal, rounding leaves a share of their squares
-        variances = [np.where(n * square - total**2 > 1e-12 * n * square, n * square - total**2, 0.0)
-                     for total, square in ((scores, squares), (labels, of_labels))]  # fmt: skip
-        spread = np.sqrt(variances[0] * variances[1])
-        covariance = n * products - scores * labels
-        return np.asarray(np.where(spread == 0, 0.0, covariance / np.where(spread == 0, 1.0, spread)))
+        variances = n * squares - scores**2, n * of_labels - labels**2
+        is_equal = (variances[0] <= 1e-13 * n * squares) | (variances[1] <= 1e-13 * n * of_labels)  # but for rounding
+        spread = np.sqrt(np.where(is_equal, 1.0, variances[0] * variances[1]))
+        return np.asarray(np.where(is_equal, 0.0, (n * products - scores * labels) / spread))
 
 
 class Spearman(Pearson):
@@ -137,8 +129,11 @@ class Spearman(Pearson):
 
     def merged(self, statistics: Array) -> Array:
         """Compute the moments of the ranks of scores and labels, and 1: [example, 6]."""
-        ranks = rankdata(statistics, axis=0) - (len(statistics) + 1) / 2
-        return super().merged(np.asarray(ranks))
+        return _moments(*rankdata(statistics[:, 0, :2], axis=0).T)
+
+
+def _moments(scores: Array, labels: Array) -> Array:
+    return np.stack([scores, labels, scores**2, labels**2, scores * labels, np.ones(len(scores))], axis=1)
 
 
 class PairDifference(Mean):

@@ -93,13 +93,14 @@ def answered(one, name="marian"):
 
 
 def answered_by_kind(one):
-    """The same of a classifier, for metrics of classes."""
-    if one.name not in ("accuracy", "f1", "matthews"):
+    """The same of a classifier, for metrics of classes and of scores."""
+    if one.name not in ("accuracy", "f1", "matthews", "pearson", "spearman"):
         return answered(one)
+    classes = 1 if one.name in ("pearson", "spearman") else 3
     text = Corpus("labels", tuple(Sentence("a b", label=label) for label in "021120"))
-    (batch,) = in_one(choosing(3), "bert", text)
-    logits = torch.randn(6, 3, generator=torch.manual_seed(0))
-    reading = read(one, choosing(3), tokens_of("bert"), text, [batch])
+    (batch,) = in_one(choosing(classes), "bert", text)
+    logits = torch.randn(6, classes, generator=torch.manual_seed(0))
+    reading = read(one, choosing(classes), tokens_of("bert"), text, [batch])
     return reading, SequenceClassifierOutput(logits=logits), batch
 
 
@@ -137,7 +138,7 @@ def test_a_metric_is_known_by_its_name_and_says_whether_less_is_better_and_what_
     assert {name: type(one).__name__ for name, one in METRICS.items()} == {
         "loss": "Loss", "perplexity": "Perplexity", "agreement": "Agreement", "accuracy": "Accuracy", "f1": "F1",
         "matthews": "Matthews", "bleu": "BLEU", "chrf": "ChrF", "pair_accuracy": "PairAccuracy",
-        "pair_difference": "PairDifference",
+        "pair_difference": "PairDifference", "pearson": "Pearson", "spearman": "Spearman",
     }  # fmt: skip
     for name, one in METRICS.items():
         assert as_metric(name) is one
