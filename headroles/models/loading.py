@@ -89,8 +89,9 @@ def load(
     model = load_model(name, cls=cls, submodel=submodel, allow_random=allow_random, **options)
     name, options, _ = _located(name, options)
     with _loading(name):
-        if (base := _base(name, options)) and not _found(name, "tokenizer_config.json", options):
-            name, options = base, _of_base(options)
+        base, place = _base(name, options)
+        if base and not _found(name, "tokenizer_config.json", options):
+            name, options = base, place
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options), **_place(options)
         )
@@ -108,22 +109,20 @@ def load_model(
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     if Path(name).is_file() and Path(name).suffix != ".gguf":
         raise OSError(f"model must be a folder or a hub id, got the file {str(name)!r}; try the folder of the model")
-    model, called = _whole(name, cls, options, allow_random=allow_random)
+    model = _whole(name, cls, options, allow_random=allow_random)
     part = model if submodel is None else parts.submodel(model, submodel)
-    part.config.name_or_path = called or part.config.name_or_path
     part.eval()
     return part
 
 
-def _whole(
-    name: str | Path, cls: str | None, options: Mapping[str, Any], *, allow_random: bool
-) -> tuple[PreTrainedModel, str]:
-    """A model, and the name of one at hand."""
+def _whole(name: str | Path, cls: str | None, options: Mapping[str, Any], *, allow_random: bool) -> PreTrainedModel:
+    """A model with its task head and all its submodels."""
     name, options, called = _located(name, options)
     with _loading(name):
-        base = _base(name, options)
-    if base is not None:
-        return _adapted(name, base, cls, options, allow_random=allow_random), base
+        base, place = _base(name, options)
+    if base:
+        with _loading(name, base):
+            return _adapted(_whole(base, cls, place, allow_random=allow_random), name, options)
     with _loading(name):
         config = _config(name, options)
         chosen = _class(config, cls, gguf="gguf_file" in options)
@@ -139,29 +138,25 @@ def _whole(
         _unpack_gguf(model, name, **_place(options))
     if not allow_random:
         missing.note(model, lacking)
-    return model, called
-
-
-def _adapted(
-    name: str | Path, base: str, cls: str | None, options: Mapping[str, Any], *, allow_random: bool
-) -> PreTrainedModel:
-    """The base model of an adapter, and the adapter in addition to its weights."""
-    try:
-        model, _ = _whole(base, cls, _of_base(options), allow_random=allow_random)
-        loaded: Any = model.load_adapter(str(name), adapter_kwargs=_place(options))
-        others = sorted({*loaded.unexpected_keys, *loaded.missing_keys, *(row[0] for row in loaded.mismatched_keys)})
-        if others:
-            raise ValueError(f"{type(model).__name__} and the adapter differ in {others[0]}; try another class (cls=)")
-    except Exception as error:  # PEFT raises bare ones
-        raise OSError(f"could not load {str(name)!r}, an adapter of {base!r}: {reason_of(error)}") from error
+    model.config.name_or_path = called or model.config.name_or_path
     return model
 
 
-def _base(name: str | Path, options: Mapping[str, Any]) -> str | None:
-    """The name of the model to which a checkpoint is an adapter; None for a checkpoint of a model."""
+def _adapted(model: PreTrainedModel, name: str | Path, options: Mapping[str, Any]) -> PreTrainedModel:
+    """Add an adapter to its base model; ValueError if it has other weights."""
+    loaded: Any = model.load_adapter(str(name), adapter_kwargs=_place(options))
+    others = sorted({*loaded.unexpected_keys, *loaded.missing_keys, *(row[0] for row in loaded.mismatched_keys)})
+    if others:
+        raise ValueError(f"{type(model).__name__} and the adapter differ in {others[0]}; try another class (cls=)")
+    return model
+
+
+def _base(name: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and options of the model to which a checkpoint is an adapter; no name for a checkpoint of a model."""
     if Path(name, "config.json").exists() or not (file := _found(name, "adapter_config.json", options)):
-        return None
-    return str(json.loads(Path(file).read_text("utf-8"))["base_model_name_or_path"])
+        return "", {}
+    elsewhere = {key: value for key, value in options.items() if key not in ("revision", "subfolder", "code_revision")}
+    return str(json.loads(Path(file).read_text("utf-8"))["base_model_name_or_path"]), elsewhere
 
 
 def _found(name: str | Path, file: str, options: Mapping[str, Any]) -> str | None:
@@ -169,11 +164,6 @@ def _found(name: str | Path, file: str, options: Mapping[str, Any]) -> str | Non
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
     place = {key: value for key, value in _place(options).items() if key not in ("gguf_file", "code_revision")}
     return cached_file(str(name), file, **quiet, **place)
-
-
-def _of_base(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for the base of an adapter: it has another place."""
-    return {key: value for key, value in options.items() if key not in ("revision", "subfolder", "code_revision")}
 
 
 def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, dict[str, Any], str]:
@@ -222,12 +212,12 @@ def _place(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _loading(name: str | Path) -> Iterator[None]:
-    """Name the checkpoint, and the reason, in errors within the block."""
+def _loading(name: str | Path, base: str = "") -> Iterator[None]:
+    """Name the checkpoint, the base of an adapter, and the reason, in errors within the block."""
     try:
         yield
     except Exception as error:  # safetensors and tokenizers raise bare ones
-        raise OSError(_unloadable(name, reason_of(error))) from error
+        raise OSError(_unloadable(name, reason_of(error), base)) from error
 
 
 def _trust(options: Mapping[str, object]) -> dict[str, bool]:
@@ -308,7 +298,9 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     return model
 
 
-def _unloadable(name: str | Path, reason: str) -> str:
+def _unloadable(name: str | Path, reason: str, base: str = "") -> str:
+    if base:
+        return f"could not load {str(name)!r}, an adapter of {base!r}: {reason}"
     hint = "no such folder here; a hub id is owner/name"
     if Path(name).is_dir():
         hint = "a local folder needs config.json, weights, tokenizer"

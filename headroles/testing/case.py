@@ -137,13 +137,9 @@ class Case:
         options = re.findall(r'"(\w+)": (\d+)', self.model.config.to_json_string(use_diff=False))
         changes = [int(n) * times for name, n in options for key, times in CHANGES.items() if re.fullmatch(key, name)]
         size = limit if limit <= FEW else min(limit, 1 + max([n for n in changes if n < MANY], default=8 * WORDS))
-        if checkpoint_tokenizer(self.model) is None:
-            long = self._random_words(size - 1)
-        else:
-            known, count = " ".join(TEXTS).split() * size, size
-            while len(self.tokenizer(" ".join(known[:count]))["input_ids"]) > size:
-                count = count * 9 // 10
-            long = [" ".join(known[place:count]) for place in range(2 * SENTENCES)]
+        long = self._random_words(size - 1)
+        while len(self.tokenizer(long[0])["input_ids"]) > size:  # a tokenizer of its own has several tokens of a number
+            long = [text[: len(text) * 9 // 10] for text in long]
         return Corpus("lengths", self._of(long).sentences[:2] + self.corpus.sentences)
 
     def _of(self, texts: Sequence[str]) -> Corpus:

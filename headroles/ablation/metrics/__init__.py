@@ -14,11 +14,8 @@ from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.scores import objectives
 from headroles.tables.arguments import one_of
 
-_BUILT_IN = (
-    *(Loss, Perplexity, Agreement, Accuracy, F1, Matthews, Pearson, Spearman, BLEU, ChrF, PairAccuracy),
-    PairDifference,
-)
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (kind() for kind in _BUILT_IN)}
+_BUILT_IN = Loss, Perplexity, Agreement, Accuracy, F1, Matthews, BLEU, ChrF, PairAccuracy, PairDifference
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (kind() for kind in (*_BUILT_IN, Pearson, Spearman))}
 
 
 def list_metrics() -> dict[str, Metric]:
