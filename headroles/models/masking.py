@@ -57,7 +57,8 @@ def mask_heads(
 ) -> Changes:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
 
-    A mask of ones gives bit-identical logits. Other models are not affected.
+    A mask of ones gives bit-identical logits; where the replacement is attention (a pattern, "uniform"), the model
+    attends by its eager function, and logits of fused attention differ by rounding. Other models are not affected.
 
     Args:
         model: A transformers model.

@@ -70,8 +70,9 @@ def prune(
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
             on), "l0" or "exactly". Or a ranking (`rankings.NAMED`), an `L0` or a `SubsetSelection`.
-        keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
-            strength, keeps half. With the unit "group" it counts groups.
+        keep: Number of heads to keep, or below 1 a share of the heads of `kinds`; for several numbers see
+            `hr.sparsity_sweep`. A ranking is made once, over the heads of all layers together, after training "before".
+            L0 without it, and without a strength, keeps half. With the unit "group" it counts groups.
         unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the
             ranking "effect" and gates are then of groups; in another ranking a group has the rank of the last of
             its heads. Groups are always removed whole.

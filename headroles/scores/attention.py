@@ -105,7 +105,13 @@ class _Observer:
             return
         self.accumulator.add(score, site.key, score.update(observed))
         if self.first_sites.setdefault(site.kind, site.key) == site.key:
-            self.accumulator.add(score, site.kind, score.denominators(observation))
+            denominators = score.denominators(observation)
+            if wide := [name for name, values in denominators.items() if values.shape[1] != 1]:
+                raise ValueError(
+                    f"{wide[0]} of score {score.name()!r} must be one number for all heads, got "
+                    f"{denominators[wide[0]].shape[1]}; try by_head = True in the class"
+                )
+            self.accumulator.add(score, site.kind, denominators)
 
 
 def check_finite(finite: Tensor, what: str, numbers: Sequence[int], model: HeadModel, more: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ class Measure(ABC):
     missing: ClassVar[str] = "no sentence of the corpus can be measured"  # why all heads of a kind are NaN
     title: ClassVar[str] = ""  # in figures and on the page; by default the column's name
     about: ClassVar[str] = ""  # a sentence on the page, with unit and direction
+    by_batch: ClassVar[Any] = False  # whether numbers depend on which texts share a batch, so on `max_tokens`
     matters: ClassVar[Literal["", "higher", "lower"]] = ""  # values of heads that matter more: an outcome of `relate`
 
     @classmethod
@@ -133,8 +134,11 @@ class Score(Measure):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Compute per-sentence denominators, by default the number of content queries.
 
+        They are computed at the first layer of each kind, for all layers: set `by_head` if layers or heads differ. The
+        default `compute` divides by `queries`; names must differ from those of `update`.
+
         Returns:
-            {name: [batch, 1] or [batch, 1, detail]}, without the sink {name: [batch, heads(, detail)]}.
+            {name: [batch, 1] or [batch, 1, detail]}, without the sink or `by_head` {name: [batch, heads(, detail)]}.
         """
         return {QUERIES: observation.count()}
 

@@ -76,14 +76,16 @@ def score(
             are not keys, and the other weights of each query are divided by their sum. The columns have `-nosink` after
             the name of the score. A query with less than .01 of its weight left does not count for that head; the share
             of these queries is the column `resting`.
-        max_tokens: upper bound on tokens per batch and side, padding included.
+        max_tokens: upper bound on tokens per batch and side, padding included; less where a vocabulary is large. It
+            changes no number but by rounding, except `Importance(per="batch")`.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
         reference: corpus in which token frequencies are counted; default: `corpus`.
         generate: number of tokens that the model writes at most, greedily, after each text; the text is then read
             again with them. Only written tokens are queries of scores and targets of gradient scores. Texts lose their
             trees. An encoder-decoder writes its own targets.
-        study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. Other scores of the
+        study: study or folder that keeps the table as `heads`; if it has these scores, asked for in this order, nothing
+            is computed. Other scores of the
             same corpus, with the same options, are added to its columns. It also keeps `offsets`, the distances between
             heads and dependents, if the corpus has trees, and for each relevance score `conservation-RULES`, the
             conservation report on the first 100 sentences. Without `scores`, a decoder without an encoder is also
@@ -123,6 +125,7 @@ def score(
     fields: dict[str, object] = {"by": ",".join(variants)} if chosen is None and variants else {}
     fields |= {} if repeats is None else {"repeated": repeats.hash}
     fields |= {} if generate is None else {"generate": generate}
+    fields |= {"max_tokens": max_tokens} if any(score.by_batch for score in chosen or ()) else {}
     key = handle.cache_key(
         corpus,
         scores="default" if chosen is None else ",".join(f"{score} {fingerprint(score)}" for score in chosen),
@@ -213,7 +216,8 @@ def _score(
             accumulator.weigh(counts)
     accumulator.reduce(model.axis, model.device)
     provenance = f"{_provenance(model, encoded, reference, generate)}|{frame.sign(resamples=n_resamples, seed=seed)}"
-    notes = {run.score.label: run.provenance() for run in gradient_passes}
+    tokens = {"max_tokens": max_tokens}
+    notes = {run.score.label: run.provenance() | (tokens if run.score.by_batch else {}) for run in gradient_passes}
     no_interval = without_interval(chosen, encoded, counted) if reference is None else {}
     table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
     for what, reason in missing(table, chosen, uncounted(encoded, counted, reference)).items():

@@ -202,3 +202,15 @@ def test_weights_are_for_the_scores_that_have_them():
     assert list_scores()["position"](weights="norm").label == "position-norm"
     labels = [score.label for score in named(["importance", "confidence"], weights="norm")]
     assert labels == ["importance", "confidence-norm"]
+
+
+def test_denominators_of_each_head_need_by_head(monkeypatch):
+    """Those of layer 0 divided the sums of all layers."""
+    monkeypatch.setattr(Confidence, "denominators", lambda self, seen: {"queries": self.update(seen)["confidence"]})
+    given = zoo.tiny("bert"), tokens_of("bert"), corpus(), ["confidence"]
+    with pytest.raises(
+        ValueError, match="queries of score 'confidence' must be one number for all heads, got 4; try by"
+    ):
+        hr.score(*given, n_resamples=0)
+    monkeypatch.setattr(Confidence, "by_head", True)
+    assert np.allclose(hr.score(*given, n_resamples=0)["confidence"], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -33,6 +33,7 @@ class Importance(GradientScore):
     norm: Literal["layer"] | None = None
     unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
     ordinary: ClassVar[Name] = "loss"
+    by_batch: ClassVar[Any] = property(lambda self: self.per == "batch")
 
     def __post_init__(self) -> None:
         one_of("unit", self.unit, get_args(Unit))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.close import bound
 from helpers.explaining import FEW, finished, measured, scored
-from helpers.letters import corpus
+from helpers.letters import corpus, tokens_of
 from helpers.objectives import alone
 
 import headroles as hr
@@ -57,6 +57,20 @@ def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
     with hr.mask_heads(model, gate):
         mean = torch.stack([F.cross_entropy(*alone(model, "marian", one)) for one in corpus(FEW)]).mean()
     np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_per_batch_is_kept_by_its_batches(tmp_path):
+    """Of the same study, but other batches: the numbers differ, and the first were given again."""
+    model, tokenizer, given = zoo.tiny("bert"), tokens_of("bert"), corpus(FEW)
+    one = hr.Importance(per="batch")
+    kept = [
+        hr.score(model, tokenizer, given, [one], max_tokens=size, n_resamples=0, study=tmp_path) for size in (4096, 1)
+    ]
+    assert not np.allclose(*(table["importance"] for table in kept))
+    assert [
+        f"|max_tokens:{size}|" in f"{hr.provenance(table, 'importance')}|"
+        for size, table in zip((4096, 1), kept, strict=True)
+    ] == [True, True]
 
 
 def test_a_layer_without_any_importance_has_none_by_layer():
