@@ -156,7 +156,7 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     elif ids:
         answer = getattr(sentence, "answer", 0)
     elif sentence.target is not None:
-        ids = list(read(sentence.text, verbose=False)["input_ids"])
+        ids = pieces(read, [Sentence(sentence.text)], words=False)[0].ids
         if ids and ids[-1] == read.eos_token_id:
             ids.pop()
         answer = len(ids)
@@ -172,7 +172,7 @@ def _in_chat(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int],
     """Return the tokens of a chat to the end of its last turn, and where the assistant's begins; 0 without one."""
     (row,) = pieces(tokenizer, [chat], words=False)
     end = max((number for number, is_in in enumerate(row.in_text, 1) if is_in), default=0)
-    return row.ids[:end], row.answer or 0
+    return row.ids[:end], next((place for place, is_in in enumerate(row.of_answer or ()) if is_in), 0)
 
 
 def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:

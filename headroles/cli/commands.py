@@ -30,8 +30,6 @@ def run(command: Command, given: dict[str, Any]) -> None:
         prepare(call)
     if "PreTrainedModel" in signature(command.function).types():
         (command.load or Call.load)(call)
-        if HIDDEN_FACTS not in command.makes:  # which reads them as answers
-            _warn_of_translations(call)
     call.result = operator.attrgetter(command.function)(hr)(**call.arguments)
     if command.prints is not None:
         results.print_table(call.result, command.prints, results.words_of(call))
@@ -43,20 +41,6 @@ def run(command: Command, given: dict[str, Any]) -> None:
             list_figures(hr.plot(hr.Study(folder, overwrite=given["overwrite"])), folder)
         else:
             say(f"tables are in {folder}; headroles plot {shlex.quote(str(folder))} draws figures")
-
-
-def _warn_of_translations(call: Call) -> None:
-    """Warn if the model does not read the translations of the corpus."""
-    from headroles.models.dummy_inputs import has_decoder, reads_source_twice
-
-    corpus, model = call.arguments.get("corpus", ()), call.arguments["model"]
-    reads = (has_decoder(model) and not reads_source_twice(model)) or call.given.get("chat")
-    if not reads and any(sentence.target for sentence in corpus):
-        log.warning(
-            "translations are not read: got %s, which reads only the texts; try chat=True (--chat), with which a "
-            "decoder reads them as answers",
-            type(model).__name__,
-        )
 
 
 # --- what is special about a command ----------------------------------------------------------------------------------

@@ -1,124 +1,25 @@
-"""Sentences, with words and tree or as token ids, and corpora of them: plain data with a hash (no torch)."""
+"""Corpora of sentences: plain data with a hash (no torch)."""
 
-from __future__ import annotations
+from __future__ import annotations  # noqa: I001 - two lines of names, not one each
 
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import pandas as pd
 
-Span = tuple[int, int]
+from headroles.data.sentences import BAD, GOOD, RELATIONS, Chat, Linked, Prompt, Sentence, Span, Tokens, as_chat
+from headroles.data.sentences import complete, pair, sentences
+
+__all__ = ["BAD", "GOOD", "RELATIONS", "Chat", "Corpus", "CorpusLike", "Linked", "Prompt", "Sentence", "Span", "Tokens"]
+__all__ += ["as_chat", "pair", "partners"]
 SHOWN = 5  # sentences of a corpus in a notebook
-RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universal Dependencies' names
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """One sentence, optionally with tree, translation, label and second text.
-
-    Args:
-        text: The text.
-        spans: First character and end of each word in `text`; None for a word that is not a substring of the text
-            (German "zum" = "zu" + "dem").
-        heads: Index of the head of each word, -1 for the root. Empty: no tree.
-        relations: Dependency relation of each word to its head, in Universal Dependencies' names.
-        target: The translation.
-        label: The class, by name or number; several with commas between; or a value on a scale.
-        second: The second text of a sentence pair (MRPC, RTE, QNLI, MNLI).
-
-    Raises:
-        ValueError: If a tree has not one head and one relation per word.
-    """
-
-    text: str
-    spans: tuple[Span | None, ...] = ()
-    heads: tuple[int, ...] = ()
-    relations: tuple[str, ...] = ()
-    target: Sentence | None = None
-    label: str | None = None
-    second: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.label is not None and not isinstance(self.label, str):  # a number, as data sets have them
-            object.__setattr__(self, "label", str(self.label))
-        if not len(self.heads) == len(self.relations) or (self.heads and len(self.heads) != len(self.spans)):
-            raise ValueError(
-                f"malformed tree of {self.text!r}: got {len(self.spans)} words, {len(self.heads)} heads, "
-                f"{len(self.relations)} relations; expected one head and one relation per word"
-            )
-
-    @property
-    def has_tree(self) -> bool:
-        """Whether the sentence carries a dependency tree."""
-        return bool(self.heads)
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens(Sentence):
-    """A sentence given as token `ids`, so that no tokenizer changes them."""
-
-    ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Linked(Sentence):
-    """A sentence with its translation, and which of their words translate each other.
-
-    Args:
-        links: Indices from 0, in `spans`, of a source word and a target word that translate each other.
-
-    Raises:
-        ValueError: If there is no translation, or a link is beyond the words.
-    """
-
-    links: tuple[tuple[int, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        Sentence.__post_init__(self)
-        if self.target is None:
-            raise ValueError(f"sentence {self.text!r} with word links must have a translation")
-        sizes = len(self.spans), len(self.target.spans)
-        for link in self.links:
-            if not all(0 <= place < size for place, size in zip(link, sizes, strict=True)):
-                raise ValueError(
-                    f"link {link[0]}-{link[1]} is beyond the {sizes[0]} words of {self.text!r} and the {sizes[1]} "
-                    f"words of {self.target.text!r}"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Chat(Sentence):
-    """A sentence that is read as a chat, in the tokenizer's chat template.
-
-    Its text is the user's turn, `second` or `target` the assistant's answer.
-    """
-
-    @property
-    def answer(self) -> str | None:
-        """The assistant's turn; None if the assistant is to write it."""
-        return self.second if self.target is None else self.target.text
-
-
-def as_chat(sentence: Sentence) -> Chat:
-    """Return a sentence as a chat, with the same tree, target, label and second text."""
-    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(Sentence)})
-
-
-GOOD, BAD = "good", "bad"  # labels of the two sentences of a minimal pair, which follow each other
-
-
-def pair(good: str, bad: str, source: str | None = None) -> tuple[Sentence, Sentence]:
-    """Return the two sentences of a minimal pair; with a `source` they are its translations."""
-    if source is None:
-        return Sentence(good, label=GOOD), Sentence(bad, label=BAD)
-    first, second = (Sentence(source, target=Sentence(text), label=label) for text, label in ((good, GOOD), (bad, BAD)))
-    return first, second
 
 
 @dataclass(frozen=True)
@@ -179,13 +80,17 @@ class Corpus:
         return shown(caption, ({name: row[name] or "" for name in used} for row in rows))
 
     @classmethod
-    def of(cls, texts: TextsLike, name: str | None = None, *, chat: bool = False) -> Corpus:
-        """Build a corpus of texts or pairs; a corpus is returned as it is.
+    def of(
+        cls, texts: TextsLike | Rows, name: str | None = None, *, chat: bool = False, answer_only: bool = True
+    ) -> Corpus:
+        """Build a corpus of texts, pairs or rows; a corpus is returned as it is.
 
         Args:
-            texts: Texts, pairs of a text and its translation, or sentences.
+            texts: Texts, pairs of a text and its translation, sentences; or a data frame, a `datasets.Dataset` or other
+                rows with columns as of `headroles.read`.
             name: Name of the corpus; by default "texts".
             chat: Whether each text is the user's turn of a chat, as of `headroles.read`.
+            answer_only: Whether of texts with answers the answer alone has a loss, as of `headroles.read`.
 
         Returns:
             The corpus.
@@ -193,15 +98,24 @@ class Corpus:
         Raises:
             TypeError: If `texts` or one of them has another type.
         """
-        if chat:
+        if chat or not answer_only:
             corpus = cls.of(texts, name)
-            return cls(corpus.name, tuple(map(as_chat, corpus)))
+            read: Iterable[Sentence] = map(as_chat, corpus) if chat else corpus
+            kept = (replace(one, answer_only=answer_only) if isinstance(one, Prompt) else one for one in read)
+            return cls(corpus.name, tuple(kept))
         if isinstance(texts, Corpus):
             return texts if name is None else cls(name, texts.sentences)
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
             hint = f"; try one of its parts: {', '.join(map(repr, texts))}" if isinstance(texts, Mapping) else ""
             raise TypeError(f"corpus must be {TAKEN}, got {type(texts).__name__}{hint}")
-        return cls(name or "texts", tuple(_sentence(number, item) for number, item in enumerate(texts, 1)))
+        if isinstance(texts, pd.DataFrame):
+            texts = [{str(column): value for column, value in row.items()} for row in texts.to_dict("records")]
+        name = name or getattr(texts, "name", None) or "texts"
+        items: list[Any] = list(texts)
+        if items and all(isinstance(item, Mapping) for item in items):
+            found = sentences(items, list(items[0]), name, features=getattr(texts, "features", None))
+            return cls(name, tuple(complete(found, name)))
+        return cls(name, tuple(_sentence(number, item) for number, item in enumerate(items, 1)))
 
     @overload
     def __getitem__(self, item: int) -> Sentence: ...
@@ -221,8 +135,9 @@ class Corpus:
         return Corpus(self.name, tuple(self.sentences[place] for place in drawn))
 
 
-TextsLike = Corpus | Iterable[str | Sentence | Sequence[str]]  # what `Corpus.of` takes
-CorpusLike = TextsLike | str | Path | Iterable[Mapping[str, Any]]  # what functions take as a corpus
+TextsLike = Corpus | Iterable[str | Sentence | Sequence[str]]
+Rows = Iterable[Mapping[str, Any]]
+CorpusLike = TextsLike | Rows | str | Path  # what functions take as a corpus
 TAKEN = "a corpus, texts in a list, pairs of texts, a path, or a data set"
 
 

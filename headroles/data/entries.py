@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from headroles.data.conllu import check_file, columns, lines, trees
-from headroles.data.corpus import Linked, Sentence, Span
-from headroles.data.hf_datasets import FIELDS, FORMATS, LABELS, QUESTION, TEXTS, answered, pairs_of
+from headroles.data.hf_datasets import FORMATS
+from headroles.data.sentences import FIELDS, LABELS, TEXTS, Linked, Sentence, Span, pairs_of, sentences
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
@@ -40,13 +40,13 @@ def entries(
         return _linked(entries(source, target, form, text, label), source, links)
     if target is not None:
         return _pairs(source, target, parsed=form == "conllu")
-    if form is None and (text is not None or label is not None):
-        form = "labelled"
     by_suffix = suffix(source) if form is None else ""
+    if by_suffix == ".jsonl" or (form in ("pairs", "labelled") and suffix(source) == ".jsonl"):
+        return _json(source, form, text, label)
+    if form is None and (text is not None or label is not None):
+        form, by_suffix = "labelled", ""
     if form == "conllu" or by_suffix == ".conllu":
         return trees(lines(source), str(source))
-    if by_suffix == ".jsonl" or (form == "pairs" and suffix(source) == ".jsonl"):
-        return _json(source, form)
     if form in ("parallel", "labelled", "pairs") or by_suffix == ".tsv":
         return _table(source, form, text, label)
     if by_suffix in FORMATS:
@@ -56,22 +56,6 @@ def entries(
             f"form='text' for one sentence a line"
         )
     return (Sentence(line.strip()) for line in lines(source) if line.strip())
-
-
-def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) -> Iterator[Sentence]:
-    """Yield the entries that are not None, at most `limit`, and log how many are left out; ValueError without any."""
-    size = kept = 0
-    for entry in entries:
-        size += 1
-        if entry is not None:
-            kept += 1
-            yield entry
-        if kept == limit:
-            break
-    if not kept:
-        raise ValueError(f"{where}: all {size} entries have a blank text; expected at least one sentence")
-    if kept < size:
-        log.warning("%s: left out %d of %d entries, which have a blank text", where, size - kept, size)
 
 
 def rows(path: Path) -> Iterator[list[str]]:
@@ -98,12 +82,19 @@ def stem(*paths: Path) -> str:
     return "+".join(re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name) for path in paths)
 
 
-def _json(path: Path, form: Form | None) -> Iterator[Sentence | None]:
-    """Return texts with answers if the first object has one, otherwise minimal pairs."""
+def _json(path: Path, form: Form | None, text: Texts | None, label: Column | None) -> Iterator[Sentence | None]:
+    """Return the sentences of objects, which have the fields of the first one."""
     rest = _objects(path)
     first = next(rest)
-    make = answered if form is None and {*QUESTION} <= {*first} else pairs_of
-    return make(chain([first], rest), str(path))
+    if form == "pairs":
+        return pairs_of(chain([first], rest), str(path))
+    return sentences(chain([first], rest), list(first), str(path), *named_columns(text, label))
+
+
+def named_columns(text: Texts | None, label: Column | None) -> tuple[tuple[str, ...], str | None]:
+    """Return the names of the columns that a user has named."""
+    texts = () if text is None else text if isinstance(text, tuple) else (text,)
+    return tuple(map(str, texts)), None if label is None else str(label)
 
 
 def _objects(path: Path) -> Iterator[dict[str, object]]:

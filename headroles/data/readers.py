@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import Any, get_args
-
-import pandas as pd
+from typing import get_args
 
 from headroles.data.conllu import block
-from headroles.data.corpus import TAKEN, Corpus, CorpusLike, Sentence, as_chat
-from headroles.data.entries import Column, Form, Texts, complete, entries, stem
+from headroles.data.corpus import TAKEN, Corpus, CorpusLike
+from headroles.data.entries import Column, Form, Texts, entries, named_columns, stem
 from headroles.data.hf_datasets import gather, named
-from headroles.data.hf_datasets import sentences as sentences_of
+from headroles.data.sentences import Sentence, complete
 from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
@@ -32,6 +30,7 @@ def read(
     sample: int | None = None,
     seed: int = 0,
     chat: bool = False,
+    answer_only: bool = True,
     links: str | Path | None = None,
 ) -> Corpus:
     """Read a corpus from one file, or from two files with corresponding sentences.
@@ -42,9 +41,11 @@ def read(
     - `.tsv`: parallel if it has two columns and no label, otherwise labelled; two columns with the names of a sentence
       pair of GLUE are pairs without labels. Quotation marks are letters, as in GLUE's files: pandas writes them so with
       `quoting=csv.QUOTE_NONE`.
+    - `.jsonl`: objects with the fields of a data set: `text`; `prompt` and `completion`, or `text` and `answer`, which
+      a language model reads as one text; `messages` of a chat; `translation`; columns of GLUE. A list of such objects,
+      a data frame and a `datasets.Dataset` give the same corpus.
     - `.jsonl`, or `.tsv` with the columns `sentence_good` and `sentence_bad`: minimal pairs as in BLiMP (of
-      translations with `source`), two sentences each, labelled "good" and "bad". With the fields `text` and `answer`:
-      long texts with answers (`hr.cache_budget`).
+      translations with `source`), two sentences each, labelled "good" and "bad".
     - Any other: one sentence a line. `.csv`, `.json`, `.parquet` and `.arrow` are refused; name their folder.
 
     Blank lines are left out, and entries with a blank text or side; the number of such entries is logged.
@@ -54,8 +55,8 @@ def read(
             read with Hugging Face's `datasets`.
         target: File of the translations, read by its own suffix.
         form: "conllu", "text", "parallel", "labelled" or "pairs"; None: decided by the file's name.
-        text: Text column of a labelled table, or the two of a sentence pair: names in a header, or indices from 0. By
-            default the columns of GLUE; without a header the last column that is not the label.
+        text: Text column of a labelled table, or the two of a sentence pair: names in a header, fields of JSON lines,
+            or indices from 0. By default the columns of GLUE; without a header the last column that is not the label.
         label: Label column, likewise.
         name: Name of the corpus; by default from the file's name.
         limit: Number of sentences to read from the beginning; the rest of the file is left unread.
@@ -65,6 +66,9 @@ def read(
         chat: Whether the tokenizer's chat template is written around each example. The text is the user's turn, and the
             translation or the second text of a pair is the assistant's answer; without one the model is about to
             answer. Tokens of the template are special tokens in every score, and have no loss. Trees of the text stay.
+            `messages` are chats without this option; the answer is their last turn, if it is the assistant's.
+        answer_only: Whether in texts with answers, and in chats, the answer alone has a loss, for metrics, gradients
+            and training. All texts are queries and keys of attention.
         links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, indices
             from 0 of a source and a target word. The tree has the words; without one, spaces separate them.
 
@@ -82,16 +86,14 @@ def read(
         if count is not None:
             number(word, count, least=1, whole=True)
     if is_named:
-        names = () if text is None else text if isinstance(text, tuple) else (text,)
-        fetched = gather(place, tuple(map(str, names)), None if label is None else str(label))
-        rows, where, name = _or_none(fetched), place, name or place
+        rows, where, name = gather(place, *named_columns(text, label)), place, name or place
     else:
         files = [source] if target is None else [source, target]
         rows = entries(source, target, form, text, label, None if links is None else Path(links))
         where, name = ", ".join(map(str, files)), name or stem(*files)
     sentences: Iterable[Sentence] = complete(rows, where, limit)
     drawn = sentences if sample is None else _drawn(sentences, sample, seed)
-    return Corpus(name, tuple(map(as_chat, drawn) if chat else drawn))
+    return Corpus.of(drawn, name, chat=chat, answer_only=answer_only)
 
 
 def _check(
@@ -173,19 +175,4 @@ def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
         if not Path(given).exists() and not named(given):
             raise FileNotFoundError(f"no file at {given}; corpus must be {TAKEN}; try [{str(given)!r}] if it is a text")
         return read(given, name=name)
-    if isinstance(given, pd.DataFrame):
-        given = [{str(column): value for column, value in row.items()} for row in given.to_dict("records")]
-    if isinstance(given, Corpus | Mapping) or not isinstance(given, Iterable):
-        return Corpus.of(given, name)  # which refuses other types
-    items: list[Any] = list(given)
-    name = name or getattr(given, "name", None) or "texts"
-    if items and all(isinstance(item, Mapping) for item in items):
-        return Corpus(name, tuple(complete(_or_none(sentences_of(items, list(items[0]), name)), name, None)))
-    return Corpus.of(items, name)
-
-
-def _or_none(sentences: Iterable[Sentence]) -> Iterator[Sentence | None]:
-    """Yield sentences, None in place of a sentence with a blank text or side."""
-    for sentence in sentences:
-        is_complete = sentence.text and (sentence.target is None or sentence.target.text) and sentence.second != ""
-        yield sentence if is_complete else None
+    return Corpus.of(given, name)

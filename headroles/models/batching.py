@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from headroles._changes import Changes
-from headroles.data.corpus import Corpus, Linked, Sentence
+from headroles.data.corpus import Corpus, Linked, Prompt, Sentence
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
 from headroles.models.parts import is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
@@ -31,6 +32,7 @@ Together = Literal["any", "equal-length", "single"]
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
 
 log = logging.getLogger(__name__)
+_unread: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()  # corpora with translations, by hash
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ class Batch:
     target: TokenView | None
     labels: Tensor | None = None  # [batch, token]: the next token for each decoder input, -100 for none
     is_generated: bool = False  # whether the target is the model's own greedy output
-    counted: Tensor | None = None  # bool [batch, token]: source tokens that count as queries and next tokens; None: all
+    counted: Tensor | None = None  # bool [batch, token]: source tokens that count as queries; None: all
+    learned: Tensor | None = None  # bool [batch, token]: source tokens that count as next tokens; None: all
 
     def take(self, rows: Tensor) -> Batch:
         """Return the examples at `rows`, in this order; a row may be repeated."""
@@ -148,8 +151,8 @@ class Batch:
         inputs = {name: value[rows] for name, value in self.inputs.items()}
         target = None if self.target is None else self.target.take(rows)
         labels = None if self.labels is None else self.labels[rows]
-        counted = None if self.counted is None else self.counted[rows]
-        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.is_generated, counted)
+        marks = [None if mark is None else mark[rows] for mark in (self.counted, self.learned)]
+        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.is_generated, *marks)
 
     @cached_property
     def _queries(self) -> TokenView:
@@ -178,11 +181,13 @@ def encode(
             f"chat=True (--chat) needs a model that reads and writes one text, got {type(model).__name__}, which has "
             f"an encoder and a decoder"
         )
-    source, target = pieces(tokenizer, corpus.sentences, words=words), None
     has_target = has_decoder(model) and not reads_source_twice(model)
+    source, target = pieces(tokenizer, corpus.sentences, words=words, answers=not has_target), None
     if has_target:
         languages.check(tokenizer, type(model).__name__, [sentence.text for sentence in corpus])
         target = _targets(corpus, tokenizer, words=words)
+    elif any(sentence.target and not isinstance(sentence, Prompt) for sentence in corpus):
+        _warn_unread(model, corpus)
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
     vocabulary.check_fit(tokenizer, model, max(ids, default=0))
     limit, longest = (vocabulary.positions(tokenizer, model, target=side) for side in (False, True))
@@ -212,6 +217,17 @@ def encode(
         language=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
         vocabulary=getattr(model.get_output_embeddings(), "out_features", 0),
     )
+
+
+def _warn_unread(model: PreTrainedModel, corpus: Corpus) -> None:
+    """Warn once of translations that a model does not read."""
+    if corpus.hash not in _unread.setdefault(model, set()):
+        _unread[model].add(corpus.hash)
+        log.warning(
+            "translations are not read: got %s, which reads only the texts; try chat=True (--chat), with which a "
+            "decoder reads them as answers",
+            type(model).__name__,
+        )
 
 
 def _targets(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, *, words: bool) -> list[TokenizedSentence] | None:
@@ -279,10 +295,10 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
         inputs["token_type_ids"] = _padded(types, 0).to(model.device)
     numbers = tuple(encoded.numbers[i] for i in rows)
     if not has_decoder(model):
-        counted = None
-        if marks := [mark for row in sentences if (mark := row.counted) is not None]:  # of all rows, or of none
-            counted = _padded(marks, False).to(model.device)
-        return Batch(numbers, inputs, source, None, counted=counted)
+        sides = [row.counted for row in sentences], [row.learned for row in sentences]
+        marks = [[mark for mark in side if mark is not None] for side in sides]  # of all rows, or of none
+        counted, learned = (_padded(side, False).to(model.device) if side else None for side in marks)
+        return Batch(numbers, inputs, source, None, counted=counted, learned=learned)
     labels, is_generated = None, False
     if encoded.decoder_reads_source:
         shifted_ids = _shifted_source(inputs, model)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._changes import Changes, heal, opened
 from headroles._distributed import Axis
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Chat, Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, missing, sharded
 from headroles.models.attention_hooks import PartCallback, without_cache
 from headroles.models.batching import Batch, Encoded, groups, keep_memory, make_batch
@@ -207,6 +207,8 @@ class HeadModel:
         self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
         encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
+        texts = [row.ids for row in encoded.source if not isinstance(row.sentence, Chat)]  # which templates begin
+        vocabulary.check_beginning(self.tokenizer, self.model, texts)
         with self.evaluating():
             mode = together(self.model, self.sites, encoded, max_tokens, self.forward_body)
         encoded = replace(encoded, together=mode)
@@ -222,7 +224,6 @@ class HeadModel:
     @cached_property
     def _check_tokenizer(self) -> None:
         vocabulary.check_belongs(self.tokenizer, self.model)
-        vocabulary.check_beginning(self.tokenizer, self.model)
 
     def tokenised(self, corpus: Corpus) -> Encoded:
         """Tokenise a corpus without words, once for this handle."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headroles.data.corpus import Corpus
+from headroles.data.sentences import NO_NAME, ClassName
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.tables.arguments import one_of
@@ -86,7 +87,8 @@ def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | l
         return numbered(model, names)
     rows = [[0.0] * model.model.config.num_labels for _ in names]  # type: ignore[operator]
     for row, label in zip(rows, names, strict=True):
-        several = [label] if label is None or label in _class_numbers(model) else map(str.strip, label.split(","))
+        is_one = label is None or isinstance(label, ClassName) or label in _class_numbers(model)
+        several = [label] if is_one else map(str.strip, str(label).split(","))
         for number in numbered(model, list(several)):
             row[number] = 1.0
     return rows
@@ -109,8 +111,8 @@ def labels(model: HeadModel, batch: Batch) -> Tensor:
     view = batch.source
     if not causal(model):
         return torch.where(view.content, view.ids, -100)
-    counted = view.attention_mask if batch.counted is None else batch.counted
-    after = torch.where(counted, view.ids, -100).roll(-1, dims=1)
+    learned = view.attention_mask if batch.learned is None else batch.learned
+    after = torch.where(learned, view.ids, -100).roll(-1, dims=1)
     after[:, -1] = -100
     return after
 
@@ -132,13 +134,30 @@ def label_names(batch: Batch) -> list[str | None]:
 
 def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
     """Return the class numbers of labels, which are names of the model's classes or numbers."""
-    known = _class_numbers(model)
-    for label in names:
-        if label is None:
+    known, numbers = _class_numbers(model), []
+    for given in names:
+        if given is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
-        if len(known[one_of("label", label, known)]) > 1:
+        label = one_of("label", _in_words_of(model, given), known)
+        if len(known[label]) > 1:
             raise ValueError(f"label {label!r} must name one class of {model.name}, got {known[label]}")
-    return [known[str(label)][0] for label in names]
+        numbers += known[label]
+    return numbers
+
+
+def _in_words_of(model: HeadModel, label: str) -> str:
+    """Return a label as the model writes it: by name, whatever the case, or by number if its classes have no names."""
+    if not isinstance(label, ClassName):
+        return label
+    folded = {name.casefold(): name for name in _class_numbers(model) if not NO_NAME.fullmatch(name)}
+    if not folded:
+        return str(label.number)
+    if {name.casefold() for name in label.names} != folded.keys():
+        raise ValueError(
+            f"classes must have the same names in the data and in {model.name}, got {', '.join(label.names)} in the "
+            f"data and {', '.join(folded.values())} in its label2id; try labels that are numbers, or rename the classes"
+        )
+    return folded[label.casefold()]
 
 
 def _class_numbers(model: HeadModel) -> dict[str, list[int]]:
@@ -203,8 +222,11 @@ def check_labels(corpus: Corpus) -> None:
 
 
 def class_names(corpus: Corpus) -> list[str]:
-    """Return the sorted labels of a corpus; ValueError if some are missing or they are not two or more classes."""
+    """Return the sorted labels of a corpus, or the classes of its data set; ValueError unless there are two or more."""
     check_labels(corpus)
+    declared = {sentence.label.names if isinstance(sentence.label, ClassName) else () for sentence in corpus}
+    if len(declared) == 1 and () not in declared:
+        return [*declared.pop()]
     labels = sorted({str(sentence.label) for sentence in corpus})
     listed = f"{', '.join(map(repr, labels[:_SHOWN]))}{', ...' if len(labels) > _SHOWN else ''}"
     subject = f"the labels of corpus {corpus.name!r} are {listed}"

@@ -69,14 +69,17 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
 def _text_rows(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Row]:
     """Return the examples of a language model that have a token to predict."""
     if length is None:
-        rows = [{"input_ids": words.ids, **_types(words)} for words in handle.encode(corpus, words=False).source]
+        rows = [
+            {"input_ids": words.ids, **_types(words), "labels": _labels(words)}
+            for words in handle.encode(corpus, words=False).source
+        ]
     else:
-        rows = [{"input_ids": ids} for ids in _parts(handle, corpus, length)]
+        rows = _parts(handle, corpus, length)
     if outputs.causal(handle):  # the first token is not predicted, though the Trainer counts it for GPT-2 (5.24)
-        rows = [{**row, "labels": [-100, *row["input_ids"][1:]]} for row in rows if len(row["input_ids"]) > 1]
+        rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in rows if {*row["labels"][1:]} - {-100}]
     else:
-        special = {*handle.tokenizer.all_special_ids}  # which the collator does not mask
-        rows = [row for row in rows if not special.issuperset(row["input_ids"])]
+        special = {*handle.tokenizer.all_special_ids}  # which the collator, which makes the labels, does not mask
+        rows = [row for row in rows if row.pop("labels") and not special.issuperset(row["input_ids"])]
     if not rows:
         raise ValueError(f"corpus {corpus.name!r} must have tokens to predict, got none; try length=128")
     return rows
@@ -86,14 +89,23 @@ def _types(words: TokenizedSentence) -> dict[str, list[int]]:
     return {"token_type_ids": words.types} if words.types else {}
 
 
-def _parts(handle: HeadModel, corpus: Corpus, length: int) -> list[list[int]]:
+def _labels(words: TokenizedSentence) -> list[int]:
+    """Return the tokens that are learnt, -100 for others: those that have a loss where a model is evaluated."""
+    learned = words.learned
+    return words.ids if learned is None else [i if is_in else -100 for i, is_in in zip(words.ids, learned, strict=True)]
+
+
+def _parts(handle: HeadModel, corpus: Corpus, length: int) -> list[Row]:
     """Join the tokens of all sentences and divide them into parts of a length; the last may be shorter."""
     end = handle.tokenizer.eos_token_id  # between sentences, unless the tokenizer adds special tokens
     marks = vocabulary.special(handle.tokenizer, handle.model)
-    ids: list[int] = []
+    ids, labels = list[int](), list[int]()
     for row in pieces(handle.tokenizer, corpus.sentences, words=False):
-        ids += row.ids if end is None or not marks.isdisjoint(row.ids) else [*row.ids, end]
-    return [ids[start : start + length] for start in range(0, len(ids), length)]
+        ends = [] if end is None or not marks.isdisjoint(row.ids) else [end]
+        ids += [*row.ids, *ends]
+        labels += [*_labels(row), *(ends if row.learned is None else [-100] * len(ends))]
+    parts = (slice(start, start + length) for start in range(0, len(ids), length))
+    return [{"input_ids": ids[part], "labels": labels[part]} for part in parts]
 
 
 def collator(

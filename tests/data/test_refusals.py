@@ -86,9 +86,12 @@ FILES = {  # what -> name, content, options of `read`, message
         f"x.{kind}": (f"x.{kind}", "text\n", {}, f"file must be .txt, .conllu, .tsv or .jsonl, got .*x.{kind}; try its")
         for kind in ("csv", "json", "parquet")
     },
-    "half a pair": ("x.jsonl", '{"sentence_good": "x"}\n', {}, "pair 1 must have texts .*, got sentence_bad=None"),
+    "half a pair": ("x.jsonl", '{"sentence_good": "x"}\n', {}, "has no known text column: got sentence_good; give"),
     "a pair of numbers": ("x.jsonl", '{"sentence_good": "x", "sentence_bad": 3}\n', {}, "pair 1 .*got sentence_bad=3"),
-    "no answer": ("x.jsonl", '{"text": "x", "answer": null}\n', {}, "text 1 must have texts in text and answer, got a"),
+    "no answer": ("x.jsonl", '{"text": "x", "answer": null}\n', {}, "row 1 must have texts in text and answer, got an"),
+    "a turn without content": ("x.jsonl", '{"messages": [{"role": "user"}]}\n', {}, "row 1 must .*, got content=None"),
+    "no turns": ("x.jsonl", '{"messages": "Hi!"}\n', {}, "row 1 must have texts, or messages .* a list, got 'Hi!'"),
+    "other fields": ("x.jsonl", '{"tokens": [], "tags": []}\n', {}, "has no known text column: got tokens, tags; "),
     "no JSON": ("x.jsonl", "x\n", {}, "x.jsonl, line 1 is not JSON: Expecting value"),
     "no object": ("x.jsonl", "[1]\n", {}, r"x.jsonl, line 1 must be an object, got '\[1\]'"),
     "an unknown form": ("x.txt", "a\n", {"form": "csv"}, "form must be one of None, conllu, text, .*, got 'csv'"),

@@ -10,7 +10,7 @@ from helpers import zoo
 from helpers.letters import corpus, tokenizer, tokens_of
 
 import headroles as hr
-from headroles.data.corpus import Chat, Corpus, Sentence
+from headroles.data.corpus import Chat, Corpus, Prompt, Sentence
 from headroles.models.attention_hooks import HEAD_MASKS
 from headroles.models.head_model import HeadModel
 from headroles.models.loading import TRANSLATOR, place
@@ -80,6 +80,7 @@ REFUSED = [  # the call, two parts of the message
     (lambda: pieces(tokenizer(), in_pairs(None)), "texts and pairs of texts are mixed", "1 of 2 sentences without"),
     (lambda: pieces(tokenizer(), in_pairs("")), "texts and pairs of texts are mixed", "1 of 2 sentences without"),
     (lambda: pieces(tokenizer(), [Chat("a"), Sentence("b")]), "some texts are chats", "got 1 of 2 sentences"),
+    (lambda: pieces(tokenizer(), [Prompt("a"), Sentence("b")]), "some texts have answers", "got 1 of 2 sentences"),
     (lambda: score("llama", CHATS, tokenizer("$A")), "has no chat template", "read with chat=True (--chat)"),
     (lambda: score("marian", CHATS), "needs a model that reads and writes one text", "got Marian"),
     (lambda: score(zoo.tiny("bert").base_model, generate=5), "generate=5 (--generate) needs", "got BertModel"),

@@ -18,6 +18,7 @@ from tokenizers import processors
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence, pair
+from headroles.data.sentences import ClassName
 from headroles.testing.case import Case
 
 
@@ -197,6 +198,80 @@ def test_a_label_that_two_classes_may_have_is_refused(names, numbers, label, sai
     case = Case(model)
     with pytest.raises(ValueError, match=whole(said)):
         value(model, case.tokenizer, Corpus("x", (Sentence(case.corpus[0].text, label=label),)), "accuracy")
+
+
+CLASSES = ("neu", "POS", "neg")  # of the data, where the model has others
+
+
+def of_classes(names, labels):
+    case = Case(classified())
+    texts = [sentence.text for sentence in case.corpus]
+    return case, Corpus(
+        "x", tuple(Sentence(text, label=ClassName.of(n, names)) for text, n in zip(texts, labels, strict=False))
+    )
+
+
+def classified(names=("neg", "neu", "pos")):
+    return named(dict(enumerate(names)), {name: number for number, name in enumerate(names)})
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"), [(("neg", "neu", "pos"), [1, 2, 0]), (("LABEL_0", "LABEL_1", "LABEL_2"), [0, 1, 2])]
+)
+def test_classes_of_a_data_set_are_meant_by_name_and_by_number_where_the_model_has_no_names(names, numbers):
+    case, given = of_classes(CLASSES, [0, 1, 2, 0])
+    model, losses = classified(names), []
+    for sentence in given:
+        with torch.no_grad():
+            logits = model(**case.tokenizer(sentence.text, return_tensors="pt")).logits
+        losses.append(float(torch.nn.functional.cross_entropy(logits, torch.tensor([numbers[sentence.label.number]]))))
+    close(value(model, case.tokenizer, given, "loss"), np.mean(losses))
+
+
+@pytest.mark.parametrize("names", [("neu", "pos", "bad"), ("neu", "pos"), ("neu", "pos", "neg", "bad")])
+def test_classes_that_only_the_data_or_the_model_has_are_refused(names):
+    case, given = of_classes(names, [0, 1])
+    said = (
+        "classes must have the same names in the data and in BertForSequenceClassification, got "
+        f"{', '.join(names)} in the data and neg, neu, pos in its label2id; try labels that are numbers, or rename "
+        "the classes"
+    )
+    with pytest.raises(ValueError, match=whole(said)):
+        value(classified(), case.tokenizer, given, "accuracy")
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+ANSWERS = [("7 3", "9 27"), ("1 8", "8"), ("50 4 31 2", "6 7 9 5 1"), ("11", "12 3")]
+
+
+def answered(model, gates=None):
+    """The loss of each answer in a loop: sums and numbers of tokens."""
+    sums, counts = [], []
+    for text, answer in ANSWERS:
+        ids = torch.tensor([tokenizer()(f"{text} {answer}")["input_ids"]])
+        size = len(answer.split())
+        with hr.mask_heads(model, torch.ones(8) if gates is None else gates):
+            logits = model(input_ids=ids).logits[0, -size - 1 : -1]
+        sums.append(torch.nn.functional.cross_entropy(logits, ids[0, -size:], reduction="sum"))
+        counts.append(size)
+    return torch.stack(sums), torch.tensor(counts)
+
+
+def test_where_texts_have_answers_loss_effects_and_importance_are_of_the_answers():
+    model = hr.tiny_model("llama", vocab_size=64, num_hidden_layers=2, num_attention_heads=4)
+    rows = [{"prompt": text, "completion": answer} for text, answer in ANSWERS]
+    gates = torch.ones(8, requires_grad=True)
+    sums, counts = answered(model, gates)
+    close(value(model, tokenizer(), rows, "loss"), float(sums.detach().sum() / counts.sum()))
+    importance = torch.stack(
+        [torch.autograd.grad(one, gates, retain_graph=True)[0].abs() for one in sums / counts]
+    ).mean(0)
+    found = hr.score(model, tokenizer(), rows, [hr.scores.Importance(norm=None)], n_resamples=0)
+    close(found["importance"], importance.numpy(), operations=1024)
+    effects = hr.ablate(model, tokenizer(), rows, metric="loss", n_resamples=0)["ablation[loss]"]
+    without = torch.tensor([float(answered(model, 1 - one)[0].detach().sum()) for one in torch.eye(8)])
+    close(effects, (without - sums.detach().sum()).numpy() / float(counts.sum()), size=float(sums.detach().sum()))
 
 
 # --- models of every kind: sequence classifiers of encoder-decoders, two tasks, classes of another name ---------------

@@ -117,6 +117,40 @@ def test_a_step_of_a_masked_model_is_one_of_a_plain_loop(tmp_path, monkeypatch):
     assert 0 < int(chosen.sum()) < int(batch["attention_mask"].sum())
 
 
+CHAT = "{% for one in messages %}{{ one.role[0] }} {{ one.content }} </s> {% endfor %}"
+
+
+@pytest.mark.parametrize("length", [None, 5])
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_is_learnt_of_texts_with_answers_is_what_has_a_loss(chat, length, tmp_path):
+    model, tokenizer = given("llama-grouped")
+    tokenizer.chat_template = CHAT
+    pairs = [("a b", "c"), ("d", "e f a"), ("b c d e", "f a")]
+    corpus = hr.Corpus.of([{"text": text, "answer": answer} for text, answer in pairs], chat=chat)
+    lost, count, learnt, joined = 0.0, 0, [], []
+    for text, answer in pairs:
+        written = f"u {text} </s> a {answer} </s>" if chat else f"{text} {answer}"
+        ids = tokenizer(written, add_special_tokens=not chat)["input_ids"]
+        size = len(tokenizer(answer, add_special_tokens=False)["input_ids"])
+        end = len(ids) - ids[::-1].index(tokenizer(answer, add_special_tokens=False)["input_ids"][-1])
+        with torch.no_grad():
+            losses = torch.nn.functional.cross_entropy(
+                model(torch.tensor([ids])).logits[0, :-1], torch.tensor(ids[1:]), reduction="none"
+            )
+        lost, count = lost + float(losses[end - size - 1 : end - 1].sum()), count + size
+        learnt.append([token if end - size <= place < end else -100 for place, token in enumerate(ids)])
+        joined += [*learnt[-1], *([-100] * {0, 1, 2}.isdisjoint(ids))]
+    close(hr.evaluate(model, tokenizer, corpus, ["loss"], n_resamples=0)["value"].iloc[0], lost / count)
+    rows = examples(HeadModel(model, tokenizer), corpus, length=length)
+    if length is None:
+        assert [row["labels"] for row in rows] == learnt
+        table = hr.train(model, tokenizer, corpus, tmp_path, epochs=1, batch=3, rate=0.0)
+        close(table["loss"].iloc[0], lost / count)
+    else:
+        parts = [[-100, *joined[start + 1 : start + length]] for start in range(0, len(joined), length)]
+        assert [row["labels"] for row in rows] == [part for part in parts if {*part} - {-100}]
+
+
 # --- masks ----------------------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from helpers.trainings import (
 import headroles as hr
 from headroles.ablation.effects import evaluate
 from headroles.data.corpus import Corpus
+from headroles.data.sentences import ClassName
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -330,6 +331,16 @@ def test_classes_are_the_labels_of_the_corpus_in_order(base):
     assert type(model) is transformers.BertForSequenceClassification
     assert tokens.get_vocab() == tokenizer().get_vocab()
     torch.testing.assert_close(model.bert.state_dict(), untrained().bert.state_dict())
+
+
+def test_classes_of_a_data_set_keep_their_names_and_numbers(base, tmp_path):
+    names = ("worse", "so", "better")
+    texts = [sentence.text for sentence in films(6)]
+    corpus = hr.Corpus("x", tuple(hr.Sentence(text, label=ClassName.of(i % 2, names)) for i, text in enumerate(texts)))
+    model, tokens = load_classifier(base, corpus)
+    assert model.config.id2label == dict(enumerate(names))
+    train(model, tokens, corpus, tmp_path, epochs=1, batch=6)
+    assert hr.load(tmp_path)[0].config.label2id == {name: number for number, name in enumerate(names)}
 
 
 def test_a_new_head_is_the_same_at_each_load(base):

@@ -7,17 +7,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import Chat, Corpus, Sentence, Span, Tokens
+from headroles.data.corpus import Corpus
+from headroles.data.sentences import ASSISTANT, Chat, Prompt, Sentence, Span, Tokens, Turn
 from headroles.models.tokens import languages
 
 NO_WORD = -1  # the word of a token that belongs to none
 BOUNDARIES = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark boundaries of words in tokens
-MARKS = ("\ue000", "\ue001")  # private characters, in the place of the user's text and of the answer
-ROLES = ("user", "assistant")
+MARK = 0xE000  # the first of the private characters, which stand in the place of the texts of turns
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TokenizedSentence:
     sentence: Sentence
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens belong to the texts of a chat, not to its template
-    answer: int | None = None  # place of the first token of the assistant's turn in a chat; None: there is none
+    of_answer: list[bool] | None = None  # which tokens belong to the answer; None: there is no answer
     prompt_length: int | None = None  # number of tokens before what the model has written; None: it wrote none
 
     def __len__(self) -> int:
@@ -42,10 +42,16 @@ class TokenizedSentence:
 
     @property
     def counted(self) -> list[bool] | None:
-        """Which tokens count as queries and next tokens; None for all."""
+        """Which tokens count as queries; None for all."""
         if self.of_text is None and self.prompt_length is None:
             return None
         return [is_in and place >= (self.prompt_length or 0) for place, is_in in enumerate(self.in_text)]
+
+    @property
+    def learned(self) -> list[bool] | None:
+        """Which tokens count as next tokens, in the loss and in training: the answer alone, if there is one."""
+        is_wanted = self.of_answer is not None and getattr(self.sentence, "answer_only", True)
+        return self.of_answer if is_wanted else self.counted
 
 
 def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:
@@ -58,20 +64,31 @@ def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tu
 
 
 def pieces(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[Sentence],
+    *,
+    words: bool = True,
+    target: bool = False,
+    answers: bool = True,
 ) -> list[TokenizedSentence]:
     """Return the tokens of sentences, special ones included, and the word of each.
 
     A token of no word has `NO_WORD`, without `words` all. Words come from the character offsets of a fast tokenizer.
     The tokens of a slow tokenizer are the bytes of the text, or they are searched for in it, where an unknown token
     stands for the text between its neighbours. Sentences with a `second` text are read as pairs; those of a `target` as
-    the decoder's. Chats are read in the tokenizer's chat template.
+    the decoder's. Chats are read in the tokenizer's chat template, prompts with their `answers` as one text. Special
+    tokens that a text already has at its beginning or end are not added.
 
     Raises:
-        ValueError: If only some of the sentences have a second text.
+        ValueError: If only some of the sentences are chats, or have an answer or a second text.
     """
-    if not target and (chats := [sentence for sentence in sentences if isinstance(sentence, Chat)]):
-        return _of_chats(tokenizer, chats, len(sentences))
+    chats = [sentence for sentence in sentences if isinstance(sentence, Chat) and not target]
+    prompts = [sentence for sentence in sentences if isinstance(sentence, Prompt) and answers and not target]
+    for what, some in (("are chats", chats), ("have answers", prompts)):
+        if some and len(some) < len(sentences):
+            raise ValueError(f"some texts {what}: got {len(some)} of {len(sentences)} sentences; expected all or none")
+    if chats or prompts:
+        return _of_turns(tokenizer, chats or prompts, in_template=bool(chats))
     texts = [sentence.text for sentence in sentences]
     seconds = [sentence.second for sentence in sentences]
     in_pairs = any(seconds) and not target
@@ -82,77 +99,110 @@ def pieces(
             f"expected all or none; try each part alone"
         )
     words = words and any(sentence.spans for sentence in sentences)
-    with_offsets = words and tokenizer.is_fast
-    encoding = tokenizer(
-        text=None if target else texts,
-        text_pair=seconds if in_pairs else None,
-        text_target=texts if target else None,
-        add_special_tokens=True,
-        return_offsets_mapping=with_offsets,
-        return_attention_mask=False,
-        verbose=False,
-    )
+    options = {"text_target": texts} if target else {"text": texts} | ({"text_pair": seconds} if in_pairs else {})
     rows = []
-    for i, (sentence, ids) in enumerate(zip(sentences, encoding["input_ids"], strict=True)):
+    for sentence, (ids, offsets, types) in zip(sentences, _encoded(tokenizer, words, **options), strict=True):
         if isinstance(sentence, Tokens):
             rows.append(TokenizedSentence(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
             continue
         owners = [NO_WORD] * len(ids)
-        if with_offsets:
-            first = [number == 0 for number in encoding.sequence_ids(i)]
-            offsets = [
-                span if is_in else None for span, is_in in zip(encoding["offset_mapping"][i], first, strict=True)
-            ]
+        if offsets is not None:
             owners = word_of(sentence, offsets)
         elif words:
             text = f"{sentence.text} {sentence.second}" if in_pairs else sentence.text
             owners = word_of(sentence, _offsets(tokenizer, text, ids))
-        types = encoding["token_type_ids"][i] if in_pairs and "token_type_ids" in encoding else None
-        rows.append(TokenizedSentence(list(ids), owners, sentence, types))
+        rows.append(TokenizedSentence(ids, owners, sentence, types if in_pairs else None))
     return rows
 
 
-def _of_chats(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat], count: int) -> list[TokenizedSentence]:
-    """The tokens of chats. A token with a character of a text belongs to it; words are from the user's turn."""
-    if len(sentences) < count:
-        raise ValueError(f"some texts are chats: got {len(sentences)} of {count} sentences; expected all or none")
-    chats = rendered(tokenizer, sentences)
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, with_offsets: bool, **texts: Any
+) -> Iterator[tuple[list[int], list[Span | None] | None, list[int] | None]]:
+    """Yield of each text the token ids, the characters of tokens of the first text, and the token type ids.
+
+    Only a fast tokenizer knows the characters.
+    """
+    in_pairs, with_offsets = "text_pair" in texts, with_offsets and tokenizer.is_fast
     encoding = tokenizer(
-        [written.text for written in chats],
-        add_special_tokens=False,  # the template has them
-        return_offsets_mapping=tokenizer.is_fast,
+        **{"add_special_tokens": True} | texts,
+        return_offsets_mapping=with_offsets,
         return_attention_mask=False,
         verbose=False,
     )
-    rows = []
-    for i, (sentence, written, ids) in enumerate(zip(sentences, chats, encoding["input_ids"], strict=True)):
-        known = encoding["offset_mapping"][i] if tokenizer.is_fast else _offsets(tokenizer, written.text, ids)
-        offsets = [span or (0, 0) for span in known]
+    added = _added(tokenizer, "text_target" if "text_target" in texts else "text")
+    for i, ids in enumerate(encoding["input_ids"]):
+        kept = slice(None) if "add_special_tokens" in texts else _without_doubles(ids, *added, in_pairs=in_pairs)
+        types = encoding["token_type_ids"][i][kept] if "token_type_ids" in encoding else None
+        offsets = None
+        if with_offsets:
+            tokens = zip(encoding.sequence_ids(i)[kept], encoding["offset_mapping"][i][kept], strict=True)
+            offsets = [span if number == 0 else None for number, span in tokens]
+        yield list(ids[kept]), offsets, types
+
+
+def _added(tokenizer: PreTrainedTokenizerBase, side: str) -> tuple[int, int]:
+    """Count the special tokens, but codes of languages, that a tokenizer adds before a text and after it."""
+    ids, bare = (list(tokenizer(**{side: "a"}, add_special_tokens=add)["input_ids"]) for add in (True, False))
+    start = next((place for place in range(len(ids)) if bare and ids[place : place + len(bare)] == bare), None)
+    if start is None or not languages.ids(tokenizer).isdisjoint(ids[:start]):
+        return 0, 0
+    return start, len(ids) - start - len(bare)
+
+
+def _without_doubles(ids: Sequence[int], before: int, after: int, *, in_pairs: bool) -> slice:
+    """Return the part of a text's tokens without those that were added `before` and `after` though it has them.
+
+    A text that already has the beginning, as a chat template writes it, is complete: no end is added either.
+    """  # noqa: DOC201
+    stop = len(ids) - after
+    begins = 0 < before <= stop - before and ids[:before] == ids[before : 2 * before]
+    ends = 0 < after <= stop - before and ids[stop:] == ids[stop - after : stop]
+    return slice(before if begins else 0, stop if ends or (begins and not in_pairs) else len(ids))
+
+
+def _of_turns(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Prompt], *, in_template: bool
+) -> list[TokenizedSentence]:
+    """Return the tokens of texts with answers; a token with a character of a turn belongs to it."""
+    texts = rendered(tokenizer, sentences) if in_template else [*map(_joined, sentences)]  # type: ignore[arg-type]
+    whole, rows = [written.text for written in texts], []
+    encoded = _encoded(tokenizer, True, text=whole, add_special_tokens=not in_template)  # the template has them
+    for sentence, written, (ids, known, _) in zip(sentences, texts, encoded, strict=True):
+        offsets = [span or (0, 0) for span in known or _offsets(tokenizer, written.text, ids)]
         inside = [[max(span[0], start) < min(span[1], end) for start, end in written.places] for span in offsets]
         in_sentence = [
-            (max(span[0] - written.shift, 0), span[1] - written.shift) if turns[0] else None
+            (max(span[0] - written.shift, 0), span[1] - written.shift) if turns[written.turn] else None
             for span, turns in zip(offsets, inside, strict=True)
         ]
-        owners, answers = word_of(sentence, in_sentence), [any(turns[1:]) for turns in inside]
-        answer = answers.index(True) if any(answers) else None
-        rows.append(TokenizedSentence(list(ids), owners, sentence, of_text=[*map(any, inside)], answer=answer))
+        owners, answers = word_of(sentence, in_sentence), [any(turns[written.turn + 1 :]) for turns in inside]
+        of_text = [*map(any, inside)] if in_template else None
+        rows.append(TokenizedSentence(ids, owners, sentence, None, of_text, answers if sentence.answer else None))
     return rows
 
 
 class Rendered(NamedTuple):
-    """A chat as the model reads it, and the places of its texts."""
+    """A chat, or a prompt with its answer, as the model reads it, and the places of its turns."""
 
     text: str
     places: list[Span]
+    turn: int  # which of them is the sentence's own; after it comes the answer, if any
     shift: int  # from characters of the sentence to characters of the whole text
+
+
+def _joined(sentence: Prompt) -> Rendered:
+    """Return a prompt and its answer, with a space between unless one of them has it."""
+    text, answer = sentence.text, sentence.answer or ""
+    between = "" if not answer or text[-1:].isspace() or answer[0].isspace() else " "
+    start = len(text) + len(between)
+    return Rendered(text + between + answer, [(0, len(text)), (start, start + len(answer))], 0, 0)
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise ValueError for a tokenizer without a chat template."""
     if not tokenizer.chat_template:
         raise ValueError(
-            f"{type(tokenizer).__name__} has no chat template: got a corpus that was read with chat=True (--chat); "
-            f"expected the tokenizer of a model that was trained on chats; try without it"
+            f"{type(tokenizer).__name__} has no chat template: got a corpus that was read with chat=True (--chat), or "
+            f"messages; expected the tokenizer of a model that was trained on chats; try texts that are no chats"
         )
 
 
@@ -164,7 +214,8 @@ def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None
     if tokenizer is None or corpus is None or not corpus.chat:
         return {}
     check_template(tokenizer)
-    return {"chat": hashlib.sha256(_written(tokenizer, MARKS).encode()).hexdigest()[:12]}
+    turns = [(role, chr(MARK + i)) for i, role in enumerate(("user", ASSISTANT))]
+    return {"chat": hashlib.sha256(_written(tokenizer, turns).encode()).hexdigest()[:12]}
 
 
 # A chat template writes more than the texts: turns, a system prompt, the date. It is applied as transformers applies
@@ -174,28 +225,35 @@ def chat_digest(tokenizer: PreTrainedTokenizerBase | None, corpus: Corpus | None
 def rendered(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Chat]) -> list[Rendered]:
     """Return chats in the tokenizer's template; ValueError if it changes a text."""
     check_template(tokenizer)
-    between = {count: _between(tokenizer, MARKS[:count]) for count in (1, 2)}
-    chats = [[text for text in (sentence.text, sentence.answer) if text is not None] for sentence in sentences]
-    return [_placed(tokenizer, texts, between[len(texts)]) for texts in chats]
+    between: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    chats = []
+    for sentence in sentences:
+        key = sentence.answer is not None, tuple(role for role, _ in sentence.turns)
+        if key not in between:
+            between[key] = _between(tokenizer, *key)
+        chats.append(_placed(tokenizer, sentence, between[key]))
+    return chats
 
 
-def _written(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> str:
-    messages = [{"role": role, "content": text} for role, text in zip(ROLES, texts, strict=False)]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=len(texts) == 1))
+def _written(tokenizer: PreTrainedTokenizerBase, turns: Iterable[Turn], *, is_answered: bool = True) -> str:
+    messages = [{"role": role, "content": text} for role, text in turns]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=not is_answered))
 
 
-def _between(tokenizer: PreTrainedTokenizerBase, marks: Sequence[str]) -> list[str]:
-    """Return the text that the template writes before, between and after texts."""
-    rest, parts = _written(tokenizer, marks), []
+def _between(tokenizer: PreTrainedTokenizerBase, is_answered: bool, roles: Sequence[str]) -> list[str]:
+    """Return the text that the template writes before, between and after the texts of turns with these roles."""
+    marks, parts = [chr(MARK + i) for i in range(len(roles))], list[str]()
+    rest = _written(tokenizer, zip(roles, marks, strict=True), is_answered=is_answered)
     for mark in marks:
         before, _, rest = rest.partition(mark)
         parts.append(before)
     return [*parts, rest]
 
 
-def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: Sequence[str]) -> Rendered:
-    """Return the chat of some texts; templates may strip white space around them."""
-    chat, places = _written(tokenizer, texts), list[Span]()
+def _placed(tokenizer: PreTrainedTokenizerBase, sentence: Chat, between: Sequence[str]) -> Rendered:
+    """Return a chat and the places of its turns; templates may strip white space around them."""
+    texts, places = [text for _, text in sentence.turns], list[Span]()
+    chat = _written(tokenizer, sentence.turns, is_answered=sentence.answer is not None)
     at = 0
     for text, before in zip(texts, between, strict=False):
         start = at + len(before)
@@ -208,9 +266,10 @@ def _placed(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], between: S
             f"the chat template of {type(tokenizer).__name__} changes its texts: got {chat!r} for {texts[0]!r}; "
             f"expected each text once, as it is; try without chat=True (--chat), and write the template into the texts"
         )
-    first, (start, end) = texts[0], places[0]
-    stripped = 0 if chat[start:end] == first else len(first) - len(first.lstrip())
-    return Rendered(chat, places, start - stripped)
+    turn = len(sentence.before)
+    start, end = places[turn]
+    stripped = 0 if chat[start:end] == sentence.text else len(sentence.text) - len(sentence.text.lstrip())
+    return Rendered(chat, places, turn, start - stripped)
 
 
 def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -110,14 +111,18 @@ def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None
 # was. What can be known is how the tokenizer of the checkpoint begins a text, whether its chat template begins with the
 # token (unless its files choose by `add_bos_token`), and which token the config names. Without any of these there is no
 # warning.
-def check_beginning(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Warn once if texts of a causal model begin differently from its training texts."""
-    if model.config.is_encoder_decoder or not model.can_generate() or tokenizer in _checked.get(model, ()):
+def check_beginning(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> None:
+    """Warn once if texts of a causal model, given as token ids, begin differently from its training texts."""
+    if model.config.is_encoder_decoder or not model.can_generate() or not texts:
         return
-    _checked.setdefault(model, WeakSet()).add(tokenizer)
+    if tokenizer in _checked.setdefault(model, WeakSet()):
+        return
     name, begins = type(tokenizer).__name__, _begins(tokenizer)
     config = getattr(model.config.get_text_config(), "bos_token_id", None)
     expected, source = _expected(tokenizer, model)
+    if expected and all(text[0] == tokenizer.bos_token_id for text in texts if text):  # also if it is in the texts
+        return
+    _checked[model].add(tokenizer)
     if expected is not None and expected != begins:
         given, wanted = ("begins", "without") if begins else ("does not begin", "with")
         log.warning(

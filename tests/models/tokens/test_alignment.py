@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import headroles as hr
 from headroles.ablation.effects import evaluate
-from headroles.data.corpus import Chat, Corpus, Sentence, as_chat
+from headroles.data.corpus import Chat, Corpus, Prompt, Sentence, as_chat
 from headroles.models.tokens import alignment
 from headroles.models.tokens.alignment import NO_WORD, pieces, word_of
 from headroles.tables.frame import fields
@@ -223,11 +223,76 @@ def test_scores_are_those_of_a_plain_loop_in_which_the_template_is_special():
     assert f"|chat:{alignment.chat_digest(in_chats(), chats())['chat']}|" in hr.provenance(table, "confidence")
 
 
-def test_losses_are_those_of_the_texts_alone():
-    model = model_of()
-    found = evaluate(model, in_chats(), chats(), ["loss"], n_resamples=0)
-    losses = [values[mask[1:]] for _, mask, _, values in read_alone(model, in_chats(), chats())]
+@pytest.mark.parametrize("answer_only", [True, False])
+def test_losses_are_those_of_the_answers_or_of_all_texts(answer_only):
+    model, losses = model_of(), []
+    given = Corpus.of(chats(), answer_only=answer_only)
+    for sentence, (_, mask, _, values) in zip(given, read_alone(model, in_chats(), given), strict=True):
+        wanted = mask[1:].copy()
+        wanted[: size(BEFORE + sentence.text) * answer_only] = False
+        losses.append(values[wanted])
+    found = evaluate(model, in_chats(), given, ["loss"], n_resamples=0)
     close(found.loc["loss", "value"], np.concatenate(losses).mean())
+
+
+TURNS = {"text": "kind", "target": Sentence("be"), "before": (("system", "user"), ("user", "be"), ("assistant", "be"))}
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_every_turn_of_a_chat_is_known_and_the_last_one_of_the_assistant_is_the_answer(is_answered):
+    chat = Chat(**TURNS | {"spans": ((0, 2), (2, 4))} | ({} if is_answered else {"target": None}))
+    head, user, end = "<s>system be kind to the user</s><s>system ", "</s><s>user ", "</s><s>assistant "
+    parts = [(head, "user"), (user, "be"), (end, "be"), (user, "kind"), *([(end, "be")] if is_answered else [])]
+    in_text = [is_text for before, text in parts for is_text in [False] * size(before) + [True] * size(text)]
+    rest = "</s>" if is_answered else end
+    (row,) = pieces(in_chats(), [chat])
+    assert row.ids == tokenizer("$A")("".join(before + text for before, text in parts) + rest)["input_ids"]
+    assert row.in_text == row.counted == in_text + [False] * size(rest)
+    at = len(row) - size(rest) - 2 if is_answered else None
+    assert row.learned == ([place in (at, at and at + 1) for place in range(len(row))] if is_answered else row.counted)
+    assert [word for word in row.words if word != NO_WORD] == [0, 0, 1, 1]
+    assert row.words.index(0) == sum(size(before + text) for before, text in parts[:3]) + size(user)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_prompt_and_its_answer_are_one_text(slow, marian):
+    tokens = marian if slow else tokenizer("<s> $A </s>")
+    prompts = [("the dog", "a cat", " "), ("the ", "cat", ""), ("a", "\ndog", ""), ("the dog sat", "the", " ")]
+    rows = pieces(tokens, [Prompt(text, target=Sentence(answer)) for text, answer, _ in prompts])
+    for row, (text, answer, between) in zip(rows, prompts, strict=True):
+        assert row.ids == tokens(text + between + answer)["input_ids"]
+        wanted, size = tokens(answer, add_special_tokens=False)["input_ids"], sum(row.learned)
+        wanted = wanted[tokens.convert_ids_to_tokens(wanted[0]) == "▁" :]  # a space before the answer is not of it
+        start = row.learned.index(True)
+        assert row.ids[start : start + size] == wanted
+        assert row.learned == [start <= place < start + size for place in range(len(row))]
+        assert row.counted is None
+    assert pieces(tokens, [Prompt("the dog")])[0].ids == tokens("the dog")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "expected"),
+    [("<s> $A", "<s>a b", "<s> a b"), ("<s> $A </s>", "<s>a b", "<s> a b"), ("<s> $A </s>", "a b</s>", "<s> a b </s>"),
+     ("<s> $A </s>", "<s>a</s>", "<s> a </s>"), ("$A </s>", "a</s>", "a </s>"), ("$A", "<s><s>a", "<s> <s> a"),
+     ("<s> $A </s>", "a", "<s> a </s>"), ("<s> $A </s>", "", "<s> </s>"), ("<s> $A", "a<s>", "<s> a <s>")],
+)  # fmt: skip
+def test_special_tokens_that_a_text_has_are_not_added(template, text, expected):
+    tokens = tokenizer(template)
+    (row,) = pieces(tokens, [Sentence(text, ((text.index("a"), text.index("a") + 1),) if "a" in text else ())])
+    assert tokens.convert_ids_to_tokens(row.ids) == expected.split()
+    assert [number for number, word in enumerate(row.words) if word == 0] == [
+        number for number, token in enumerate(expected.split()) if token == "a"
+    ]
+
+
+def test_special_tokens_that_pairs_and_targets_have_are_not_added(marian):
+    bert = hr.load("minilm")[1]
+    texts = {"[CLS] a": "b", "a": "b [SEP]", "[CLS] a ": "b [SEP]"}
+    for row in pieces(bert, [Sentence(text, second=second) for text, second in texts.items()]):
+        assert row.ids == bert("a", "b")["input_ids"]
+        assert row.types == bert("a", "b")["token_type_ids"]
+    given, plain = (pieces(marian, [Sentence(text)], target=True)[0].ids for text in ("a b</s>", "a b"))
+    assert given == plain
 
 
 def test_a_chat_is_another_corpus_and_what_the_template_writes_is_in_its_provenance():

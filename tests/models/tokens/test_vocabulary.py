@@ -136,6 +136,16 @@ def test_a_chat_template_with_a_beginning_token_says_it(caplog):
     assert "its chat template begins with it" in message
 
 
+def test_nothing_is_said_of_texts_that_have_their_beginning(caplog):
+    """A template that writes the token itself, and texts that were rendered before."""
+    template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    model, tokens = model_of(), tokenizer_of("$A", chat_template=template)
+    for corpus in (hr.Corpus.of(["a b"], chat=True), ["<s> a b", "<s> b"]):
+        hr.score(model, tokens, corpus, ["confidence"], n_resamples=0)
+        assert caplog.messages == []
+    assert len(warned(caplog, model, tokens)) == 1  # texts without it
+
+
 def test_another_token_than_that_of_the_config_is_warned_of(caplog):
     (message,) = warned(caplog, model_of(), tokenizer_of("<x> $A", bos_token="<x>"))
     assert "begins a text with token 5 (<x>), and the config of LlamaForCausalLM names token 1" in message
