@@ -405,7 +405,7 @@ def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, ca
         again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     pd.testing.assert_frame_equal(frame.bare(again), frame.bare(first))
     pd.testing.assert_frame_equal(frame.bare(study.load("areas-loss")), frame.bare(areas(table)))
-    assert not caplog.messages
+    assert all(message.startswith("translations are not read") for message in caplog.messages)
 
 
 ELSE = {  # what differs, and whether the model runs for it

@@ -115,11 +115,12 @@ def test_a_small_corpus_without_a_rare_token_says_so(caplog):
         "in no sentence is the rarest token outside the most frequent ones (500 by default) of the corpus they are "
         "counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
     )
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(8, trees=False), n_resamples=0)
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(8, trees=False, translated=False), n_resamples=0)
     assert table["rarity"].isna().all()
     assert table["confidence"].notna().all()
     assert caplog.messages == [f"rarity of enc-self heads is NaN: {reason}"]
-    table = hr.score(zoo.tiny("llama"), tokens_of("llama-grouped"), corpus(8, trees=False), "position", n_resamples=0)
+    texts = corpus(8, trees=False, translated=False)
+    table = hr.score(zoo.tiny("llama"), tokens_of("llama-grouped"), texts, "position", n_resamples=0)
     assert table["position[+1]"].isna().all()  # by definition: nothing to be said
     assert len(caplog.messages) == 1
 
@@ -279,7 +280,7 @@ def test_retrieval_and_previous_are_those_of_slow_loops(name, monkeypatch):
 
 def test_without_needles_retrieval_is_nan_and_the_log_says_why(caplog):
     model, tokenizer, _ = with_needles()
-    assert hr.score(model, tokenizer, corpus(3), "retrieval", n_resamples=0)["retrieval"].isna().all()
+    assert hr.score(model, tokenizer, corpus(3, translated=False), "retrieval", n_resamples=0)["retrieval"].isna().all()
     assert caplog.messages[0].endswith(f"is NaN: {Retrieval.missing}")
 
 

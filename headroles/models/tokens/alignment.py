@@ -190,11 +190,11 @@ class Rendered(NamedTuple):
 
 
 def _joined(sentence: Prompt) -> Rendered:
-    """Return a prompt and its answer, with a space between unless one of them has it."""
+    """Return a prompt and its answer, which begins with a space unless there is white space between them."""
     text, answer = sentence.text, sentence.answer or ""
-    between = "" if not answer or text[-1:].isspace() or answer[0].isspace() else " "
-    start = len(text) + len(between)
-    return Rendered(text + between + answer, [(0, len(text)), (start, start + len(answer))], 0, 0)
+    if answer and not (text[-1:].isspace() or answer[0].isspace()):
+        answer = f" {answer}"
+    return Rendered(text + answer, [(0, len(text)), (len(text), len(text + answer))], 0, 0)
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:

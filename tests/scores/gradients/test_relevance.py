@@ -106,7 +106,7 @@ def test_the_log_says_where_relevance_ends_up(caplog):
     with caplog.at_level(logging.INFO, "headroles.scores.gradients.relevance"):
         measured("bert", hr.Relevance("attn"))
     parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
-    shares = re.fullmatch(rf"relevance\[attn\] of the target: {parts}", caplog.messages[0]).groups()
+    shares = re.fullmatch(rf"relevance\[attn\] of the target: {parts}", caplog.messages[-1]).groups()
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.2)
 
 
