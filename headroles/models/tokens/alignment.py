@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,9 +99,9 @@ def pieces(
             f"expected all or none; try each part alone"
         )
     words = words and any(sentence.spans for sentence in sentences)
-    options = {"text_target": texts} if target else {"text": texts} | ({"text_pair": seconds} if in_pairs else {})
+    read: dict[str, Any] = {"text_target" if target else "text": texts} | ({"text_pair": seconds} if in_pairs else {})
     rows = []
-    for sentence, (ids, offsets, types) in zip(sentences, _encoded(tokenizer, words, **options), strict=True):
+    for sentence, (ids, offsets, types) in zip(sentences, _encoded(tokenizer, read, offsets=words), strict=True):
         if isinstance(sentence, Tokens):
             rows.append(TokenizedSentence(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
             continue
@@ -116,28 +116,29 @@ def pieces(
 
 
 def _encoded(
-    tokenizer: PreTrainedTokenizerBase, with_offsets: bool, **texts: Any
+    tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Any], *, offsets: bool, special: bool = True
 ) -> Iterator[tuple[list[int], list[Span | None] | None, list[int] | None]]:
     """Yield of each text the token ids, the characters of tokens of the first text, and the token type ids.
 
     Only a fast tokenizer knows the characters.
     """
-    in_pairs, with_offsets = "text_pair" in texts, with_offsets and tokenizer.is_fast
+    in_pairs, with_offsets = "text_pair" in texts, offsets and tokenizer.is_fast
     encoding = tokenizer(
-        **{"add_special_tokens": True} | texts,
+        **texts,
+        add_special_tokens=special,
         return_offsets_mapping=with_offsets,
         return_attention_mask=False,
         verbose=False,
     )
-    added = _added(tokenizer, "text_target" if "text_target" in texts else "text")
+    before, after = _added(tokenizer, next(iter(texts))) if special else (0, 0)
     for i, ids in enumerate(encoding["input_ids"]):
-        kept = slice(None) if "add_special_tokens" in texts else _without_doubles(ids, *added, in_pairs=in_pairs)
+        kept = _without_doubles(ids, before, after, in_pairs=in_pairs)
         types = encoding["token_type_ids"][i][kept] if "token_type_ids" in encoding else None
-        offsets = None
+        spans = None
         if with_offsets:
             tokens = zip(encoding.sequence_ids(i)[kept], encoding["offset_mapping"][i][kept], strict=True)
-            offsets = [span if number == 0 else None for number, span in tokens]
-        yield list(ids[kept]), offsets, types
+            spans = [span if number == 0 else None for number, span in tokens]
+        yield list(ids[kept]), spans, types
 
 
 def _added(tokenizer: PreTrainedTokenizerBase, side: str) -> tuple[int, int]:
@@ -166,7 +167,7 @@ def _of_turns(
     """Return the tokens of texts with answers; a token with a character of a turn belongs to it."""
     texts = rendered(tokenizer, sentences) if in_template else [*map(_joined, sentences)]  # type: ignore[arg-type]
     whole, rows = [written.text for written in texts], []
-    encoded = _encoded(tokenizer, True, text=whole, add_special_tokens=not in_template)  # the template has them
+    encoded = _encoded(tokenizer, {"text": whole}, offsets=True, special=not in_template)  # the template has them
     for sentence, written, (ids, known, _) in zip(sentences, texts, encoded, strict=True):
         offsets = [span or (0, 0) for span in known or _offsets(tokenizer, written.text, ids)]
         inside = [[max(span[0], start) < min(span[1], end) for start, end in written.places] for span in offsets]

@@ -268,6 +268,9 @@ def test_a_prompt_and_its_answer_are_one_text(slow, marian):
         assert row.learned == [start <= place < start + size for place in range(len(row))]
         assert row.counted is None
     assert pieces(tokens, [Prompt("the dog")])[0].ids == tokens("the dog")["input_ids"]
+    if not slow:  # rendered before: neither the beginning nor the end is added
+        (row,) = pieces(tokens, [Prompt("<s>the dog", target=Sentence("sat"))])
+        assert row.ids == tokens("<s>the dog sat", add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize(
