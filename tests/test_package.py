@@ -43,7 +43,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_600, 8),
     "root": (350, 5),
-    "all": (31_753, 160),  # 31,000 in 158 before issue 60, which may add 500
+    "all": (31_753, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 38_200  # 37,500 before issue 60
