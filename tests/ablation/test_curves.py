@@ -433,8 +433,9 @@ def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
     pd.testing.assert_frame_equal(frame.bare(table), frame.bare(expected))
     pd.testing.assert_frame_equal(frame.bare(study.load("areas-loss")), frame.bare(areas(expected)))
     endings = ("was made with other options: computed again", ": areas-loss, curves-loss")
-    assert all(message.endswith(endings) for message in caplog.messages)
-    assert 1 <= len(caplog.messages) <= 2
+    messages = [message for message in caplog.messages if not message.startswith("translations are not read")]
+    assert all(message.endswith(endings) for message in messages)
+    assert 1 <= len(messages) <= 2
 
 
 def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
