@@ -16,7 +16,6 @@ from headroles.models.tokens import languages
 
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
 FEW = 0.05  # share of tokens that may differ: special tokens do, between versions of a tokenizer
-ROLES = ("bos", "eos", "cls", "sep", "pad")
 
 
 log = logging.getLogger(__name__)
@@ -27,28 +26,26 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 
 # Numbers of the right model with the wrong tokenizer look like any others. The tokenizer that a model was loaded with,
 # or that is in its folder, shows it: of the tokens that both have, few may have other ids (versions differ in special
-# tokens), and a user may have added some. Where no such tokenizer is known, sizes must do: each token needs an
-# embedding, and where many embeddings belong to no token, the special tokens must be those of the config.
+# tokens), and a user may have added some. That folder may have another model's tokenizer, or none, so sizes count too:
+# each token needs an embedding, and nearly all embeddings have a token of the tokenizer, or of the model's own one.
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise ValueError if a tokenizer, even with added tokens, does not belong to a text model."""
     try:
         size = vocabulary(model)
     except ValueError:  # images or sound
         return
-    ids, kind = tokenizer.get_vocab(), type(tokenizer).__name__
+    ids, kind, reference = tokenizer.get_vocab(), type(tokenizer).__name__, _of_checkpoint(model)[2] or {}
     added = tokenizer.get_added_vocab()
     largest = max((number for token, number in ids.items() if token not in added), default=0)
+    n_used = 1 + max([*ids.values(), *reference.values()], default=-1)
     wrong = ""
     if largest >= size:
         wrong = f"{kind} has tokens up to {largest}, {type(model).__name__} has embeddings for {size}"
-    elif (reference := _of_checkpoint(model)[2]) is not None and (count := _n_different(ids, reference)):
+    elif count := _n_different(ids, reference):
         common = min(len(ids), len(reference))
         wrong = f"{count} of the {common} tokens of {kind} have other ids in the model's own tokenizer"
-    elif size - largest > max(SPARE, SPARED * size) and (roles := _different_roles(tokenizer, model)):
-        wrong = (
-            f"{kind} has {len(ids)} tokens, {type(model).__name__} has embeddings for {size}, and its config has "
-            f"other ids for {', '.join(roles)}"
-        )
+    elif size - n_used > max(SPARE, SPARED * size):
+        wrong = f"{kind} has {len(ids)} tokens, {type(model).__name__} has embeddings for {size}"
     if wrong:
         raise ValueError(f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint")
 
@@ -84,19 +81,6 @@ def _n_different(ids: dict[str, int], reference: dict[str, int]) -> int:
     small, large = sorted((ids, reference), key=len)
     count = sum(large.get(token) != number for token, number in small.items())
     return count if count > FEW * len(small) else 0
-
-
-def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[str]:
-    """Return the special tokens with different ids in the tokenizer and in the model's config."""
-    names = [f"{role}_token_id" for role in ROLES]
-    pairs = {name: (getattr(tokenizer, name, None), getattr(model.config, name, None)) for name in names}
-    return [
-        name.removesuffix("_id").replace("_", " ")
-        for name, (given, expected) in pairs.items()
-        if given is not None
-        and expected is not None
-        and given not in (expected if isinstance(expected, list) else [expected])
-    ]
 
 
 def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
