@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +18,7 @@ from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.sites import shared_keys
+from headroles.models.sites import Site, shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.tables import frame
@@ -106,6 +107,8 @@ def cache_budget(
     fields |= {"seed": seed} if ranking in ("l0", "random") else {}
     shared = shared_keys(handle.sites)
     layout = {"layers": len(handle.sites), **({"shared": shared} if shared else {})}
+    if pruned := _pruned_layers(calibration.sites):
+        layout["heads"] = pruned
     provenance = handle.provenance(corpus, **fields, **layout)
 
     def compute() -> pd.DataFrame:
@@ -125,6 +128,15 @@ def cache_budget(
 
     values = None if column is None else column.tolist()
     return kept(study, f"budget-{name}", lambda: handle.cache_key(corpus, **fields, values=values), compute)
+
+
+def _pruned_layers(sites: Sequence[Site]) -> str:
+    """Return the heads of each group, by their old numbers, of layers with fewer: "1=0.1/4.5,..."; "" without."""
+    return ",".join(
+        f"{site.layer}={'/'.join('.'.join(str(n) for n in group if n in site.remaining) for group in site.groups)}"
+        for site in sites
+        if len(site.remaining) < site.heads_before_pruning
+    )
 
 
 def summary(effects: Array) -> dict[str, Array]:
@@ -183,8 +195,9 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
       loads files of six known checkpoints only, so you have to replace that method. Its format is taken from its
       source, since it needs transformers below 5.3.
     - "vllm-hook": `vllm-hook.json`, which `HookLLM.load_config` of IBM/vLLM-Hook (`hook_llm.py`) reads;
-      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache. Its workers record
-      these heads; nothing streams there. Its format is taken from its source, since it needs vLLM.
+      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache, by their numbers in
+      the whole model, since vLLM does not read one with removed heads. Its workers record these heads; nothing streams
+      there. Its format is taken from its source, since it needs vLLM.
     - "json": `budget.json` with `sink`, `recent`, and `retrieval` and `streaming`, each a list of [layer, group].
 
     Args:
@@ -204,10 +217,15 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
     text = dict(frame.fields(frame.provenance(table, "streaming")))
     if form == "vllm-hook":
         retained = table[table["retrieval"] == 1]
+        pruned = dict(layer.split("=") for layer in text.get("heads", "").split(",") if layer)
         heads = [
-            [int(layer), int(group) * size + number]
+            [int(layer), int(number)]
             for (_, layer, group), size in zip(retained.index, group_sizes(retained), strict=True)
-            for number in range(size)
+            for number in (
+                filter(None, pruned[str(layer)].split("/")[group].split("."))
+                if str(layer) in pruned
+                else range(group * size, (group + 1) * size)
+            )
         ]
         hook = {"model_info": {"model_id": text.get("model")}, "params": {"important_heads": heads}}
         files = {"vllm-hook.json": json.dumps(hook)}

@@ -149,6 +149,18 @@ def test_vllm_hook_reads_the_query_heads(name, size, tmp_path):
     assert config["model_info"]["model_id"] == type(model).__name__
 
 
+def test_vllm_hook_reads_heads_by_their_old_numbers_where_groups_were_removed(tmp_path):
+    model = hr.tiny_model("llama", num_attention_heads=8, num_key_value_heads=4)
+    hr.remove_heads(model, [("dec-self", 0, head) for head in (2, 3)])  # the second group
+    groups = {("dec-self", 0): [[0, 1], [4, 5], [6, 7]], ("dec-self", 1): [[0, 1], [2, 3], [4, 5], [6, 7]]}
+    table = hr.cache_budget(model, *given()[1:], keep=4, by="random", seed=1, sink=2, recent=3)
+    (path,) = hr.export_budget(table, tmp_path, "vllm-hook")
+    kept = table.index[table["retrieval"] == 1]
+    assert {layer for _, layer, _ in kept} == {0, 1}
+    expected = [[layer, head] for kind, layer, group in kept for head in groups[kind, layer][group]]
+    assert json.loads(path.read_text())["params"]["important_heads"] == expected
+
+
 def test_json_lists_the_groups(tmp_path):
     table = budget(seed=0)
     (path,) = hr.export_budget(table, tmp_path, "json")
