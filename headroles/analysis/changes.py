@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from headroles.tables.study import Place, as_table
 
 Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
 Places = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 CHANGE = ".change"  # suffix of a column of differences
 
 
@@ -143,26 +145,36 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
 
     Returns:
         One row per role, its variants joined; with several tables, a column `heads` has their keys. `before` counts the
-        heads that had the role: `kept` still have it, `lost` are left without it, `removed` were pruned. `new` did not
-        have it before. `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
+        heads that had the role: `kept` still have it, `lost` are left without it, `removed` were pruned; of `unknown`
+        it was not measured afterwards. `new` did not have it before, of the variants that were measured before.
+        `after` = kept + new; a role is taken over where `removed` and `new` are above 0.
 
     Raises:
         ValueError: If `after` has heads that `before` has not.
     """
-    several, of_before, rows = isinstance(after, Mapping), _heads(before), []
+    several, rows = isinstance(after, Mapping), []
+    families = role_rules.families(before)
     for size, table in after.items() if isinstance(after, Mapping) else [(0, after)]:
         if len(extra := table.index.difference(before.index)):
             raise ValueError(f"heads after pruning must be among those before, got {':'.join(map(str, extra[0]))}")
-        of_after = _heads(table)
-        for name, had in of_before.items():
-            has, left = of_after.get(name, set()), had & {*table.index}
-            counts = {"kept": len(left & has), "lost": len(left - has), "removed": len(had - left)}
-            row = {"role": name, "before": len(had), **counts, "new": len(has - had), "after": len(has)}
+        role_rules.families(table)  # raises for another table
+        left = before.index.isin(table.index)
+        for name, variants in families.items():
+            old, known_before = _members(before, variants, before.index)
+            new, known = _members(table, variants, before.index)
+            had, has = old.any(axis=1), (new & known_before).any(axis=1)
+            unknown = left & had & ~has & (old & ~known).any(axis=1)
+            heads = {"before": had, "kept": had & has, "lost": left & had & ~has & ~unknown, "removed": had & ~left}
+            heads |= {"unknown": unknown, "new": has & ~had, "after": has}
+            row = {"role": name, **{count: int(flags.sum()) for count, flags in heads.items()}}
             rows.append(row | ({"heads": size} if several else {}))
     text = next(iter(before.attrs.get("signatures", {}).values()), "unsigned")
     return frame.signed(pd.DataFrame(rows), frame.holding(role_changes="of", roles=text))
 
 
-def _heads(roles: pd.DataFrame) -> dict[str, set[tuple[str, int, int]]]:
-    """The heads that have each role, in any variant."""
-    return {name: {*roles.index[roles[some].any(axis=1)]} for name, some in role_rules.families(roles).items()}
+def _members(roles: pd.DataFrame, variants: Iterable[str], index: pd.Index[Any]) -> tuple[Flags, Flags]:
+    """Whether each head has each variant of a role, and whether that was measured: both [head, variant]."""
+    nothing = pd.Series(np.nan, index)
+    found = [(roles.get(name, nothing), roles.get(f"{name}.value", nothing)) for name in variants]
+    held, values = (np.stack([one.reindex(index) for one in columns], axis=1) for columns in zip(*found, strict=True))
+    return held == 1, ~np.isnan(values.astype(float))

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which a mark is filled
-CHANGES = {"kept": ("kept", 2), "new": ("new", 0), "lost": ("lost", 1), "removed": ("pruned", GREY)}  # label, hue
+CHANGES = {  # column -> label, hue
+    "kept": ("kept", 2),
+    "new": ("new", 0),
+    "lost": ("lost", 1),
+    "removed": ("pruned", GREY),
+    "unknown": ("not measured", 8),
+}
 COSTS = {  # column -> label, mark, hue
     "removed": ("removed", "s", 3),
     "removed_local": ("removed where the pattern applies", "v", 4),
@@ -135,7 +141,7 @@ def role_changes(table: pd.DataFrame) -> list[Axes]:
     """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
     Above zero are heads that have the role after pruning: they had it before (kept), or not (new).
-    Below zero are heads that had it and lost it, or were pruned.
+    Below zero are heads that had it and lost it, were pruned, or were not measured afterwards.
 
     Args:
         table: Table of `hr.role_changes` with several sizes. Of several prunings, which differ in further columns,
@@ -143,6 +149,7 @@ def role_changes(table: pd.DataFrame) -> list[Axes]:
     """
     from matplotlib.ticker import MaxNLocator
 
+    table = table if "unknown" in table else table.assign(unknown=0)
     needs(table, {"role", "heads", *CHANGES}, "hr.role_changes with several sizes")
     table = table.groupby(["role", "heads"], sort=False)[["before", *CHANGES]].mean().reset_index()
     held = table.groupby("role", sort=False).filter(lambda part: part[[*CHANGES]].to_numpy().any())
@@ -154,7 +161,7 @@ def role_changes(table: pd.DataFrame) -> list[Axes]:
         part = part.sort_values("heads", ascending=False)
         ax.use_sticky_edges = False  # a margin also where a bar ends
         places = np.arange(len(part))
-        signed = part[[*CHANGES]].astype(float) * [1, 1, -1, -1]
+        signed = part[[*CHANGES]].astype(float) * [1, 1, -1, -1, -1]
         stack(ax, places, signed, faces, labels=labels)
         ax.axhline(0, color="0.2", linewidth=0.8)
         ax.set_xticks(places, part["heads"].astype(str))

@@ -21,9 +21,23 @@ def test_drift_counts_who_kept_lost_left_and_took_over():
     left = frame.index({("enc-self", 0): [0, 1, 3, 5]})
     after = told(left, rarity=[1, 0, 1, 0])
     row = hr.role_changes(before, after).iloc[0].drop("role")
-    assert row.to_dict() == {"before": 3, "kept": 1, "lost": 1, "removed": 1, "new": 1, "after": 2}
+    assert row.to_dict() == {"before": 3, "kept": 1, "lost": 1, "removed": 1, "unknown": 0, "new": 1, "after": 2}
     several = hr.role_changes(before, {6: before, 4: after})
     assert several[["heads", "after"]].to_numpy().tolist() == [[6, 3], [4, 2]]
+
+
+def test_a_role_that_was_not_measured_afterwards_is_unknown():
+    """By another corpus or another list of scores: a variant, a whole role, or single heads without a number."""
+    heads = index(layers=1, many=5)
+    before = told(heads, rarity=[1, 1, 0, 0, 0], minus=[1, 1, 0, 0, 0], plus=[0, 0, 1, 0, 0])
+    after = told(heads, plus=[0, 0, 0, 1, 0])
+    table = hr.role_changes(before, after).set_index("role")
+    columns = ["before", "kept", "lost", "removed", "unknown", "new", "after"]
+    assert table.loc["positional", columns].tolist() == [3, 0, 1, 0, 2, 1, 1]  # of two the previous token
+    assert table.loc["rare", columns].tolist() == [2, 0, 0, 0, 2, 0, 0]
+    assert hr.role_changes(after, before)[columns].iloc[0].tolist() == [1, 0, 1, 0, 0, 1, 1]
+    missing = hr.role_changes(told(heads, rarity=[1, 1, 0, np.nan, 0]), told(heads, rarity=[1, np.nan, np.nan, 1, 1]))
+    assert missing[columns].iloc[0].tolist() == [2, 1, 0, 0, 1, 1, 2]
 
 
 # --- two models ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def test_drift_is_drawn_as_it_is_counted():
     after = told(frame.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
     (ax,) = hr.plots.role_changes(hr.role_changes(before, {6: before, 4: after}))
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
-    assert heights == {"kept": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1]}
+    assert heights == {"kept": [3, 1], "new": [0, 1], "lost": [0, -1], "pruned": [0, -1], "_not measured": [0, 0]}
     assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
     assert all(tick == int(tick) for tick in ax.get_yticks())  # heads are whole
     assert ax.get_ylim()[1] > 3  # the tallest bar ends below the title
