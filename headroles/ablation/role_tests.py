@@ -96,8 +96,8 @@ def test_roles(
         - explained: 1 - role_pattern / removed; NaN if removing costs less than a ten-thousandth of the metric.
         - p.removed, p.role_pattern, p.mean, p.uniform, p.wrong, p.removed_local: two-sided p of removed = 0, and of
           role_pattern = removed, mean, uniform, wrong and removed_local; `.holm`, over all rows.
-        - applies: share of the content tokens to which the pattern applies, mean over the heads of a set; NaN for a
-          pattern made of the heads' own weights.
+        - applies: share of the content tokens to which the pattern applies, mean over the heads of a set; of a pattern
+          made of the heads' own weights, such as `Streaming`, those whose weights it changes.
         - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
         - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
           removal (also at these tokens only), the mean, uniform attention and the controls, explains at least half, and
@@ -106,7 +106,7 @@ def test_roles(
           untrained model uniform attention changes next to nothing). The head has no measurable effect if its removal
           shows no cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With
           "agreement" any removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict
-          is "too few places"; otherwise it is undecided.
+          is "too few places", as for a pattern that changes nothing; otherwise it is undecided, also if p is NaN.
     """
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     if isinstance(roles, pd.DataFrame):
@@ -279,7 +279,7 @@ class _Test:
     def _coverage(self) -> Array:
         """Return the share and number of tokens to which patterns apply, and the number of texts with one: [3, row]."""
         counts: dict[Place, list[Tensor]] = {}  # for each batch [tokens to which it applies, all tokens] by text
-        members = {member for row in self.rows for member in row.members if "weights" not in member[1].needs}
+        members = {member for row in self.rows for member in row.members}
         for needs in {pattern.needs - {"special"} for _, pattern in members}:  # of patterns that share batches
             alike = [(head, pattern) for head, pattern in members if pattern.needs - {"special"} == needs]
             heads: dict[Place, Head] = {(head[:2], pattern): head for head, pattern in alike}
@@ -289,7 +289,9 @@ class _Test:
                     for place, numbers in count_applications(self.model, heads, batch, sweep.counted).items():
                         counts.setdefault(place, []).append(numbers)
         extents = {place: torch.cat(parts, dim=1).cpu().numpy() for place, parts in counts.items()}
-        return np.transpose([_extent([extents.get((head[:2], p)) for head, p in row.members]) for row in self.rows])
+        return np.transpose(
+            [_extent([extents[head[:2], pattern] for head, pattern in row.members]) for row in self.rows]
+        )
 
     def _cost(self, statistics: Sequence[Array]) -> Array:
         """Return by how much the metric gets worse, and its resamples: [row, 1 + resample]."""
@@ -322,12 +324,10 @@ class _Test:
         return pd.MultiIndex.from_arrays([names, [row.role for row in self.rows]], names=["heads", "role"])
 
 
-def _extent(counts: Sequence[Array | None]) -> tuple[float, float, float]:
+def _extent(counts: Sequence[Array]) -> tuple[float, float, float]:
     """Return the share and number of tokens, means over heads, and the number of texts with one for any head."""
-    sizes = [row.sum(1) for row in counts if row is not None]
-    if len(sizes) < len(counts):  # a pattern of the heads' own weights
-        return np.nan, np.nan, np.nan
-    texts = np.any([row[0] > 0 for row in counts if row is not None], axis=0).sum()
+    sizes = [row.sum(1) for row in counts]
+    texts = np.any([row[0] > 0 for row in counts], axis=0).sum()
     return float(np.mean([few / every for few, every in sizes])), float(np.mean(sizes, axis=0)[0]), float(texts)
 
 
@@ -345,13 +345,15 @@ def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
     explains, explains_part, does_not_explain, no_effect, undecided, few = VERDICTS
     if row["texts"] < LEAST:
         return few
+    if row[["texts", "applies", "p.removed", "p.removed.holm"]].isna().any():
+        return undecided
     if not (row["p.removed"] < ALPHA and row["removed"] > least):
         return no_effect
     if not row["p.removed.holm"] < ALPHA:
         return undecided
     differs = [(row[rival] - row["role_pattern"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
-        is_enough = row["explained.low"] >= WHOLE and not row["applies"] < WHOLE
+        is_enough = row["explained.low"] >= WHOLE and row["applies"] >= WHOLE
         return explains if is_enough else explains_part
     if row["explained.high"] < WHOLE or any(saved < 0 and is_sure for saved, is_sure in differs):
         return does_not_explain

@@ -21,6 +21,7 @@ from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns.observation import Observation
 from headroles.tables.frame import KINDS, Kind
 
+CHANGED = 1e-5  # share of a query's weights that a pattern of the heads' own weights moves, more than by rounding
 NAMES: dict[Need, str] = {  # what a pattern needs of a batch
     "trees": "dependency trees",
     "links": "word links",
@@ -69,8 +70,18 @@ class Pattern(Replacement):
         return re.sub(r"[^\w=+.,-]+", "-", text.replace(">", "-to-"))
 
     def applies(self, observation: Observation) -> Tensor:
-        """Return which content queries the pattern is about: bool [batch, heads or 1, query]."""
-        return (self._seen(observation).sum(-1) > 0) & observation.queries.content[:, None]
+        """Return which content queries the pattern is about: bool [batch, heads or 1, query].
+
+        Of a pattern made of the heads' own weights, those whose weights it changes.
+        """
+        weights = self._seen(observation)
+        total = weights.sum(-1)
+        if "weights" in self.needs:
+            own = observation.weights.float()
+            size = own.sum(-1)
+            changes = (weights * size[..., None] - own * total[..., None]).abs().sum(-1)
+            total = total * (changes > CHANGED * size * total)
+        return (total > 0) & observation.queries.content[:, None]
 
     def _seen(self, observation: Observation) -> Tensor:
         """Return the weights on keys that the model's mask allows: [batch, heads or 1, query, key]."""
@@ -172,7 +183,7 @@ Place = tuple[tuple[Kind, int], Pattern]  # kind and layer of heads, and a patte
 def count_applications(
     model: HeadModel, patterns: Mapping[Place, Head], batch: Batch, counted: Counted | None
 ) -> dict[Place, Tensor]:
-    """Count the content queries to which patterns without weights apply, and all content queries: each [2, text]."""
+    """Count the content queries to which patterns apply, and all content queries: each [2, text]."""
     counts = _Count(patterns, batch, counted)
     with mask_heads(model.model, head_mask(model.model, patterns.values()), counts):  # a head of each layer
         model.forward_body(batch)
@@ -182,7 +193,9 @@ def count_applications(
 class _Count(Replacement):
     """Counts queries, and leaves the outputs of heads as they are."""
 
-    needs = needing()
+    needs: ClassVar[Any] = property(
+        lambda self: needing("weights") & frozenset().union(*(p.needs for _, p in self.bound))
+    )
 
     def __init__(self, patterns: Iterable[Place], batch: Batch, counted: Counted | None) -> None:
         self.bound = {(key, pattern): pattern.bind(batch, counted) for key, pattern in patterns}

@@ -127,6 +127,7 @@ DOUBTFUL = {"p.removed": 0.018, "p.removed.holm": 0.147}
         (DOUBTFUL, VERDICTS[4]),
         (DOUBTFUL | {"removed": 0.0}, VERDICTS[3]),  # too little, however sure
         ({"p.removed": 0.06, "p.removed.holm": 0.2}, VERDICTS[3]),
+        *(({name: float("nan")}, VERDICTS[4]) for name in ("applies", "texts", "p.removed")),
     ],
 )
 def test_verdict_of_an_explained_head_with_other_numbers(agreement, changes, verdict):
@@ -174,9 +175,20 @@ def test_texts_in_which_a_pattern_applies_are_counted(case):
 def test_patterns_that_are_learnt_by_layer_are_tested(case):
     """The tokens to which they apply were looked for in no layer, which ended in a KeyError."""
     own = LearnedOffset.learn(case.model, case.tokenizer, texts(case, 12))
-    table = measured(case, {EXACT: own, SILENT: Streaming(1, 2)}, texts(case, 12))
+    table = measured(case, {EXACT: own}, texts(case, 12))
     assert table["applies"].iloc[0] == 1
-    assert table[["applies", "tokens", "texts"]].iloc[1:].isna().all(axis=None)  # of the heads' own weights
+
+
+def test_a_pattern_of_own_weights_applies_where_it_changes_them(case):
+    """With a window as long as the text it restricts nothing, costs nothing, and says nothing of the head."""
+    corpus = texts(case)
+    sizes = np.array([len(text.text.split()) for text in corpus])
+    table = measured(case, {EXACT: [Streaming(1, 2), Streaming(1, sizes.max())]}, corpus, n_resamples=200)
+    some, nothing = table.loc["dec-self:0:0"].itertuples()
+    assert (some.tokens, some.texts) == ((sizes - 3).clip(0).sum(), (sizes > 3).sum())  # from the fourth token on
+    assert some.applies == pytest.approx(some.tokens / sizes.sum())
+    assert (nothing.applies, nothing.tokens, nothing.texts, nothing.verdict) == (0, 0, 0, "too few places")
+    assert abs(nothing.role_pattern) < 1e-6
 
 
 @torch.no_grad()
