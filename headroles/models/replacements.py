@@ -255,6 +255,8 @@ def capture_values(
     def outputs(site: Site, z: Tensor, gates: Tensor) -> Tensor | None:
         out, values = kept.pop(site.module, (None, None))
         is_replaced = (gates != 1).reshape(-1, site.heads).any(0) | gates.requires_grad  # others: by another mask
+        is_left = [number not in site.zeroed for number in site.numbers]
+        is_replaced &= torch.tensor(is_left, device=gates.device)  # the outputs of removed ones are 0
         if out is not None and not torch.equal(out.reshape(z.shape)[:, :, is_replaced], z[:, :, is_replaced]):
             raise ValueError(
                 f"no other attention can be imposed on {site.name} in {type(changes.model).__name__}: an operation "

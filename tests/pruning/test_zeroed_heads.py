@@ -16,6 +16,7 @@ from helpers.silenced import silenced
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
+from headroles.patterns import Previous
 from headroles.pruning import L0
 from headroles.scores import Importance
 
@@ -133,6 +134,21 @@ def test_masks_have_a_place_for_them_and_a_name_has_none():
         pass
     with pytest.raises(ValueError, match=re.escape("no head ('dec-self', 0, 0) in LlamaForCausalLM")):
         hr.ablate(pruned(), TOKENS, corpus(4), sets={"gone": [GONE[0]]})
+
+
+@pytest.mark.parametrize("replacement", [Previous(), "uniform", lambda _, z: torch.ones_like(z), "resample", None])
+def test_they_stay_removed_whatever_replaces_masked_heads(replacement):
+    model, ids = pruned().eval(), torch.arange(10, 30).reshape(2, 10)
+    (place,) = (number for number, head in enumerate(HeadModel(model).gated) if head == GONE[0])
+
+    def logits(gates):
+        with torch.no_grad(), hr.mask_heads(model, gates, replacement):
+            return model(ids, use_cache=False).logits
+
+    one, both = hr.head_mask(model, LEFT[1:2]), hr.head_mask(model, [GONE[0], LEFT[1]])
+    assert (one[place], both[place]) == (1, 0)
+    assert torch.equal(logits(one), logits(both))
+    assert torch.equal(logits(hr.head_mask(model, GONE[:1])), logits(torch.ones(5)))
 
 
 def test_importance_of_groups_is_of_the_heads_that_are_left():
