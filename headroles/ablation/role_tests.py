@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from headroles._distributed import first
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import p_values, warn_of_few
@@ -83,8 +85,8 @@ def test_roles(
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
         seed: Seed of the resamples and of the random places.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
-        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. Finished
-            batches are kept too: an interrupted run continues after them.
+        study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. Until
+            then it keeps finished batches: an interrupted run continues after them.
 
     Returns:
         A table with a row per head and role, and per set of heads, index `(heads, role)`. Each cost has `.low` and
@@ -115,11 +117,13 @@ def test_roles(
     else:
         pairs = _of_mapping(dict(zip(handle.sites.named(roles), roles.values(), strict=True)))
     rows = _rows(pairs, None if heads is None else handle.sites.named(heads))
-    folder = None if study is None else as_study(study).work / ".sweeps"
-    test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens, folder)
+    test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens)
     test.check()
     test.warn_of_the_same_examples(roles)
-    table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, test.table)
+    folder = None if study is None else as_study(study).work / ".sweeps" / fingerprint(test.key)
+    table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, replace(test, folder=folder).table)
+    if folder is not None and first():
+        shutil.rmtree(folder, ignore_errors=True)
     warn_of_few(table)
     return table
 
@@ -187,7 +191,7 @@ class _Test:
     n_resamples: int
     seed: int
     max_tokens: int
-    folder: Path | None
+    folder: Path | None = None  # of finished batches
 
     @property
     def key(self) -> str:

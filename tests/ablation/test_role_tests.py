@@ -256,6 +256,20 @@ def test_roles_of_a_table_and_a_study(case, tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(again, stored)
 
 
+def test_finished_batches_are_kept_until_the_test_is_done(case, tmp_path, monkeypatch):
+    """Hundreds of files for a table of two heads were left behind."""
+    with monkeypatch.context() as patched:
+        patched.setattr(role_tests, "bounds", lambda _: pytest.fail("interrupted"))  # after the last sweep
+        with pytest.raises(pytest.fail.Exception):
+            measured(case, ROLES, texts(case, 8), study=tmp_path)
+    assert len([*(tmp_path / ".sweeps").rglob("*.npy")]) > 5
+    with monkeypatch.context() as patched:
+        patched.setattr("headroles.ablation.sweep.Sweep._measure", lambda *_: pytest.fail("measured again"))
+        table = measured(case, ROLES, texts(case, 8), study=tmp_path)
+    pd.testing.assert_frame_equal(table, measured(case, ROLES, texts(case, 8)))
+    assert [path.name for path in tmp_path.rglob("*.*") if path.is_file()] == [".lock", "role-tests-loss.parquet"]
+
+
 def test_a_head_with_two_roles_has_a_row_of_each(case):
     table = measured(case, {EXACT: [Previous(), First()]}, texts(case, 8))
     assert list(table.index)[:2] == [("dec-self:0:0", "previous"), ("dec-self:0:0", "first")]
