@@ -24,7 +24,7 @@ SHOWN = 5  # sentences of a corpus in a notebook
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named sequence of sentences.
+    """A named sequence of sentences, which is not edited: its hash is computed once, and kept tables go by it.
 
     Args:
         name: The name that tables and their provenance mention.

@@ -3,6 +3,7 @@
 A result belongs to the weights and buffers, the active adapters, the options of every module and config, the dtype and
 autocast, and every part of the tokenizer (`identity`). Hooks and open contexts are in no digest: `unkeyed` lists them,
 and a result is not kept then. A score, metric or pattern of a user is named by its code and values (`fingerprint`).
+Functions that were replaced in torch or another library are in no digest either, and are not seen.
 """
 
 from __future__ import annotations
