@@ -155,11 +155,13 @@ class HeadModel:
     @cached_property
     def weights(self) -> str:
         """The digest of all weights, as in the provenance."""
+        self.sites  # noqa: B018 - of a forward, the first of which changes the form of some quantised weights
         return identity.weights_digest(self.model)
 
     @cached_property
     def identity(self) -> str:
         """The digest of everything but the corpus that changes numbers (`headroles.models.identity`)."""
+        self.sites  # noqa: B018 - as for the weights
         return identity.identity(self.model, self._tokenizer)
 
     def provenance(self, corpus: Corpus | None = None, /, **fields: object) -> str:

@@ -117,13 +117,34 @@ def _unkeyed_hook(hook: Any) -> str | None:
 
 def _state(model: PreTrainedModel) -> dict[str, Any]:
     """All weights by name, also if a `device_map` keeps them on disk until a layer needs them."""
-    state: dict[str, Any] = model.state_dict()
+    state = _state_dict(model)
     if not is_offloaded(model):
         return state
     from accelerate.utils.modeling import get_state_dict_offloaded_model
 
     offloaded = get_state_dict_offloaded_model(model)
     return {key: offloaded.get(key, value) for key, value in state.items()}
+
+
+# Some quantised modules (bitsandbytes' of 4 bit on a CPU) convert their own weights to write them, and the next forward
+# converts them back, with loss. So what belongs to these parameters is put back.
+def _state_dict(module: nn.Module) -> dict[str, Any]:
+    """The state dict of a module, which stays as it is."""
+    plain = nn.Module._save_to_state_dict
+    converting = [part for part in module.modules() if type(part)._save_to_state_dict is not plain]
+    kept = []
+    for value in (value for part in converting for value in part.parameters(recurse=False)):
+        parts = [part for part in vars(value).values() if hasattr(part, "__dict__")]
+        fields = [(part, {**vars(part)}) for part in parts if not isinstance(part, Tensor | nn.Module)]
+        kept.append((value, value.data, fields))
+    try:
+        return module.state_dict()
+    finally:
+        for value, data, fields in kept:
+            value.data = data
+            for part, before in fields:
+                vars(part).clear()
+                vars(part).update(before)
 
 
 # SHA-256 of a billion weights takes seconds, and every public call names its model. So the bytes are first hashed by
@@ -306,7 +327,7 @@ def _of_library(value: Any, seen: set[int]) -> str:
     if isinstance(value, ModuleType):
         return value.__name__  # its file is no property of it
     text = re.sub(r" at 0x[0-9a-f]+", "", str(value))
-    return text + (_described(value.state_dict(), seen) if isinstance(value, nn.Module) else "")
+    return text + (_described(_state_dict(value), seen) if isinstance(value, nn.Module) else "")
 
 
 def _is_library(kind: Any) -> bool:

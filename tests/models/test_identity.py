@@ -142,6 +142,40 @@ def test_autocast_and_the_default_dtype_are_part_of_the_identity(model):
     assert identity(model) == before
 
 
+class Form:
+    """The form of a weight, which a module changes to write it and at the next forward, with loss."""
+
+    def __init__(self):
+        self.packed = True
+
+
+class Converted(torch.nn.Linear):
+    """As bitsandbytes' of 4 bit on a CPU."""
+
+    def _save_to_state_dict(self, *args):
+        if self.weight.form.packed:
+            self.weight.data, self.weight.form.packed = self.weight.data.T.contiguous(), False
+        super()._save_to_state_dict(*args)
+
+    def forward(self, given):
+        if not self.weight.form.packed:
+            self.weight.data, self.weight.form.packed = self.weight.data.T * 0.9, True
+        return super().forward(given)
+
+
+def test_a_digest_changes_no_weights_that_their_module_converts_to_write_them(model):
+    block = model.base_model.encoder.layer[0].attention.output
+    block.dense.__class__, block.dense.weight.form = Converted, Form()
+    ids = torch.arange(5, 15)[None]
+    before, weight = model(ids).logits, block.dense.weight.data.clone()
+    first = weights_digest(model), identity(model)
+    assert torch.equal(block.dense.weight, weight)
+    assert torch.equal(model(ids).logits, before)
+    assert (weights_digest(model), identity(model)) == first
+    scored(model)
+    assert torch.equal(model(ids).logits, before)
+
+
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:torch.quantize_per_tensor")
 def test_digests_of_packed_weights_follow_their_values(model):
     def digests():
