@@ -27,11 +27,19 @@ def value(model, tokenizer, corpus, metric):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["flaubert", "xlm", "gpt2", "xglm"])
-def test_the_loss_is_the_models_own_whatever_its_class_is_called(name):
-    case, total, count = Case(hr.tiny_model(name)), 0, 0
+@pytest.mark.parametrize(
+    ("name", "options", "shifts"),
+    [
+        *((name, {}, name in ("gpt2", "xglm")) for name in ("flaubert", "xlm", "gpt2", "xglm", "bert")),
+        ("gemma3_text", {"use_bidirectional_attention": True}, True),  # attention goes both ways
+        ("llama", {"is_causal": False}, True),
+        ("bert-generation", {}, True),
+    ],
+)
+def test_the_loss_is_the_models_own_whatever_its_class_is_called(name, options, shifts):
+    case, total, count = Case(hr.tiny_model(name, **options)), 0, 0
     for ids in map(case.ids, case.corpus):  # one text at a time
-        steps = ids.numel() - (name in ("gpt2", "xglm"))
+        steps = ids.numel() - shifts
         total += float(case.model(input_ids=ids, labels=ids).loss) * steps
         count += steps
     close(value(case.model, case.tokenizer, case.corpus, "loss"), total / count)
