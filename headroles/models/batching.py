@@ -190,7 +190,8 @@ def encode(
         _warn_unread(model, corpus)
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
     vocabulary.check_fit(tokenizer, model, max(ids, default=0))
-    limit, longest = (vocabulary.positions(tokenizer, model, target=side) for side in (False, True))
+    most = max(map(len, source), default=0)
+    limit, longest = (vocabulary.positions(tokenizer, model, target=side, longest=most) for side in (False, True))
     limit = min(limit, longest) if reads_source_twice(model) else limit
     kept = [i for i, row in enumerate(source) if len(row) <= limit and (target is None or len(target[i]) <= longest)]
     allowed = f"{limit}" if target is None or limit == longest else f"{limit} (targets: {longest})"

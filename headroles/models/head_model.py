@@ -208,10 +208,10 @@ class HeadModel:
         """
         self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
-        encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
-        texts = [row.ids for row in encoded.source if not isinstance(row.sentence, Chat)]  # which templates begin
-        vocabulary.check_beginning(self.tokenizer, self.model, texts)
         with self.evaluating():
+            encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
+            texts = [row.ids for row in encoded.source if not isinstance(row.sentence, Chat)]  # which templates begin
+            vocabulary.check_beginning(self.tokenizer, self.model, texts)
             mode = together(self.model, self.sites, encoded, max_tokens, self.forward_body)
         encoded = replace(encoded, together=mode)
         self._together[corpus.hash] = {} if mode == "any" else {"batches": mode}

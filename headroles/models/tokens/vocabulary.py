@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakSet
 
+import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,12 +16,15 @@ from headroles.models.pruned import known_config
 from headroles.models.tokens import languages
 
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
+NO_LIMIT = 10**9  # of tokens
+SHORT = 2  # tokens that every model reads
 FEW = 0.05  # share of tokens that may differ: special tokens do, between versions of a tokenizer
 
 
 log = logging.getLogger(__name__)
 # by the name of a checkpoint: when its tokenizer was written, the tokenizer, and its words as it was loaded
 _known: dict[str, tuple[int, PreTrainedTokenizerBase | None, dict[str, int] | None]] = {}
+_lengths: WeakKeyDictionary[PreTrainedModel, tuple[int, int]] = WeakKeyDictionary()  # that it reads, and does not
 _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] = WeakKeyDictionary()
 
 
@@ -170,17 +174,52 @@ def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> froze
     return frozenset(number for number in ids if number is not None)
 
 
-def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, target: bool = False) -> int:
-    """Return the number of positions for a source or target, 10^9 without a limit."""
+def positions(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, target: bool = False, longest: int = 0
+) -> int:
+    """Return the number of positions for a source or target, 10^9 without a limit.
+
+    Where the config of a model without an encoder names no limit, the model shows whether it reads `longest` tokens.
+    """
     reader = _reader(model, target)
     config, side = reader.config.get_text_config(), "decoder" if target else "encoder"
     names = ("max_position_embeddings", f"max_{side}_position_embeddings")
-    limit: int = min([10**9, *filter(None, (getattr(config, name, None) for name in names))])
+    limit: int = min([NO_LIMIT, *filter(None, (getattr(config, name, None) for name in names))])
     offset = getattr(reader.base_model, "embeddings", None)
     padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
     if padding is not None:  # RoBERTa counts positions from padding_idx + 1
         limit -= padding + 1
+    if limit == NO_LIMIT and not model.config.is_encoder_decoder:
+        limit = _readable(model, min(tokenizer.model_max_length, longest))
     return int(min(tokenizer.model_max_length, limit))
+
+
+# Configs name the limit in many ways (`max_seq_len` of MPT, `max_target_positions` of Whisper's decoder), and several
+# models have none, so that it is what the model reads. Most models read the longest text at the first try.
+def _readable(model: PreTrainedModel, longest: int) -> int:
+    """Return how many tokens a model reads if those are fewer than `longest`, by small forwards; 10^9 otherwise."""
+    low, high = _lengths.get(model, (SHORT, NO_LIMIT))
+    if low < longest < high and not _reads(model, longest) and (low > SHORT or _reads(model, low)):
+        high = longest
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _reads(model, middle) else (low, middle)
+    low = max(low, longest) if high == NO_LIMIT else low
+    _lengths[model] = low, high
+    return high if high == NO_LIMIT else high - 1
+
+
+def _reads(model: PreTrainedModel, length: int) -> bool:
+    """Whether a forward of so many tokens ends well."""
+    ids = torch.zeros(1, length, dtype=torch.long, device=model.device)
+    try:
+        with torch.no_grad():
+            model(input_ids=ids)
+    except torch.OutOfMemoryError:
+        return True
+    except (IndexError, RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _reader(model: PreTrainedModel, target: bool) -> PreTrainedModel:

@@ -11,10 +11,20 @@ import pytest
 import torch
 from helpers.worded import of_words
 from tokenizers import processors
-from transformers import BertConfig, BertModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+    WhisperConfig,
+    WhisperForCausalLM,
+)
 
 import headroles as hr
 from headroles.models.tokens import vocabulary
+from headroles.tables import frame
 
 WORDS = [f"w{number}" for number in range(196)]
 CORPUS = hr.Corpus("words", (hr.Sentence("w1 w2 w3 w1"), hr.Sentence("w4 w2 w9")))
@@ -99,6 +109,37 @@ def test_added_tokens_and_those_of_the_models_own_tokenizer_have_embeddings(tmp_
     hr.save(model(3200), own, tmp_path)
     one, loaded = hr.load(tmp_path)
     assert len(scored(one, loaded)) == len(scored(one, tokenizer())) == 2
+
+
+SMALL = {"vocab_size": 200, "pad_token_id": 0}
+MPT = MptConfig(d_model=32, n_heads=4, n_layers=2, expansion_ratio=2, max_seq_len=16, **SMALL)
+WHISPER = WhisperConfig(
+    d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=48, max_target_positions=16, **SMALL
+)
+BLOOM = BloomConfig(hidden_size=32, n_layer=2, n_head=4, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("make", "longest"),
+    [
+        (lambda: MptForCausalLM(MPT), 16),
+        (lambda: WhisperForCausalLM(WHISPER), 16),
+        (lambda: BloomForCausalLM(BLOOM), 30),  # reads texts of any length
+    ],
+)
+def test_texts_that_a_model_does_not_read_are_left_out_whatever_its_config_calls_the_limit(make, longest):
+    torch.manual_seed(0)
+    one, sizes = make().eval(), [5, 30, 15, 16, 17, 9]
+    rows = [" ".join(WORDS[place : place + size]) for place, size in enumerate(sizes)]
+    for chosen in (rows, rows[:1] + rows[4:], rows[:1]):
+        fits = [len(row.split()) <= longest for row in chosen]
+        table = hr.score(one, tokenizer(), hr.Corpus.of(chosen), ["confidence"], n_resamples=0)
+        fields = frame.fields(hr.provenance(table, "confidence"))
+        assert dict(fields)["too_long"] == str(fits.count(False))
+    assert hr.score(one, tokenizer(), hr.Corpus.of(rows[2:4]), ["confidence"], n_resamples=0).notna().all(axis=None)
+    own = tokenizer()
+    own.model_max_length = 9
+    assert vocabulary.positions(own, one) == 9
 
 
 TEXTS = hr.Corpus.of(["a b", "b a a"])
