@@ -7,6 +7,7 @@ the weights or removes heads makes a new one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any, Self
 import numpy.typing as npt
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -141,6 +143,24 @@ class HeadModel:
         """Whether the model predicts a row of numbers for each example, one for each label."""
         return dummy_inputs.classifies(self.model)
 
+    @cached_property
+    def predicts_next(self) -> bool:
+        """Whether the loss of a model without an encoder is that of the next token, as its class computes it."""
+        if self.model.config.is_encoder_decoder or all(site.kind != "enc-self" for site in self.sites):
+            return bool(self.sites) and not self.model.config.is_encoder_decoder
+        inputs = dummy_inputs.dummy_inputs(self.model) if self.model.can_generate() else {}
+        ids = inputs.get("input_ids")
+        if ids is None or "labels" not in inspect.signature(self.model.forward).parameters:
+            return False
+        with self.evaluating(), torch.no_grad():  # attention may go both ways, and the labels still be shifted
+            output = self.model(**inputs, labels=ids, **without_cache(self.model))
+        logits = getattr(output, "logits", None)
+        if output.loss is None or logits is None or logits.shape[:2] != ids.shape:
+            return False
+        rows = logits[0].float()
+        itself, following = F.cross_entropy(rows, ids[0]), F.cross_entropy(rows[:-1], ids[0, 1:])
+        return bool((output.loss - following).abs() < (output.loss - itself).abs())
+
     def check_unsharded(self, what: str = "", instead: str = "") -> None:
         """Raise ValueError for sharded weights: `what` needs all of them in one process, `instead` does not."""
         sharded.check_unsharded(self.model, what, instead)
@@ -208,6 +228,7 @@ class HeadModel:
         """
         self.check_writes(generate)
         self._check_tokenizer  # noqa: B018 - once
+        self.predicts_next  # noqa: B018 - by a forward, before blocks are opened
         with self.evaluating():
             encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
             texts = [row.ids for row in encoded.source if not isinstance(row.sentence, Chat)]  # which templates begin

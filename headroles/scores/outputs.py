@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from headroles.data.corpus import Corpus
 from headroles.data.sentences import NO_NAME, ClassName
-from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.tables.arguments import one_of
 
 LABELLED = "give a table with a column label that has a label in each row (in Python label= names another column)"
 _SHOWN = 5
-_shifted: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()  # whether the loss is of the next token
 
 
 class Output(Protocol):
@@ -119,7 +113,7 @@ def labels(model: HeadModel, batch: Batch) -> Tensor:
     if batch.labels is not None:
         return batch.labels
     view = batch.source
-    if not predicts_next(model):
+    if not model.predicts_next:
         return torch.where(view.content, view.ids, -100)
     learned = view.attention_mask if batch.learned is None else batch.learned
     after = torch.where(learned, view.ids, -100).roll(-1, dims=1)
@@ -265,27 +259,3 @@ def causal(model: HeadModel) -> bool:
     if model.model.config.is_encoder_decoder or not model.sites:
         return False
     return all(site.kind != "enc-self" for site in model.sites)
-
-
-def predicts_next(model: HeadModel) -> bool:
-    """Return whether the loss of a model without an encoder is of the next token, as its class computes it."""
-    if causal(model) or model.model.config.is_encoder_decoder or not model.model.can_generate():
-        return causal(model)
-    if model.model not in _shifted:
-        _shifted[model.model] = _is_loss_shifted(model)
-    return _shifted[model.model]
-
-
-def _is_loss_shifted(model: HeadModel) -> bool:
-    """Whether the model's own loss of a small input is that of the next token, by numbers."""
-    inputs = dummy_inputs(model.model)
-    ids = inputs.get("input_ids")
-    if ids is None or "labels" not in inspect.signature(model.model.forward).parameters:
-        return False
-    with model.evaluating(), torch.no_grad():
-        output = model.model(**inputs, labels=ids, **without_cache(model.model))
-    if output.loss is None or output.logits.shape[:2] != ids.shape:
-        return False
-    rows = output.logits[0].float()
-    itself, following = F.cross_entropy(rows, ids[0]), F.cross_entropy(rows[:-1], ids[0, 1:])
-    return bool((output.loss - following).abs() < (output.loss - itself).abs())

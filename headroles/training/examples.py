@@ -75,7 +75,7 @@ def _text_rows(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Ro
         ]
     else:
         rows = _parts(handle, corpus, length)
-    if outputs.predicts_next(handle):  # the first token is not predicted, though the Trainer counts it for GPT-2 (5.24)
+    if handle.predicts_next:  # the first token is not predicted, though the Trainer counts it for GPT-2 (5.24)
         rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in rows if {*row["labels"][1:]} - {-100}]
     else:
         special = {*handle.tokenizer.all_special_ids}  # which the collator, which makes the labels, does not mask

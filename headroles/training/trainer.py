@@ -18,7 +18,7 @@ from headroles.data.readers import as_corpus
 from headroles.models import loading, missing
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_digest
-from headroles.scores.outputs import class_names, predicts_next
+from headroles.scores.outputs import class_names
 from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, save_table
 from headroles.training.checkpoints import adapter_name, last_checkpoint, load_weights, save_adapter
@@ -146,7 +146,7 @@ def _text_options(handle: HeadModel, length: int | None, mlm_probability: float)
     """Return the provenance of the examples of a language model."""
     if not is_language_model(handle):
         return {}
-    masked = {} if predicts_next(handle) else {"mlm_probability": mlm_probability}
+    masked = {} if handle.predicts_next else {"mlm_probability": mlm_probability}
     return {"length": length or "sentences", **masked}
 
 
