@@ -59,7 +59,9 @@ def prune(
 ) -> pd.DataFrame:
     """Remove heads, by a ranking or by learned gates.
 
-    The model is changed in place. There is a warning if more than a tenth of the gates are undecided at the end.
+    The model is changed in place. A ranking is made once, over the heads of all layers together, after training
+    "before"; for several numbers of heads see `hr.sparsity_sweep`. There is a warning if more than a tenth of the gates
+    are undecided at the end.
 
     Args:
         model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
@@ -70,9 +72,8 @@ def prune(
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
             on), "l0" or "exactly". Or a ranking (`rankings.NAMED`), an `L0` or a `SubsetSelection`.
-        keep: Number of heads to keep, or below 1 a share of the heads of `kinds`; for several numbers see
-            `hr.sparsity_sweep`. A ranking is made once, over the heads of all layers together, after training "before".
-            L0 without it, and without a strength, keeps half. With the unit "group" it counts groups.
+        keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
+            strength, keeps half. With the unit "group" it counts groups.
         unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the
             ranking "effect" and gates are then of groups; in another ranking a group has the rank of the last of
             its heads. Groups are always removed whole.
