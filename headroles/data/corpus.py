@@ -1,6 +1,6 @@
 """Corpora of sentences: plain data with a hash (no torch)."""
 
-from __future__ import annotations  # noqa: I001 - two lines of names, not one each
+from __future__ import annotations
 
 import hashlib
 import random
@@ -14,8 +14,21 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 
-from headroles.data.sentences import BAD, GOOD, RELATIONS, Chat, Linked, Prompt, Sentence, Span, Tokens, as_chat
-from headroles.data.sentences import complete, pair, sentences
+from headroles.data.sentences import (
+    BAD,
+    GOOD,
+    RELATIONS,
+    Chat,
+    Linked,
+    Prompt,
+    Sentence,
+    Span,
+    Tokens,
+    as_chat,
+    complete,
+    pair,
+    sentences,
+)
 
 __all__ = ["BAD", "GOOD", "RELATIONS", "Chat", "Corpus", "CorpusLike", "Linked", "Prompt", "Sentence", "Span", "Tokens"]
 __all__ += ["as_chat", "pair", "partners"]
