@@ -99,7 +99,7 @@ def test_roles(
         - p.removed, p.role_pattern, p.mean, p.uniform, p.wrong, p.removed_local: two-sided p of removed = 0, and of
           role_pattern = removed, mean, uniform, wrong and removed_local; `.holm`, over all rows.
         - applies: share of the content tokens to which the pattern applies, mean over the heads of a set; of a pattern
-          made of the heads' own weights, such as `Streaming`, those whose weights it changes.
+          made of the heads' own weights, such as `Streaming`, the tokens at which it changes them.
         - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
         - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
           removal (also at these tokens only), the mean, uniform attention and the controls, explains at least half, and

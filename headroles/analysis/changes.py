@@ -175,6 +175,6 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
 def _members(roles: pd.DataFrame, variants: Iterable[str], index: pd.Index[Any]) -> tuple[Flags, Flags]:
     """Whether each head has each variant of a role, and whether that was measured: both [head, variant]."""
     nothing = pd.Series(np.nan, index)
-    found = [(roles.get(name, nothing), roles.get(f"{name}.value", nothing)) for name in variants]
-    held, values = (np.stack([one.reindex(index) for one in columns], axis=1) for columns in zip(*found, strict=True))
+    pairs = [(roles.get(name, nothing), roles.get(f"{name}.value", nothing)) for name in variants]
+    held, values = (np.stack([part.reindex(index) for part in parts], axis=1) for parts in zip(*pairs, strict=True))
     return held == 1, ~np.isnan(values.astype(float))

@@ -114,7 +114,7 @@ class Corpus:
         if chat or not answer_only:
             corpus = cls.of(texts, name)
             read: Iterable[Sentence] = map(as_chat, corpus) if chat else corpus
-            kept = (replace(one, answer_only=answer_only) if isinstance(one, Prompt) else one for one in read)
+            kept = (replace(row, answer_only=answer_only) if isinstance(row, Prompt) else row for row in read)
             return cls(corpus.name, tuple(kept))
         if isinstance(texts, Corpus):
             return texts if name is None else cls(name, texts.sentences)
@@ -126,8 +126,8 @@ class Corpus:
         name = name or getattr(texts, "name", None) or "texts"
         items: list[Any] = list(texts)
         if items and all(isinstance(item, Mapping) for item in items):
-            found = sentences(items, list(items[0]), name, features=getattr(texts, "features", None))
-            return cls(name, tuple(complete(found, name)))
+            rows = sentences(items, list(items[0]), name, features=getattr(texts, "features", None))
+            return cls(name, tuple(complete(rows, name)))
         return cls(name, tuple(_sentence(number, item) for number, item in enumerate(items, 1)))
 
     @overload

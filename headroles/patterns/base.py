@@ -72,14 +72,14 @@ class Pattern(Replacement):
     def applies(self, observation: Observation) -> Tensor:
         """Return which content queries the pattern is about: bool [batch, heads or 1, query].
 
-        Of a pattern made of the heads' own weights, those whose weights it changes.
+        Of a pattern made of the heads' own weights, the queries at which it changes the weights.
         """
         weights = self._seen(observation)
         total = weights.sum(-1)
         if "weights" in self.needs:
-            own = observation.weights.float()
-            size = own.sum(-1)
-            changes = (weights * size[..., None] - own * total[..., None]).abs().sum(-1)
+            before = observation.weights.float()
+            size = before.sum(-1)
+            changes = (weights * size[..., None] - before * total[..., None]).abs().sum(-1)
             total = total * (changes > CHANGED * size * total)
         return (total > 0) & observation.queries.content[:, None]
 

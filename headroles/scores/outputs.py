@@ -107,7 +107,7 @@ def label_loss(model: HeadModel, logits: Tensor, batch: Batch) -> Tensor:
 def labels(model: HeadModel, batch: Batch) -> Tensor:
     """Return the correct token of each step, -100 for none: [batch, token].
 
-    It is the next token if the model's own loss is of that, also where attention goes both ways, otherwise the token
+    It is the next token if the model's own loss is of that, also where it attends both ways, otherwise the token
     itself, as for a masked model.
     """
     if batch.labels is not None:
