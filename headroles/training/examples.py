@@ -90,7 +90,7 @@ def _types(words: TokenizedSentence) -> dict[str, list[int]]:
 
 
 def _labels(words: TokenizedSentence) -> list[int]:
-    """Return the tokens that are learnt, -100 for others: those that have a loss where a model is evaluated."""
+    """Return the tokens to learn, -100 for others: the tokens that have a loss when a model is evaluated."""
     learned = words.learned
     return words.ids if learned is None else [i if is_in else -100 for i, is_in in zip(words.ids, learned, strict=True)]
 

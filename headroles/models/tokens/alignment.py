@@ -151,7 +151,7 @@ def _added(tokenizer: PreTrainedTokenizerBase, side: str) -> tuple[int, int]:
 
 
 def _without_doubles(ids: Sequence[int], before: int, after: int, *, in_pairs: bool) -> slice:
-    """Return the part of a text's tokens without those that were added `before` and `after` though it has them.
+    """Return the slice of a text's tokens without doubled special tokens, which were added `before` and `after` it.
 
     A text that already has the beginning, as a chat template writes it, is complete: no end is added either.
     """  # noqa: DOC201
