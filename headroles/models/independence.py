@@ -119,10 +119,11 @@ class _Selections(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
         kwargs = kwargs or {}
-        if func in SELECTING and isinstance(args[0], Tensor):
+        given = args[0] if args else kwargs.get("input")
+        if func in SELECTING and isinstance(given, Tensor):
             is_topk = func in SELECTING[:2]
             dim = kwargs.get("dim", args[2] if is_topk and args[2:] else args[1] if not is_topk and args[1:] else -1)
-            size = args[0].shape[dim]
+            size = given.shape[dim]
             if not is_topk or size > kwargs.get("k", args[1] if args[1:] else 0):
                 self.sizes.add(size)
         return func(*args, **kwargs)

@@ -14,7 +14,7 @@ from helpers.worded import of_words
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
-from headroles.models.independence import is_same
+from headroles.models.independence import _Selections, is_same
 
 WORDS = ["<pad>", "<unk>", *(f"w{number}" for number in range(94))]
 SIZES = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
@@ -173,3 +173,15 @@ def test_block_sparse_attention_stays():
     with pytest.raises(ValueError, match="got other modules for texts of 3 tokens"):
         hr.score(model, tokenizer, [short], ["confidence"], n_resamples=0)
     assert torch.equal(outputs()[0], logits)
+
+
+def test_selections_are_seen_however_they_are_called():
+    values = torch.rand(3, 5)
+    calls = [
+        lambda: torch.topk(values, 2), lambda: torch.topk(input=values, k=2, dim=0), lambda: values.sort(0),
+        lambda: values.topk(5), lambda: torch.argsort(values, dim=1),
+    ]  # fmt: skip
+    for call, sizes in zip(calls, [{5}, {3}, {3}, set(), {5}], strict=True):
+        with _Selections() as seen:
+            call()
+        assert seen.sizes == sizes

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.models.parts import has_non_token_head, hint
+from headroles.models.parts import body, has_non_token_head, hint
 from headroles.models.pruned import known_config
 from headroles.models.tokens import languages
 
@@ -214,7 +214,7 @@ def _reads(model: PreTrainedModel, length: int) -> bool:
     ids = torch.zeros(1, length, dtype=torch.long, device=model.device)
     try:
         with torch.no_grad():
-            model(input_ids=ids)
+            body(model)(input_ids=ids)  # logits of a long text would take the most memory
     except torch.OutOfMemoryError:
         return True
     except (IndexError, RuntimeError, ValueError):
