@@ -14,10 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from helpers import letters, zoo
 from helpers.processes import Fork
 
 import headroles as hr
+from headroles.testing.runner import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"generated", "_build", "tutorials", "readme.md"}
@@ -100,6 +102,21 @@ def test_everything_linked_is_there():
                 missing += [] if path.exists() else [f"{name}: {link}"]
     assert local > 100
     assert missing == []
+
+
+def test_every_check_is_in_the_table_of_checks():
+    text = TEXTS[".docs/how-to/models.md"]
+    rows = text.split("| check | what is compared |")[1].split("\n\n")[0].splitlines()
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1] if row.count("|") > 1 else "")]
+    assert sorted(named) == sorted(CHECKS)
+
+
+def test_every_command_is_named():
+    from headroles.cli.main import app
+
+    commands = typer.main.get_command(app).commands
+    text = "\n".join(TEXTS.values())
+    assert [name for name, one in commands.items() if not one.hidden and f"headroles {name}" not in text] == []
 
 
 STUDIES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "figures").rglob("README.md")}
