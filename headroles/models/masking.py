@@ -93,7 +93,7 @@ def masked(
     replacement: ReplacementLike,
 ) -> Changes:
     """Mask the heads of known sites within the block, as `mask_heads`."""
-    fixed = None if callable(gates) else torch.as_tensor(gates)
+    fixed = None if callable(gates) else gates if isinstance(gates, Tensor) else torch.tensor(gates)  # a copy
     chosen, ends = as_replacement(model, replacement), [*accumulate((site.heads for site in sites), initial=0)]
     places = {site.key: slice(start, end) for site, (start, end) in zip(sites, pairwise(ends), strict=True)}
 

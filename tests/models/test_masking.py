@@ -311,6 +311,7 @@ def _silence_queries(model):
         *(torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.double, torch.Tensor.bool, pd.Series),
         lambda gates: tuple(map(int, gates)),
         lambda gates: lambda: gates.tolist(),
+        lambda gates: pd.Series(gates).to_numpy(),  # read-only
     ],
 )
 def test_gates_may_be_any_numbers(convert):

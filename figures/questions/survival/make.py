@@ -1,0 +1,157 @@
+"""Do heads survive pruning because of their roles? Roles assigned by chance: `make.py data`, `tables`, `pictures`."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from assigned import FREE, Assigned, Patterns, assign, draw
+from contrasts import GATE_SEEDS, SIZES, contrasts, power
+from filelock import FileLock
+from transformers import AutoConfig, AutoTokenizer, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+import headroles as hr
+from headroles.models.head_model import HeadModel
+
+HERE = Path(__file__).parent
+PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # of Multi30k
+TRAIN = {
+    "epochs": 10,
+    "batch": 64,
+    "rate": 2e-3,
+    "warmup_steps": 800,
+    "label_smoothing_factor": 0.1,
+    "save_total_limit": 1,
+}
+GATES = {"epochs": 1, "batch": 64, "rate": 1e-4, "warmup_steps": 50}  # the decoder is frozen, as in Voita et al. 2019
+KIND = "enc-self"
+Parts = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+Shared = Annotated[Path, typer.Argument(help="Folder with data/multi30k, models/multi30k-en-de and stanza.")]
+Work = Annotated[Path, typer.Argument(help="Folder of parsed captions and of unfinished models.")]
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def data(shared: Shared, work: Work) -> None:
+    """Parse the captions by Stanza (some minutes of one core)."""
+    for part in PARTS:
+        if not (work / f"{part}.conllu").exists():
+            hr.parse(_captions(shared, part), models=shared / "stanza", output=work / f"{part}.conllu")
+
+
+@app.command()
+def tables(
+    shared: Shared,
+    work: Work,
+    models: Annotated[str, typer.Option(help="Numbers of models, such as 0,1,2.")] = "0,1,2,3",
+    ordinary: Annotated[str, typer.Option(help="The same for models without assigned roles.")] = "0",
+) -> None:
+    """Train and prune the models that the tables lack (an hour and a half of one core each); resumes if stopped."""
+    for arm, numbers in (("ordinary", ordinary), ("assigned", models)):
+        for seed in map(int, filter(None, numbers.split(","))):
+            if _missing(arm, seed):
+                _save(*_measured(shared, work, arm, seed))
+    analyse()
+
+
+@app.command()
+def analyse() -> None:
+    """Test the contrasts on the models that the tables have."""
+    table = contrasts(pd.read_parquet(HERE / "heads.parquet"))
+    table.to_csv(HERE / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
+    print(table.round(3).to_string(index=False))
+
+
+@app.command("power")
+def simulate() -> None:
+    """Simulate the power of the primary contrast (a minute)."""
+    table = power().round(3)
+    table.to_csv(HERE / "power.csv", index=False, lineterminator="\n")
+    print(table.to_string(index=False))
+
+
+def _captions(shared: Path, part: str) -> hr.Corpus:
+    files = [shared / "data" / "multi30k" / f"{PARTS[part]}.{language}.gz" for language in ("en", "de")]
+    return hr.read(*files)
+
+
+def _missing(arm: str, seed: int) -> bool:
+    path = HERE / "models.parquet"
+    table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"arm": [], "model": []})
+    return not ((table["arm"] == arm) & (table["model"] == seed)).any()
+
+
+def _save(heads: pd.DataFrame | None, model: pd.DataFrame) -> None:
+    """Add the rows of one model to the tables."""
+    with FileLock(HERE / ".lock"):
+        for name, rows in (("heads", heads), ("models", model)):
+            path = HERE / f"{name}.parquet"
+            if rows is not None:
+                table = pd.concat([pd.read_parquet(path), rows]) if path.exists() else rows
+                order = [column for column in ("arm", "model", "layer", "head") if column in table]
+                table.sort_values(order, ignore_index=True).to_parquet(path)
+
+
+def _measured(shared: Path, work: Path, arm: str, seed: int) -> tuple[pd.DataFrame | None, pd.DataFrame]:
+    """Train one model, measure and prune its encoder's heads; return a row per head, and one of the model."""
+    tokenizer = AutoTokenizer.from_pretrained(shared / "models" / "multi30k-en-de")
+    train, val, test = (hr.read(work / f"{part}.conllu", _target(shared, part)) for part in PARTS)
+    set_seed(seed)
+    model = MarianMTModel(AutoConfig.from_pretrained(shared / "models" / "multi30k-en-de")).eval()
+    table = draw(seed)
+    if arm == "assigned":
+        assign(model, Assigned(table, _patterns(model, tokenizer, (train, val, test)), seed))
+    parts = model, tokenizer
+    history = hr.train(*parts, train, work / f"{arm}-{seed}", held_out=val, seed=seed, **TRAIN)
+    found = {"arm": arm, "model": seed, **_quality(parts, val, test)}
+    found |= {f"loss[{epoch:g}]": loss for epoch, loss in zip(history["epoch"], history["held_out loss"], strict=True)}
+    if arm != "assigned":
+        return None, pd.DataFrame([found])
+    heads = [(KIND, *place) for place in table[["layer", "head"]].itertuples(index=False, name=None)]
+    effects = hr.ablate(*parts, val, sets={str(head): [head] for head in heads}, n_resamples=0)
+    table["ablation"] = effects["ablation[loss]"].to_numpy()
+    table["importance"] = hr.score(*parts, val, "importance", n_resamples=0)["importance"].reindex(heads).to_numpy()
+    for name, rows in {"role": ~table["control"] & (table["role"] != FREE), "control": table["control"]}.items():
+        found[f"bleu[{name}]"] = _bleu(parts, test, rows.to_numpy(), heads)
+    found["bleu[free]"] = _bleu(parts, test, table["role"].eq(FREE).to_numpy(), heads)
+    for size in SIZES:
+        for gates in GATE_SEEDS:
+            pruned = copy.deepcopy(model)
+            options = {"keep": size, "kinds": [KIND], "remove": False, "seed": gates, "tune": GATES}
+            survival = hr.prune(pruned, tokenizer, train, hr.L0(freeze="decoder"), **options).iloc[:, 0]
+            left = survival.reindex(heads).to_numpy() == 1
+            table[f"survival[{size} {gates}]"] = left.astype(int)
+            found[f"bleu[{size} {gates}]"] = _bleu((pruned, tokenizer), test, left, heads)
+    return table.assign(model=seed), pd.DataFrame([found])
+
+
+def _target(shared: Path, part: str) -> Path:
+    return shared / "data" / "multi30k" / f"{PARTS[part]}.de.gz"
+
+
+def _patterns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpora: tuple[hr.Corpus, ...]) -> Patterns:
+    handle = HeadModel(model, tokenizer)
+    rows = [handle.tokenised(corpus).source for corpus in corpora]
+    counts = Counter(token for row in rows[0] for token in row.ids)
+    return Patterns((row for part in rows for row in part), counts)
+
+
+def _quality(parts: Parts, val: hr.Corpus, test: hr.Corpus) -> dict[str, float]:
+    loss, bleu = (hr.evaluate(*parts, *on).iloc[0] for on in ((val, ["loss"]), (test, ["bleu"])))
+    return {"loss": loss["value"], "bleu": bleu["value"], "bleu.low": bleu["low"], "bleu.high": bleu["high"]}
+
+
+def _bleu(parts: Parts, test: hr.Corpus, left: object, heads: list[tuple[str, int, int]]) -> float:
+    """Measure BLEU if only some of the encoder's heads are left."""
+    gates = pd.Series(1.0, index=hr.models.head_index(parts[0]))
+    gates.loc[heads] = pd.Series(left, index=gates.loc[heads].index).astype(float)
+    with hr.mask_heads(parts[0], gates.to_numpy()):
+        return float(hr.evaluate(*parts, test, ["bleu"], n_resamples=0)["value"].iloc[0])
+
+
+if __name__ == "__main__":
+    app()
