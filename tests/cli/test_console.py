@@ -88,7 +88,7 @@ def test_names_of_files(places):
     assert printed("report", study, "--output", study / f"page{STEERING}.html").code == 0
     output = study.with_name(f"out{STEERING}")
     assert printed("remove-heads", model, "L0H0", "--output", output).code == 0
-    for wrong in (("nowhere", text), (model, f"nowhere{STEERING}.txt"), (f"./nowhere{STEERING}", text)):
+    for wrong in ((model, f"nowhere{STEERING}.txt"), (f"./nowhere{STEERING}", text)):
         assert printed("score", *wrong).code == 2
     told = json.loads(printed(*scoring, "--json").out)
     assert any(STEERING in word for word in told["command"])  # which is the name itself once it is read
