@@ -53,8 +53,8 @@ def test_heads_attend_by_what_was_drawn_in_any_batch():
     model = model_with(table, [ROW])
     ids = torch.tensor([ROW.ids, [7, 8, 1, 0, 0, 0]])
     with torch.no_grad():
-        encoded = model.get_encoder()(ids, attention_mask=(ids != 0).long(), output_attentions=True)
-        alone = model.get_encoder()(ids[1:, :3], output_attentions=True)
+        encoded = model.get_encoder()(input_ids=ids, attention_mask=(ids != 0).long(), output_attentions=True)
+        alone = model.get_encoder()(input_ids=ids[1:, :3], output_attentions=True)
     torch.testing.assert_close(encoded.last_hidden_state[1:, :3], alone.last_hidden_state)
     for layer, head, role, way, control, shift in table.itertuples(index=False):
         weights = encoded.attentions[layer][0, head]

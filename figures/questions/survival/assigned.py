@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pandas as pd
@@ -123,8 +124,10 @@ def moved(size: int, shift: int, key: str) -> list[int]:
 class Assigned:
     """The assigned heads of a model, and the weights of each layer for the batch that its encoder reads now."""
 
+    weights: Tensor
+
     def __init__(self, table: pd.DataFrame, patterns: Patterns, seed: int) -> None:
-        self.patterns, self.weights = patterns, None
+        self.patterns, self.seed = patterns, seed
         self.heads = [tuple(row) for row in table[table["role"] != FREE].itertuples(index=False)]
         self.shape = table["layer"].max() + 1, table["head"].max() + 1
         self.sources = {  # of controls, by size: which place's weight each place gets
@@ -135,9 +138,6 @@ class Assigned:
         self.assigned = torch.zeros(self.shape, dtype=torch.bool)
         for layer, head, *_ in self.heads:
             self.assigned[layer, head] = True
-
-    def __deepcopy__(self, memo: object) -> Assigned:
-        return self
 
     def read(self, ids: Tensor, mask: Tensor) -> None:
         """Compute the weights of a batch: [layer, batch, head, query, key]; padding attends to the first token."""
@@ -164,19 +164,24 @@ def _inverse(order: Sequence[int]) -> Tensor:
     return torch.tensor(order, dtype=torch.long).argsort()
 
 
+# Of the process, for its model and copies of it. An attribute of the model would be described in each provenance, with
+# the patterns of 30,000 sentences and the weights of the last batch; the seed of the draw says the same.
+CURRENT: ContextVar[Assigned] = ContextVar("assigned")
+
+
 def assign(model: PreTrainedModel, assigned: Assigned) -> None:
-    """Let heads of a Marian's encoder attend by their patterns alone, in training and afterwards."""
-    encoder = model.get_encoder()
-    for layer, block in enumerate(encoder.layers):
-        block.self_attn.assigned = (assigned, layer)
+    """Let heads of a Marian encoder attend by their patterns alone, in training and afterwards; one model at a time."""
+    CURRENT.set(assigned)
+    model.config.assigned_seed = assigned.seed
+    for layer, block in enumerate(model.get_encoder().layers):
+        block.self_attn.assigned_layer = layer
     model.set_attn_implementation(NAME)
+    model.get_encoder().register_forward_pre_hook(_read, with_kwargs=True)
 
-    def read(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        mask = kwargs.get("attention_mask")
-        assigned.read(ids, torch.ones_like(ids) if mask is None else mask.long())
 
-    encoder.register_forward_pre_hook(read, with_kwargs=True)
+def _read(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+    ids, mask = kwargs["input_ids"], kwargs.get("attention_mask")
+    CURRENT.get().read(ids, torch.ones_like(ids) if mask is None else mask.long())
 
 
 def attend(
@@ -194,8 +199,9 @@ def attend(
     if attention_mask is not None:
         weights = weights + attention_mask[..., : key.shape[-2]]
     weights = weights.softmax(-1)
-    if hasattr(module, NAME):
-        assigned, layer = module.assigned
+    layer = getattr(module, "assigned_layer", None)
+    if layer is not None:
+        assigned = CURRENT.get()
         weights = torch.where(assigned.assigned[layer][:, None, None], assigned.weights[layer].to(weights), weights)
     weights = drop(weights, dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
