@@ -144,7 +144,7 @@ def _trainable(call: Call) -> None:
     given, corpus = call.given, call.arguments["corpus"]
     parts = {name: given[name] for name in ("allow_random", "source_lang", "target_lang")}
     parts |= {"cls": given["cls"]} if given["cls"] else {}
-    classifies = not given["target"] and any(sentence.label for sentence in corpus)
+    classifies = not given["target"] and any(sentence.label or getattr(sentence, "labels", ()) for sentence in corpus)
     if not classifies:
         model, tokenizer = load(given["model"], **parts)
         classifies = not given["target"] and model.get_output_embeddings() is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroles.data.corpus import Corpus
-from headroles.data.sentences import Chat, Prompt, Sentence, Tokens, sentences
+from headroles.data.sentences import Chat, Prompt, Sentence, Tagged, Tokens, sentences
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,8 +46,8 @@ def to_dataset(corpus: Corpus) -> Dataset:
     """Convert a corpus to Hugging Face's `datasets`, for the Hub or a parquet file that `hr.read` reads again.
 
     Columns are `text`, or with translations `translation`, with answers `prompt` and `completion`, of chats `messages`,
-    or with second texts `sentence1` and `sentence2`. If any sentence has them, there are also `label`, and `spans`,
-    `heads` and `relations` of the trees of the first texts.
+    with labels of words `tokens` and `labels`, or with second texts `sentence1` and `sentence2`. If any sentence has
+    them, there are also `label`, and `spans`, `heads` and `relations` of the trees of the first texts.
 
     Args:
         corpus: Sentences with text.
@@ -78,6 +78,9 @@ def _row(sentence: Sentence, *, labelled: bool, parsed: bool) -> dict[str, objec
         row: dict[str, object] = {"messages": [{"role": role, "content": text} for role, text in sentence.turns]}
     elif isinstance(sentence, Prompt):
         row = {"prompt": sentence.text, "completion": sentence.answer}
+    elif isinstance(sentence, Tagged):
+        words = [sentence.text[slice(*span)] for span in sentence.spans if span]
+        row = {"tokens": words, "labels": [*sentence.labels]}
     elif sentence.target is not None:
         row = {"translation": {"source": sentence.text, "target": sentence.target.text}}
     elif sentence.second is not None:

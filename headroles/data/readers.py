@@ -42,8 +42,9 @@ def read(
       pair of GLUE are pairs without labels. Quotation marks are letters, as in GLUE's files: pandas writes them so with
       `quoting=csv.QUOTE_NONE`.
     - `.jsonl`: objects with the fields of a data set: `text`; `prompt` and `completion`, or `text` and `answer`, which
-      a language model reads as one text; `messages` of a chat; `translation`; columns of GLUE. A list of such objects,
-      a data frame and a `datasets.Dataset` give the same corpus.
+      a language model reads as one text; `messages` of a chat; `translation`; columns of GLUE; `tokens`, which are
+      words, and a label of each in `ner_tags` or `labels`. A list of such objects, a data frame and a
+      `datasets.Dataset` give the same corpus.
     - `.jsonl`, or `.tsv` with the columns `sentence_good` and `sentence_bad`: minimal pairs as in BLiMP (of
       translations with `source`), two sentences each, labelled "good" and "bad".
     - Any other: one sentence a line. `.csv`, `.json`, `.parquet` and `.arrow` are refused; name their folder.

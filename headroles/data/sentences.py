@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any, Self
 
 import pandas as pd
@@ -14,12 +15,14 @@ Span = tuple[int, int]
 Turn = tuple[str, str]  # role and text of a turn of a chat
 ASSISTANT = "assistant"
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
+WORDS, WORD_LABELS = ("tokens",), ("ner_tags", "labels")
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
 TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has a question and a sentence
 FIELDS = ("sentence_good", "sentence_bad")  # of minimal pairs, in BLiMP
 TRANSLATION, MESSAGES = ("translation",), ("messages",)
 ANSWERED = (("prompt", "completion"), ("text", "answer"))
-SHAPES: list[tuple[str, ...]] = [TRANSLATION, FIELDS, MESSAGES, *ANSWERED, *TEXTS, ("text",)]  # the first known is read
+LABELLED_WORDS = [(*WORDS, column) for column in WORD_LABELS]
+SHAPES: list[tuple[str, ...]] = [TRANSLATION, FIELDS, MESSAGES, *ANSWERED, *LABELLED_WORDS, *TEXTS, ("text",), WORDS]
 TREE = ("spans", "heads", "relations")  # columns of a tree, written by `to_dataset`
 NO_NAME = re.compile(r"(LABEL_)?\d+")  # names of classes that say no more than their numbers
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universal Dependencies' names
@@ -99,6 +102,28 @@ class Linked(Sentence):
                     f"link {link[0]}-{link[1]} is beyond the {sizes[0]} words of {self.text!r} and the {sizes[1]} "
                     f"words of {self.target.text!r}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged(Sentence):
+    """A sentence with a label of each word.
+
+    Args:
+        labels: The class of each word, by name or number.
+
+    Raises:
+        ValueError: If there is not one label per word.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Sentence.__post_init__(self)
+        if self.spans and len(self.labels) != len(self.spans):
+            raise ValueError(
+                f"sentence {self.text!r} must have a label for each of its {len(self.spans)} words, got "
+                f"{len(self.labels)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +214,19 @@ def sentences(
 
     Every reader of rows calls this. Text is in `columns`, one or two; by default in the first of `SHAPES` that the rows
     have. Languages of translations are ordered as in `where` (`de-en`). Classes have the names that `features` of
-    Hugging Face's `datasets` give them.
+    Hugging Face's `datasets` give them. A list of words is a text, with spaces between them.
 
     Raises:
         ValueError: If the rows have no such column, or none of a known name.
     """
     texts = columns or next((known for known in SHAPES if {*known} <= {*names}), ())
-    label = label or next((name for name in LABELS if name in names), None)
+    of_words, texts = texts[:1] == WORDS, texts[:1] if texts in LABELLED_WORDS else texts
+    label = label or next((name for name in ((*WORD_LABELS, *LABELS) if of_words else LABELS) if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
         fault = f"no column {', '.join(columns)}" if columns else "no known text column"
         raise ValueError(f"dataset {where} has {fault}: got {', '.join(names)}; give text= and label= from these")
-    classes = () if label is None else tuple(getattr((features or {}).get(label), "names", None) or ())
+    feature = (features or {}).get(label or "")
+    classes = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
     if all(map(NO_NAME.fullmatch, classes)):
         classes = ()
     rows = map(_with_none, rows)
@@ -208,7 +235,7 @@ def sentences(
     if not columns and texts == TRANSLATION:
         return map(_or_none, _translations(rows, where))
     return (
-        _or_none(_sentence(row, f"{where}, row {i}", _label(row, label, classes), texts, named=bool(columns)))
+        _or_none(_sentence(row, f"{where}, row {i}", _label(row.get(label or ""), classes), texts, named=bool(columns)))
         for i, row in enumerate(rows, 1)
     )
 
@@ -237,9 +264,7 @@ def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sente
         yield from pair(*texts) if all(texts) else [None]
 
 
-def _sentence(
-    row: Mapping[str, Any], where: str, label: str | None, texts: tuple[str, ...], *, named: bool
-) -> Sentence:
+def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, ...], *, named: bool) -> Sentence:
     """Return the sentence of a row, with texts in columns of a known shape, or in columns that the user has named."""
     if not named and texts == MESSAGES:
         return _chat(row[texts[0]], where, label)
@@ -250,9 +275,21 @@ def _sentence(
         if texts != ANSWERED[0]:  # a completion says which spaces are between
             prompt, answer = prompt.strip(), answer.strip()
         return Prompt(prompt, target=Sentence(answer), label=label)
-    cells = ["" if row.get(name) is None else str(row[name]).strip() for name in texts]
-    sentence = Sentence(cells[0], label=label, second=(*cells, None)[1])
+    if pd.api.types.is_list_like(row.get(texts[0])):
+        sentence = _of_words([*map(str, row[texts[0]])], label)
+    else:
+        cells = ["" if row.get(name) is None else str(row[name]).strip() for name in texts]
+        sentence = Sentence(cells[0], label=label, second=(*cells, None)[1])
     return sentence if named else _with_tree(sentence, row)
+
+
+def _of_words(words: Sequence[str], label: Any) -> Sentence:
+    """Return the sentence of words, with the label of each, or with its own."""
+    ends = [*accumulate(len(word) + 1 for word in words)]
+    spans = tuple((end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True))
+    if isinstance(label, tuple):
+        return Tagged(" ".join(words), spans, labels=label)
+    return Sentence(" ".join(words), spans, label=label)
 
 
 def _chat(messages: object, where: str, label: str | None) -> Chat:
@@ -278,9 +315,10 @@ def _texts(row: Mapping[str, object], names: Sequence[str], where: str) -> list[
     return [str(row[name]) for name in names]
 
 
-def _label(row: Mapping[str, Any], column: str | None, classes: tuple[str, ...]) -> str | None:
-    """Return the label of a row, by name if its classes have names; class -1 means no label."""
-    mark = None if column is None else row.get(column)
+def _label(mark: Any, classes: tuple[str, ...]) -> Any:
+    """Return a label, or those of words, by name if the classes have names; class -1 means no label."""
+    if pd.api.types.is_list_like(mark):
+        return tuple(_label(item, classes) for item in mark)
     if isinstance(mark, float) and mark.is_integer():
         mark = int(mark)  # a column with missing values has floats
     if classes and mark is not None and not isinstance(mark, str):

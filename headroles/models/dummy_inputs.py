@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import inf, prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +75,10 @@ def reads_source_twice(model: PreTrainedModel) -> bool:
     return has_non_token_head(model) and has_decoder(model) and not model.can_generate()
 
 
-def classifies(model: PreTrainedModel) -> bool:
-    """Return whether a small forward gives `num_labels` numbers for each example; ValueError if it cannot be run."""
+def classifies(model: PreTrainedModel) -> Literal["", "texts", "words"]:
+    """Return whether a small forward gives `num_labels` numbers for each text or token; ValueError if it fails."""
     if not has_non_token_head(model):
-        return False
+        return ""
     labels = model.config.num_labels
     length = SOURCE + (labels == SOURCE)  # so that a label of each token is not taken for a class
     try:
@@ -87,7 +88,8 @@ def classifies(model: PreTrainedModel) -> bool:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{type(model).__name__} does not run on one text, image or sound alone ({reason})") from error
     logits = getattr(output, "logits", None)
-    return isinstance(logits, Tensor) and logits.shape == (1, labels)
+    shape = logits.shape if isinstance(logits, Tensor) else ()
+    return "texts" if shape == (1, labels) else "words" if shape == (1, length, labels) else ""
 
 
 def _noise(model: PreTrainedModel, batch: int, generator: torch.Generator) -> Tensor:

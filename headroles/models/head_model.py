@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy.typing as npt
 import pandas as pd
@@ -139,8 +139,8 @@ class HeadModel:
         return identity.is_offloaded(self.model)
 
     @cached_property
-    def predicts_classes(self) -> bool:
-        """Whether the model predicts a row of numbers for each example, one for each label."""
+    def classifies(self) -> Literal["", "texts", "words"]:
+        """What the model predicts a row of numbers for, one for each label: texts, or words by their first tokens."""
         return dummy_inputs.classifies(self.model)
 
     @cached_property

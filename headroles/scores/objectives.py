@@ -135,11 +135,12 @@ class ClassLogit(Objective):
         return fitted
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
-        """Compute one logit per sentence."""
+        """Compute one logit per sentence, or per word that has a label."""
         chosen = outputs.classes(self.model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
         if self.of == "top" and batch.is_generated and batch.labels is not None:
-            chosen = batch.labels[:, 0]
-        return replace(_single(outputs.picked(output.logits, chosen)), chosen=chosen[:, None])
+            chosen = batch.labels.reshape(chosen.shape)
+        explained = of_steps(self.model, batch, outputs.picked(output.logits, chosen.clamp(min=0)))
+        return replace(explained, chosen=chosen.reshape(explained.values.shape))
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Similarity(Objective):
 
 @dataclass(frozen=True)
 class Loss(Objective):
-    """Cross-entropy in nats of each token of the reference (or the text), or of a sentence's label.
+    """Cross-entropy in nats of each token of the reference (or the text), or of the label of a sentence or word.
 
     For a classifier that predicts a score it is the squared error, and with any number of classes per text the mean
     binary cross-entropy.
@@ -189,8 +190,8 @@ class Loss(Objective):
         return super().fit(model, batches)
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
-        """Compute the loss of each token if the model has a vocabulary, otherwise of each sentence."""
-        if not outputs.has_vocabulary(self.model):
+        """Compute the loss of each token if the model has a vocabulary, of each word, or of each sentence."""
+        if not outputs.by_token(self.model):
             return _single(outputs.label_loss(self.model, output.logits, batch))
         labels = outputs.labels(self.model, batch)
         rows = zip(outputs.logits(self.model, output), labels, strict=True)  # all at once would be copied twice
@@ -224,9 +225,8 @@ class Agreement(Objective):
         before = torch.nn.utils.rnn.pad_sequence([self.fitted_on[number] for number in batch.numbers], batch_first=True)
         if not outputs.has_vocabulary(self.model) and not outputs.has_classes(self.model):
             return _single(F.cosine_similarity(now, before, dim=-1))
-        if not outputs.has_vocabulary(self.model):
-            return _single((now == before[:, 0]).float())
-        return Explained((now == before[:, : now.shape[1]]).float(), outputs.steps(self.model, batch))
+        before = before[:, : now.shape[1]] if outputs.by_token(self.model) else before[:, 0]
+        return of_steps(self.model, batch, (now == before).float())
 
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -273,6 +273,11 @@ def _check_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> No
             f"objective {name!r} needs a model that classifies or predicts tokens, got {model.name}; try {instead}, or "
             f"load the model with its head"
         )
+
+
+def of_steps(model: HeadModel, batch: Batch, values: Tensor) -> Explained:
+    """Return values of tokens, [batch, token], of which those of steps count, or of examples, [batch]."""
+    return Explained(values, outputs.steps(model, batch)) if outputs.by_token(model) else _single(values)
 
 
 def _single(values: Tensor) -> Explained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -11,11 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headroles.data.corpus import Corpus
-from headroles.data.sentences import NO_NAME, ClassName
+from headroles.data.sentences import NO_NAME, ClassName, Sentence, Tagged
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.tables.arguments import one_of
 
+WORDED = "give rows with words in tokens, and in ner_tags or labels a label of each (label= names another column)"
 LABELLED = "give a table with a column label that has a label in each row (in Python label= names another column)"
 _SHOWN = 5
 
@@ -51,8 +54,18 @@ def check_vocabulary(model: HeadModel, what: str) -> None:
 
 
 def has_classes(model: HeadModel) -> bool:
-    """Return whether a model predicts classes of each example, or scores."""
-    return not has_vocabulary(model) and model.predicts_classes
+    """Return whether a model predicts classes of each example or word, or scores."""
+    return not has_vocabulary(model) and bool(model.classifies)
+
+
+def labels_words(model: HeadModel) -> bool:
+    """Return whether a model predicts classes of words, which are read at the first token of each."""
+    return not has_vocabulary(model) and model.classifies == "words"
+
+
+def by_token(model: HeadModel) -> bool:
+    """Return whether the logits of a model are those of tokens: [batch, token, ...]."""
+    return has_vocabulary(model) or labels_words(model)
 
 
 def problem(model: HeadModel) -> str:
@@ -108,11 +121,13 @@ def labels(model: HeadModel, batch: Batch) -> Tensor:
     """Return the correct token of each step, -100 for none: [batch, token].
 
     It is the next token if the model's own loss is of that, also where it attends both ways, otherwise the token
-    itself, as for a masked model.
+    itself, as for a masked model. For a model that labels words it is the class of a word, at its first token.
     """
     if batch.labels is not None:
         return batch.labels
     view = batch.source
+    if labels_words(model):
+        return torch.tensor(word_labels(model, view.sentences, view.words.tolist()), device=view.ids.device)
     if not model.predicts_next:
         return torch.where(view.content, view.ids, -100)
     learned = view.attention_mask if batch.learned is None else batch.learned
@@ -127,13 +142,30 @@ def steps(model: HeadModel, batch: Batch) -> Tensor:
 
 
 def classes(model: HeadModel, batch: Batch) -> Tensor:
-    """Return the class number of each sentence's label: [batch]."""
+    """Return the class number of each sentence's label, [batch], or of each word's, [batch, token], as `labels`."""
+    if labels_words(model):
+        return labels(model, batch)
     return torch.tensor(numbered(model, label_names(batch)), device=batch.source.ids.device)
 
 
 def label_names(batch: Batch) -> list[str | None]:
     """Return the label of each sentence as it is written."""
     return [None if sentence is None else sentence.label for sentence in batch.source.sentences]
+
+
+def word_labels(
+    model: HeadModel, sentences: Sequence[Sentence | None], words: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return the class numbers of words at their first tokens, -100 elsewhere, from the word of each token."""
+    named = [getattr(sentence, "labels", ()) for sentence in sentences]
+    if not all(named):
+        raise ValueError(f"a sentence has no labels of its words; {WORDED}")
+    known = [*dict.fromkeys(name for names in named for name in names)]
+    numbers = dict(zip(known, numbered(model, known), strict=True))
+    return [
+        [-100 if word in (NO_WORD, before) else numbers[names[word]] for before, word in pairwise([NO_WORD, *row])]
+        for names, row in zip(named, words, strict=True)
+    ]
 
 
 def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
@@ -218,20 +250,28 @@ def choices(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     return mean_state(output, batch, model)
 
 
-def check_labels(corpus: Corpus) -> None:
-    """Raise ValueError unless every sentence of a corpus has a label."""
-    if lacking := sum(not sentence.label for sentence in corpus):
+def check_labels(corpus: Corpus, *, of_words: bool = False) -> None:
+    """Raise ValueError unless every sentence of a corpus has a label, or labels of its words."""
+    if lacking := sum(not getattr(sentence, "labels" if of_words else "label", "") for sentence in corpus):
         some = "no labels" if lacking == len(corpus) else f"no label for {lacking} of its {len(corpus)} sentences"
-        raise ValueError(f"corpus {corpus.name!r} has {some}; {LABELLED}")
+        what, hint = (" of words", WORDED) if of_words else ("", LABELLED)
+        raise ValueError(f"corpus {corpus.name!r} has {some}{what}; {hint}")
+
+
+def has_word_labels(corpus: Corpus) -> bool:
+    """Return whether words of a corpus have labels."""
+    return any(isinstance(sentence, Tagged) for sentence in corpus)
 
 
 def class_names(corpus: Corpus) -> list[str]:
     """Return the sorted labels of a corpus, or the classes of its data set; ValueError unless there are two or more."""
-    check_labels(corpus)
-    declared = {sentence.label.names if isinstance(sentence.label, ClassName) else () for sentence in corpus}
+    of_words = has_word_labels(corpus)
+    check_labels(corpus, of_words=of_words)
+    given = [label for sentence in corpus for label in getattr(sentence, "labels", [sentence.label])]
+    declared = {label.names if isinstance(label, ClassName) else () for label in given}
     if len(declared) == 1 and () not in declared:
         return [*declared.pop()]
-    labels = sorted({str(sentence.label) for sentence in corpus})
+    labels = sorted({*map(str, given)})
     listed = f"{', '.join(map(repr, labels[:_SHOWN]))}{', ...' if len(labels) > _SHOWN else ''}"
     subject = f"the labels of corpus {corpus.name!r} are {listed}"
     numbers = [label for label in labels if _is_number(label)]

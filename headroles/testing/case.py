@@ -158,7 +158,7 @@ class Case:
     @cached_property
     def _labels(self) -> Sequence[str | None]:
         """The labels of the sentences for a classifier: values, several classes, or one class of each."""
-        if not classifies(self.model):
+        if classifies(self.model) != "texts":
             return [None] * SENTENCES
         count = self.model.config.num_labels
         if count == 1:

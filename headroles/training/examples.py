@@ -36,7 +36,7 @@ def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -
     if length is not None:
         number("length", length, least=2, most=vocabulary.positions(handle.tokenizer, handle.model), whole=True)
     elif outputs.has_classes(handle):
-        check_labels(corpus)
+        check_labels(corpus, of_words=outputs.labels_words(handle))
     elif not outputs.has_vocabulary(handle):
         raise ValueError(
             f"the model must classify or predict tokens, got {handle.name}; try headroles train, or "
@@ -48,7 +48,7 @@ def check_examples(model: Model, corpus: Corpus, *, length: int | None = None) -
 
 
 def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) -> list[Row]:
-    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation.
+    """Return the collator's input: the tokens of each example, its label or those of its words, or its translation.
 
     An example of a language model is a sentence, or with `length` so many tokens of all sentences together. A causal
     model learns each token from the tokens before it, a masked one the tokens that the collator masks.
@@ -58,7 +58,10 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
         return _text_rows(handle, corpus, length)
     encoded = handle.encode(corpus, words=False)
     labels: Sequence[int | float | list[int] | list[float]]
-    if encoded.target is None or outputs.has_classes(handle):
+    if outputs.labels_words(handle):
+        sentences = [words.sentence for words in encoded.source]
+        labels = outputs.word_labels(handle, sentences, [words.words for words in encoded.source])
+    elif encoded.target is None or outputs.has_classes(handle):
         labels = outputs.label_values(handle, [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
@@ -113,6 +116,8 @@ def collator(
 ) -> Any:
     """Return the collator of transformers that makes batches of examples."""
     tokenizer = _padding_right(handle, tokenizer)
+    if outputs.labels_words(handle):
+        return transformers.DataCollatorForTokenClassification(tokenizer)
     if outputs.has_classes(handle):
         return transformers.DataCollatorWithPadding(tokenizer)
     if is_language_model(handle) and "labels" not in rows[0]:

@@ -18,7 +18,7 @@ from headroles.data.readers import as_corpus
 from headroles.models import loading, missing
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_digest
-from headroles.scores.outputs import class_names
+from headroles.scores.outputs import class_names, has_word_labels
 from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, save_table
 from headroles.training.checkpoints import adapter_name, last_checkpoint, load_weights, save_adapter
@@ -47,10 +47,10 @@ def train(
 ) -> pd.DataFrame:
     """Train a model and save it with its tokenizer.
 
-    The model is trained in place. A classifier learns the labels of the corpus, an encoder-decoder the translations, a
-    causal language model the next token of each text, a masked one masked tokens, which are drawn in every epoch. The
-    folder keeps a checkpoint of each epoch, and interrupted training continues after the last one. If the
-    folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
+    The model is trained in place. A classifier learns the labels of the corpus, of texts or words, an encoder-decoder
+    the translations, a causal language model the next token of each text, a masked one masked tokens, which are drawn
+    in every epoch. The folder keeps a checkpoint of each epoch, and interrupted training continues after the last one.
+    If the folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
 
     If the model has an adapter of PEFT, such as LoRA, only the adapter is trained and saved, in PEFT's format:
     `peft.PeftModel.from_pretrained(base, folder)` loads it.
@@ -153,7 +153,7 @@ def _text_options(handle: HeadModel, length: int | None, mlm_probability: float)
 def load_classifier(
     name: str | Path, corpus: CorpusLike, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model as a classifier of the labels of a corpus; a new classification head is drawn with seed 0.
+    """Load a model as a classifier of the labels of texts or words; a new classification head is drawn with seed 0.
 
     Numbers that depend on a new head are refused until it is trained (`load`).
 
@@ -165,9 +165,10 @@ def load_classifier(
     Returns:
         The model and its tokenizer.
     """
-    labels = class_names(as_corpus(corpus))
+    corpus = as_corpus(corpus)
+    labels = class_names(corpus)
     usual = {
-        "cls": "AutoModelForSequenceClassification",
+        "cls": f"AutoModelFor{'Token' if has_word_labels(corpus) else 'Sequence'}Classification",
         "id2label": dict(enumerate(labels)),
         "label2id": {label: number for number, label in enumerate(labels)},
     }

@@ -14,6 +14,7 @@ import headroles as hr
 from headroles.data import hf_datasets
 from headroles.data.corpus import Sentence
 from headroles.data.readers import as_corpus
+from headroles.data.sentences import Tagged
 
 
 @pytest.fixture
@@ -120,6 +121,7 @@ TREE = {"spans": ((0, 3), (4, 9), None), "heads": (1, -1, 1), "relations": ("det
 CORPORA = {
     "texts": (Sentence("one"), Sentence("two")),
     "labelled": (Sentence("one", label="yes"), Sentence("two", label="no")),
+    "labelled words": (Tagged("one two", ((0, 3), (4, 7)), labels=("O", "B")), Tagged("it", ((0, 2),), labels=("O",))),
     "two texts": (Sentence("one", second="1", label="yes"), Sentence("two", second="2", label="no")),
     "pairs": (Sentence("one", target=Sentence("eins")), Sentence("two", target=Sentence("zwei"))),
     "trees": (Sentence("the sheep", **TREE), Sentence("no tree")),

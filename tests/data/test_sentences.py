@@ -13,7 +13,7 @@ import pytest
 
 import headroles as hr
 from headroles.data.readers import as_corpus
-from headroles.data.sentences import Chat, ClassName, Prompt, Sentence, as_chat, pair
+from headroles.data.sentences import Chat, ClassName, Prompt, Sentence, Tagged, as_chat, pair
 
 PIECES = ["dog", "Hündin", '"', "a\nb", "\u2028", "NA", "3", "{}", "the"]
 SYSTEM = ("system", "Be kind.")
@@ -21,6 +21,10 @@ SYSTEM = ("system", "Be kind.")
 
 def message(role, text):
     return {"role": role, "content": text}
+
+
+def spans(first, second):
+    return (0, len(first)), (len(first) + 1, len(first) + 1 + len(second))
 
 
 def shapes(a, b, c, n):
@@ -46,6 +50,10 @@ def shapes(a, b, c, n):
             Chat(a, target=answered, before=(SYSTEM,)),
         ),
         "translations": ({"translation": {"en": a, "de": b}}, Sentence(a, target=answered)),
+        "labelled words": (
+            {"id": n, "tokens": [a, b], "ner_tags": [n, 0]}, Tagged(f"{a} {b}", spans(a, b), labels=(str(n), "0")),
+        ),
+        "words": ({"tokens": [b, c]}, Sentence(f"{b} {c}", spans(b, c))),
         "minimal pairs": ({"sentence_good": a, "sentence_bad": b}, *pair(a, b)),
     }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from helpers.close import close
 from helpers.errors import refuses
 from helpers.messages import whole
 from helpers.silenced import silenced
+from helpers.tagged import TAGGED, in_a_data_set, letters, run_ner, tagged, tagger
 from helpers.worded import of_words
 from tokenizers import processors
 
@@ -248,6 +250,59 @@ def test_classes_that_only_the_data_or_the_model_has_are_refused(names):
         value(classified(), case.tokenizer, given, "accuracy")
 
 
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def of_all_words(model):
+    """The loss and the accuracy of all words."""
+    with torch.no_grad():
+        rows, counts = [*run_ner(model)], [len(words) for words, _ in TAGGED]
+    loss = sum(float(loss) * count for (_, loss, _), count in zip(rows, counts, strict=True)) / sum(counts)
+    return loss, sum(right for _, _, right in rows) / sum(counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("BertForTokenClassification", zoo.BERT), ("GPT2ForTokenClassification", zoo.GPT2)]
+)
+@pytest.mark.parametrize("make", [list, pd.DataFrame, in_a_data_set])
+def test_the_loss_and_the_accuracy_of_words_are_read_at_their_first_pieces(name, options, make):
+    model = tagger(name, options)
+    table = hr.evaluate(model, letters(), tagged(make), ["loss", "accuracy", "agreement"], n_resamples=0)
+    loss, accuracy = of_all_words(model)
+    close(table["value"].to_numpy(), np.array([loss, accuracy, 1]))
+
+
+def test_effects_and_importance_of_words_are_those_of_a_loop():
+    model, gates = tagger(), torch.ones(8, requires_grad=True)
+    with hr.mask_heads(model, gates):
+        gradients = [torch.autograd.grad(loss, gates)[0].abs() for _, loss, _ in run_ner(model)]
+    table = hr.score(model, letters(), tagged(), ["importance", "relevance"], n_resamples=0)
+    close(table["importance"].to_numpy(), torch.stack(gradients).mean(0).numpy())
+    without = []
+    for head in range(8):
+        with hr.mask_heads(model, torch.arange(8) != head):
+            without.append(of_all_words(model))
+    for place, metric in enumerate(("loss", "accuracy")):
+        effects = hr.ablate(model, letters(), tagged(), metric=metric, n_resamples=0).iloc[:, 0].to_numpy()
+        close(effects, np.array(without)[:, place] - of_all_words(model)[place], size=1)
+
+
+def test_words_that_nobody_labelled_and_unknown_labels_are_refused():
+    model = tagger()
+    for rows, said in {
+        "no labels": ([{"tokens": ["a", "b"]}], "corpus 'texts' has no labels of words; give rows with words in"),
+        "some": (
+            [{"tokens": ["a"], "labels": ["O"]}, {"tokens": ["b"], "labels": None}], "has no label for 1 of its 2",
+        ),
+        "too few": ([{"tokens": ["a", "b"], "labels": ["O"]}], "'a b' must have a label for each of its 2 words"),
+        "unknown": ([{"tokens": ["a"], "labels": ["ORG"]}], "label must be one of LOC, O, PER, 0, 1, 2, got 'ORG'"),
+    }.values():  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            value(model, letters(), rows, "loss")
+    with pytest.raises(ValueError, match="a sentence has no labels of its words; give rows"):
+        hr.score(model, letters(), ["a b"], ["importance"])
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 ANSWERS = [("7 3", "9 27"), ("1 8", "8"), ("50 4 31 2", "6 7 9 5 1"), ("11", "12 3")]
@@ -403,7 +458,7 @@ def test_next_sentences_are_two_classes():
     assert value(model, ending(), labelled(2), "accuracy") == pytest.approx(accuracy)
 
 
-OTHERS = ["BertForQuestionAnswering", "BertForTokenClassification", "ElectraForPreTraining", "BartForQuestionAnswering"]
+OTHERS = ["BertForQuestionAnswering", "ElectraForPreTraining", "BartForQuestionAnswering"]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -432,5 +487,5 @@ def test_a_classifier_is_one_whatever_its_class_is_called():
     config = transformers.BertConfig(**zoo.BERT, num_labels=3)
     model, other = (zoo.drawn(lambda cls=cls: cls(config)) for cls in (Toxicity, TokensLikeSequenceClassification))
     close(value(model, ending(), labelled(), "loss"), plain(model, labelled())[0])
-    with pytest.raises(ValueError, match="TokensLikeSequenceClassification"):
+    with pytest.raises(ValueError, match="corpus 'labelled' has no labels of words"):
         value(other, ending(), labelled(), "accuracy")

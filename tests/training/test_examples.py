@@ -14,12 +14,13 @@ from helpers import zoo
 from helpers.close import bound, close
 from helpers.letters import TEMPLATES
 from helpers.letters import tokenizer as letters_tokenizer
+from helpers.tagged import TAGGED, in_a_data_set, letters, run_ner, tagged, tagger
 from helpers.trainings import films, same_weights
 from helpers.trainings import tokenizer as words_of
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
-from headroles.training.examples import Masking, examples
+from headroles.training.examples import Masking, collator, examples
 
 TEXTS = hr.Corpus.of(["a b c d e f", "b d a", "c c a b d e f a", "a b", "d e f a b c d"])
 LANGUAGE = ("llama-grouped", "gpt2", "bert")
@@ -243,3 +244,24 @@ def test_what_has_nothing_to_predict_is_left_out():
     assert len(examples(HeadModel(model, tokenizer), hr.Corpus.of(["a", "a b", "b"]))) == 1
     bert, words = given("bert")
     assert len(examples(HeadModel(bert, words), hr.Corpus.of(["zebra", "the film", "[MASK]"]))) == 1
+
+
+def test_words_are_learned_by_their_first_pieces_and_heads_are_pruned(tmp_path):
+    model = tagger()
+    rows = examples(HeadModel(model, letters()), hr.Corpus.of(tagged()))
+    assert [row["labels"] for row in rows] == [labels for labels, *_ in run_ner(model)]
+    batch = collator(HeadModel(model, letters()), letters(), rows, seed=0)(rows)
+    losses = [
+        (len(words), float(loss.detach())) for (words, _), (_, loss, _) in zip(TAGGED, run_ner(model), strict=True)
+    ]
+    of_all = sum(count * loss for count, loss in losses) / sum(count for count, _ in losses)
+    assert float(model(**batch).loss.detach()) == pytest.approx(of_all)
+    history = hr.train(model, letters(), tagged(), tmp_path, held_out=tagged(), epochs=8, batch=5, rate=1e-2)
+    assert history["held_out loss"].iloc[-1] < 0.5 * of_all
+    pruned = hr.prune(model, letters(), tagged(), "top", keep=4)
+    assert int((pruned.iloc[:, 0] == 1).sum()) == 4
+    named = hr.load_classifier(tmp_path, in_a_data_set(tagged()), ignore_mismatched_sizes=True)[0]
+    assert (type(named).__name__, [*named.config.id2label.values()]) == (
+        "BertForTokenClassification",
+        ["O", "PER", "LOC"],
+    )

@@ -105,7 +105,7 @@ class Mean(Metric):
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError if the objective needs labels that the corpus lacks."""
         if objectives.reads_labels(objectives.objective(self.objective, model), model):
-            check_labels(corpus)
+            check_labels(corpus, of_words=outputs.labels_words(model))
 
     def update(self, reading: Reading, /) -> Array:
         """Compute the sum of the objective over the steps of each example, and their number."""
@@ -131,7 +131,7 @@ class Mean(Metric):
 
 
 class Loss(Mean):
-    """Cross-entropy in nats per token, or per sentence of a classifier; squared error of a score."""
+    """Cross-entropy in nats per token, or per sentence or word of a classifier; squared error of a score."""
 
     name = "loss"
     objective = "loss"
@@ -192,9 +192,7 @@ class Of(Mean):
 def probabilities(reading: Reading, chosen: Tensor) -> objectives.Explained:
     """Compute the probabilities of chosen tokens [batch, token] or classes [batch]."""
     values = outputs.picked(outputs.logits(reading.model, reading.output).float().softmax(-1), chosen)
-    if outputs.has_vocabulary(reading.model):
-        return objectives.Explained(values, outputs.steps(reading.model, reading.batch))
-    return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
+    return objectives.of_steps(reading.model, reading.batch, values)
 
 
 def without_nan(statistics: Array, reading: Reading) -> Array:
@@ -204,6 +202,6 @@ def without_nan(statistics: Array, reading: Reading) -> Array:
         return statistics
     logits = outputs.logits(model, reading.output)
     is_nan = logits.detach().amax(-1).isnan()  # [example] or [example, token]
-    if outputs.has_vocabulary(model):
+    if outputs.by_token(model):
         is_nan = (is_nan & outputs.steps(model, reading.batch)).any(-1)
     return np.where(is_nan.cpu().numpy()[:, None], np.nan, statistics)

@@ -30,26 +30,28 @@ class Choosing(Metric):
         if not outputs.has_classes(model):
             raise ValueError(f"metric {self.name!r} is for classifiers; {model.name} has no classes")
         outputs.check_chooses(model, self.name)
-        check_labels(corpus)
+        check_labels(corpus, of_words=outputs.labels_words(model))
 
     def update(self, reading: Reading, /) -> Array:
         """Compare each predicted class with its label; NaN for an example with logits that are not a number."""
         one_hot = np.eye(len(reading.model.model.config.id2label or ()))
-        chosen = reading.output.logits.argmax(-1).cpu().numpy()
         labels = outputs.classes(reading.model, reading.batch).cpu().numpy()
-        return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), reading)
+        labels = labels.reshape(len(labels), -1)  # [example, word]; of a text, one
+        chosen = reading.output.logits.argmax(-1).cpu().numpy().reshape(labels.shape)
+        statistics = self.statistics(one_hot[chosen], one_hot[labels.clip(0)]) * (labels >= 0)[..., None]
+        return without_nan(statistics.sum(1), reading)
 
     @abstractmethod
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
-        """Compute the statistics [example, statistic] of one-hot choices and labels [example, class]."""
+        """Compute the statistics [..., statistic] of one-hot choices and labels [..., class]."""
 
 
 class Confusion(Choosing):
     """Per class the number of correct choices, choices, and labels; and the number of examples."""
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
-        """Compute 3 statistics per class, and 1: [example, 3 x class + 1]."""
-        return np.concatenate([chosen * labels, chosen, labels, np.ones((len(chosen), 1))], axis=1)
+        """Compute 3 statistics per class, and 1: [..., 3 x class + 1]."""
+        return np.concatenate([chosen * labels, chosen, labels, np.ones_like(chosen[..., :1])], axis=-1)
 
     def parts(self, sums: Array) -> tuple[Array, Array, Array, Array]:
         """Split sums into correct, chosen and labelled per class, and the number of examples."""
@@ -58,18 +60,18 @@ class Confusion(Choosing):
 
 
 class Accuracy(Choosing, Mean):
-    """Share of examples that get their label."""
+    """Share of examples, or of all words, that get their label."""
 
     name = "accuracy"
     is_share = True
 
     def targets(self, reading: Reading, /) -> objectives.Explained:
         """Compute the probabilities of the labels."""
-        return probabilities(reading, outputs.classes(reading.model, reading.batch))
+        return probabilities(reading, outputs.classes(reading.model, reading.batch).clamp(min=0))
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
-        """Compute whether each choice is correct, and 1: [example, 2]."""
-        return np.stack([(chosen * labels).sum(1), np.ones(len(chosen))], axis=1)
+        """Compute whether each choice is correct, and 1: [..., 2]."""
+        return np.stack([(chosen * labels).sum(-1), np.ones(chosen.shape[:-1])], axis=-1)
 
 
 class F1(Confusion):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.data.sentences import ASSISTANT, Chat, Prompt, Sentence, Span, Tokens, Turn
+from headroles.data.sentences import ASSISTANT, Chat, Prompt, Sentence, Span, Tagged, Tokens, Turn
 from headroles.models.tokens import languages
 
 NO_WORD = -1  # the word of a token that belongs to none
@@ -73,11 +73,11 @@ def pieces(
 ) -> list[TokenizedSentence]:
     """Return the tokens of sentences, special ones included, and the word of each.
 
-    A token of no word has `NO_WORD`, without `words` all. Words come from the character offsets of a fast tokenizer.
-    The tokens of a slow tokenizer are the bytes of the text, or they are searched for in it, where an unknown token
-    stands for the text between its neighbours. Sentences with a `second` text are read as pairs; those of a `target` as
-    the decoder's. Chats are read in the tokenizer's chat template, prompts with their `answers` as one text. Special
-    tokens that a text already has at its beginning or end are not added.
+    A token of no word has `NO_WORD`, without `words` all but those of labelled words. Words come from the character
+    offsets of a fast tokenizer. The tokens of a slow tokenizer are the bytes of the text, or they are searched for in
+    it, where an unknown token stands for the text between its neighbours. Sentences with a `second` text are read as
+    pairs; those of a `target` as the decoder's. Chats are read in the tokenizer's chat template, prompts with their
+    `answers` as one text. Special tokens that a text already has at its beginning or end are not added.
 
     Raises:
         ValueError: If only some of the sentences are chats, or have an answer or a second text.
@@ -98,7 +98,7 @@ def pieces(
             f"texts and pairs of texts are mixed: got {lacking} of {len(seconds)} sentences without a second text; "
             f"expected all or none; try each part alone"
         )
-    words = words and any(sentence.spans for sentence in sentences)
+    words = any(sentence.spans and (words or isinstance(sentence, Tagged)) for sentence in sentences)
     read: dict[str, Any] = {"text_target" if target else "text": texts} | ({"text_pair": seconds} if in_pairs else {})
     rows = []
     for sentence, (ids, offsets, types) in zip(sentences, _encoded(tokenizer, read, offsets=words), strict=True):
