@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from controls import bench_of_toy, controls
 from helpers.artefacts import WANTED
 from toys import PAPERS as TOYS
 from toys import workflows
 
-from headroles.papers import budhraja2020, workflow
+from headroles.papers import workflow
 from headroles.papers.bench import Bench
 from headroles.papers.reproduction import PAPERS, artefacts, written
 from headroles.papers.verdicts import Missing, Reproduced
@@ -23,8 +22,6 @@ from headroles.tables import frame as heads
 from headroles.tables.io import load_table
 
 DRAWN = {*(f"fig{number}" for number in range(1, 11)), "fig1a", "fig1b", "fig1c", "gates", "claim1", "claim3", "claim4"}
-CONTROLLED = [("voita2019", name) for name in ("fig1a", "fig4", "fig6", "fig9", "table1")]
-CONTROLLED += [("michel2019", name) for name in ("fig1", "fig3", "heads_share")] + [("budhraja2020", "claim2")]
 
 
 class Made(NamedTuple):
@@ -95,25 +92,6 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
     contest = contest.set_index(["strategy", "heads", "tuned"])
     for row in made["budhraja2020", "claim2"].artefact.table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
-
-
-@pytest.mark.slow
-def test_no_rule_holds_of_the_controls_of_toys(toys, made):
-    asked = {}  # of some artefacts; the committed table of controls has all of them
-    for (paper, name), (toy, _) in [((paper, name), made[paper, name]) for paper, name in CONTROLLED]:
-        told = controls(f"{paper} {name}", artefacts(paper)[name], bench_of_toy(toys[toy]))
-        assert {kind: control.passes for kind, control in told.items()} == {"untrained": False, "shuffled": False}, name
-        assert all(len(control.why) >= 5 for control in told.values())
-        asked[paper, name] = sum(control.of for control in told.values())
-    assert {place for place, of in asked.items() if not of} == {("voita2019", "fig6"), ("michel2019", "heads_share")}
-
-
-@pytest.mark.slow
-def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_were(toys, made):  # noqa: ARG001
-    untrained = bench_of_toy(toys["classifier"]).untrained
-    for name, make in artefacts("budhraja2020").items():
-        verdict = getattr(budhraja2020, f"{name}_claim")(make(untrained).table.assign(epochs=3.0, steps=100))
-        assert verdict.answer in ("no", "cannot be said"), name
 
 
 @pytest.mark.slow
