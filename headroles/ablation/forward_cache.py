@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
@@ -274,12 +276,19 @@ class Resample(Replacement):
         return self.latest[1]
 
     def _run(self, rows: list[int]) -> PartnerOutputs:
-        other = make_batch(rows, self.encoded, self.model.model)
-        outputs: dict[tuple[Kind, int], Tensor] = {}
+        parts = [rows] if self.encoded.together == "any" else [[row] for row in rows]
+        outputs, masks = defaultdict[tuple[Kind, int], list[Tensor]](list), defaultdict[Kind, list[Tensor]](list)
         with Changes(self.model.model) as changes, torch.no_grad():
-            read_heads(changes, self.model.sites, lambda site, z: outputs.update({site.key: z}))
-            self.model.forward(other)
-        return PartnerOutputs(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
+            read_heads(changes, self.model.sites, lambda site, z: outputs[site.key].extend(z))
+            for part in parts:
+                other = make_batch(part, self.encoded, self.model.model)
+                self.model.forward(other)
+                for kind in KINDS:
+                    masks[kind] += other.queries(kind).attention_mask
+        padded = partial(pad_sequence, batch_first=True)
+        return PartnerOutputs(
+            {key: padded(z) for key, z in outputs.items()}, {kind: padded(mask) for kind, mask in masks.items()}
+        )
 
 
 class PartnerOutputs(Replacement):
