@@ -126,7 +126,8 @@ class Corpus:
         name = name or getattr(texts, "name", None) or "texts"
         items: list[Any] = list(texts)
         if items and all(isinstance(item, Mapping) for item in items):
-            rows = sentences(items, list(items[0]), name, features=getattr(texts, "features", None))
+            columns = dict.fromkeys(column for item in items for column in item)
+            rows = sentences(items, columns, name, features=getattr(texts, "features", None))
             return cls(name, tuple(complete(rows, name)))
         return cls(name, tuple(_sentence(number, item) for number, item in enumerate(items, 1)))
 

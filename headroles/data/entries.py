@@ -83,12 +83,13 @@ def stem(*paths: Path) -> str:
 
 
 def _json(path: Path, form: Form | None, text: Texts | None, label: Column | None) -> Iterator[Sentence | None]:
-    """Return the sentences of objects, which have the fields of the first one."""
+    """Return the sentences of objects, which have the fields of the first ones."""
     rest = _objects(path)
-    first = next(rest)
+    first = [*islice(rest, FIRST)]
     if form == "pairs":
-        return pairs_of(chain([first], rest), str(path))
-    return sentences(chain([first], rest), list(first), str(path), *named_columns(text, label))
+        return pairs_of(chain(first, rest), str(path))
+    names = dict.fromkeys(name for row in first for name in row)
+    return sentences(chain(first, rest), names, str(path), *named_columns(text, label))
 
 
 def named_columns(text: Texts | None, label: Column | None) -> tuple[tuple[str, ...], str | None]:

@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from collections import Counter
 
+import pandas as pd
 import pytest
 from helpers.fuzzing import FILES, NAMES, ODD, fuzz, holds
 from helpers.messages import whole
@@ -209,6 +210,13 @@ def test_pairs_are_read_from_json_lines_and_tables(tmp_path):
     (tmp_path / "other.txt").write_text("source\tsentence_good\tsentence_bad\nZwei\tTwo\tOne\n\tx\ty\n")
     translated = [(one.text, one.target.text, one.label) for one in hr.read(tmp_path / "other.txt", form="pairs")]
     assert translated == [("Zwei", "Two", "good"), ("Zwei", "One", "bad")]
+
+
+def test_fields_that_the_first_row_lacks(file):
+    rows = [{"text": "a"}, {"label": "x", "text": "b"}]
+    read = hr.read(file("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    for corpus in (read, hr.Corpus.of(rows), hr.Corpus.of(pd.DataFrame(rows))):
+        assert corpus.sentences == (Sentence("a"), Sentence("b", label="x"))
 
 
 def test_a_table_without_text(file, caplog):
