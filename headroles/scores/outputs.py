@@ -128,9 +128,9 @@ def labels(model: HeadModel, batch: Batch) -> Tensor:
     view = batch.source
     if labels_words(model):
         return torch.tensor(word_labels(model, view.sentences, view.words.tolist()), device=view.ids.device)
-    if not model.predicts_next:
-        return torch.where(view.content, view.ids, -100)
     learned = view.attention_mask if batch.learned is None else batch.learned
+    if not model.predicts_next:
+        return torch.where(view.content & learned, view.ids, -100)
     after = torch.where(learned, view.ids, -100).roll(-1, dims=1)
     after[:, -1] = -100
     return after

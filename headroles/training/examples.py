@@ -20,6 +20,8 @@ from headroles.scores.outputs import check_labels
 from headroles.tables.arguments import number
 
 Row = dict[str, Any]  # an example: its tokens, and its label or labels; without labels if the collator masks tokens
+UNMASKED = "label_ids"  # column of the tokens that are never masked, under a name that the Trainer leaves
+NAMES = {UNMASKED: "special_tokens_mask"}  # as transformers' collator calls it
 MASKED = 0.15  # share of tokens that a masked language model learns to predict, as in BERT
 
 
@@ -81,8 +83,9 @@ def _text_rows(handle: HeadModel, corpus: Corpus, length: int | None) -> list[Ro
     if handle.predicts_next:  # the first token is not predicted, though the Trainer counts it for GPT-2 (5.24)
         rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in rows if {*row["labels"][1:]} - {-100}]
     else:
-        special = {*handle.tokenizer.all_special_ids}  # which the collator, which makes the labels, does not mask
-        rows = [row for row in rows if row.pop("labels") and not special.issuperset(row["input_ids"])]
+        left = {*handle.tokenizer.all_special_ids, -100}
+        rows = [{**row, UNMASKED: [int(label in left) for label in row["labels"]]} for row in rows]
+        rows = [row for row in rows if row.pop("labels") and 0 in row[UNMASKED]]  # the collator makes the labels
     if not rows:
         raise ValueError(f"corpus {corpus.name!r} must have tokens to predict, got none; try length=128")
     return rows
@@ -151,8 +154,9 @@ class Masking(transformers.DataCollatorForLanguageModeling):
         """Return a batch of examples with masked tokens, and their labels."""
         drawn = repr((self.order, int(self.epoch), [list(row["input_ids"]) for row in examples])).encode()
         self.generator = torch.Generator().manual_seed(zlib.crc32(drawn))
+        rows = [{NAMES.get(name, name): ids for name, ids in row.items()} for row in examples]
         while True:
-            batch: dict[str, Any] = super().torch_call(examples)
+            batch: dict[str, Any] = super().torch_call(rows)
             if bool((batch["labels"] >= 0).any()):
                 return batch
 

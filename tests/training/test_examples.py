@@ -118,6 +118,23 @@ def test_a_step_of_a_masked_model_is_one_of_a_plain_loop(tmp_path, monkeypatch):
     assert 0 < int(chosen.sum()) < int(batch["attention_mask"].sum())
 
 
+def test_a_masked_model_learns_the_answer_alone(tmp_path, monkeypatch):
+    model, tokenizer = given("bert")
+    plain, batches, make = deepcopy(model), [], Masking.torch_call
+    monkeypatch.setattr(Masking, "torch_call", lambda *given: batches.append(make(*given)) or batches[-1])
+    prompts, answer = [sentence.text for sentence in films(12)], "good film"
+    corpus = hr.Corpus.of([{"prompt": text, "completion": answer} for text in prompts])
+    hr.train(model, tokenizer, corpus, tmp_path, epochs=2, batch=12, rate=0.0, mlm_probability=0.9)
+    masked = {int(label) for batch in batches for label in batch["labels"].unique()}
+    assert masked == {-100, *tokenizer(answer)["input_ids"][1:-1]}
+    losses = []
+    for text in prompts:
+        ids = torch.tensor([tokenizer(f"{text} {answer}")["input_ids"]])
+        with torch.no_grad():
+            losses.append(torch.nn.functional.cross_entropy(plain(ids).logits[0, -3:-1], ids[0, -3:-1]))
+    close(hr.evaluate(plain, tokenizer, corpus, ["loss"], n_resamples=0)["value"].iloc[0], float(sum(losses)) / 12)
+
+
 CHAT = "{% for one in messages %}{{ one.role[0] }} {{ one.content }} </s> {% endfor %}"
 
 
