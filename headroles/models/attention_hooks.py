@@ -18,6 +18,7 @@ from headroles._changes import Changes
 from headroles.models.sites import Site
 
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
+SMALL = 2**12  # numbers in a buffer, such as the factors of rotary positions
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 PartCallback = Callable[[Site, Tensor, int, Tensor | None], None]
 
@@ -227,9 +228,17 @@ def evaluating(model: PreTrainedModel) -> Changes:
 
 
 # A forward may change its model: BigBird replaces its attention modules at the first short text, rotary positions keep
-# the factors of the longest text. So the attributes, submodules and buffers of every module are put back.
+# the factors of the longest text, or write those of the last text into their buffer. So the attributes, submodules and
+# buffers of every module are put back, and what was in small buffers that no checkpoint has.
 def set_eval(changes: Changes) -> None:
     """Set the changed model to eval mode; at the end of the block its modules are as they were before."""
+    buffers = [
+        buffer
+        for module in changes.model.modules()
+        for buffer in map(module._buffers.get, module._non_persistent_buffers_set)
+        if buffer is not None and not buffer.is_meta and buffer.numel() <= SMALL
+    ]
+    written = [(buffer, buffer.clone()) for buffer in buffers]
     before = [
         (module, {**vars(module)}, [(part, {**part}) for part in (module._modules, module._buffers)])
         for module in changes.model.modules()
@@ -245,6 +254,9 @@ def set_eval(changes: Changes) -> None:
                 if [*map(id, part.values())] != [*map(id, content.values())]:
                     part.clear()
                     part.update(content)  # type: ignore[arg-type]
+        for buffer, values in written:
+            if not torch.equal(buffer, values):
+                buffer.copy_(values)
 
     changes.undos.append(undo)
     changes.model.eval()

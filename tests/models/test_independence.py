@@ -14,6 +14,7 @@ from helpers.worded import of_words
 
 import headroles as hr
 from headroles.models.head_model import HeadModel
+from headroles.models.identity import identity
 from headroles.models.independence import _Selections, is_same
 
 WORDS = ["<pad>", "<unk>", *(f"w{number}" for number in range(94))]
@@ -68,6 +69,27 @@ def test_loss_is_that_of_each_text_alone(name, caplog):
     assert table["value"].iloc[0] == pytest.approx(plain(name), rel=1e-6)
     assert "texts of equal length are read together" in caplog.text
     assert "|batches:equal-length|" in hr.provenance(table, "value")
+
+
+def test_partners_are_read_alone():
+    """Outputs of an example of another length, past which the factors of rotary positions change."""
+    model, tokenizer, _ = given("phi3")
+    texts = [" ".join(f"w{(i * 7 + n) % 90}" for i in range(n)) for n in (13, 20, 20)]
+    options = {"replacement": "resample", "n_resamples": 0}
+    found, expected = (
+        hr.ablate(model, tokenizer, texts, **options, max_tokens=tokens).iloc[:, 0] for tokens in (4096, 1)
+    )
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
+def test_what_a_forward_writes_into_a_buffer_is_put_back():
+    """Factors of rotary positions of the last text: with others, kept results would be those of another model."""
+    model, tokenizer, texts = given("phi3")
+    with torch.no_grad():
+        model(input_ids=torch.arange(4)[None])
+    before = identity(model, tokenizer)
+    hr.evaluate(model, tokenizer, texts[-1:], ["loss"], n_resamples=0)
+    assert identity(model, tokenizer) == before
 
 
 def test_selected_keys_are_those_of_each_text_alone():
