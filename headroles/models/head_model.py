@@ -233,16 +233,20 @@ class HeadModel:
             encoded = batching.encode(corpus, self.tokenizer, self.model, words=words)
             texts = [row.ids for row in encoded.source if not isinstance(row.sentence, Chat)]  # which templates begin
             vocabulary.check_beginning(self.tokenizer, self.model, texts)
-            mode = together(self.model, self.sites, encoded, max_tokens, self.forward_body)
-        encoded = replace(encoded, together=mode)
-        self._together[corpus.hash] = {} if mode == "any" else {"batches": mode}
+            encoded = self._grouped(encoded, max_tokens)
         if encoded.greedy:  # the decoder reads what the model writes
             self.check_weights("output")
         if generate is None:
             return encoded
         positions = vocabulary.positions(self.tokenizer, self.model, target=self.model.config.is_encoder_decoder)
-        with self.evaluating():
-            return continued(encoded, self.model, generate, positions, max_tokens)
+        with self.evaluating():  # texts are longer then
+            return self._grouped(continued(encoded, self.model, generate, positions, max_tokens), max_tokens)
+
+    def _grouped(self, encoded: Encoded, max_tokens: int) -> Encoded:
+        """Note which texts may share a batch, also for the provenance."""
+        mode = together(self.model, self.sites, encoded, max_tokens, self.forward_body)
+        self._together[encoded.corpus.hash] = {} if mode == "any" else {"batches": mode}
+        return replace(encoded, together=mode)
 
     @cached_property
     def _check_tokenizer(self) -> None:

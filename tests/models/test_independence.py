@@ -82,6 +82,18 @@ def test_partners_are_read_alone():
     assert float((found - expected).abs().max()) <= 1e-5
 
 
+def test_texts_that_the_model_continues_are_read_alone():
+    model, tokenizer, _ = given("phi3")
+    model.generation_config.eos_token_id = None
+    texts = [" ".join(f"w{(i * 7 + n) % 90}" for i in range(n)) for n in (4, 11, 13)]
+    options = {"generate": 8, "n_resamples": 0}
+    (found, expected) = (
+        hr.score(model, tokenizer, texts, ["confidence"], **options, max_tokens=tokens)["confidence"]
+        for tokens in (4096, 1)
+    )
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
 def test_what_a_forward_writes_into_a_buffer_is_put_back():
     """Factors of rotary positions of the last text: with others, kept results would be those of another model."""
     model, tokenizer, texts = given("phi3")
