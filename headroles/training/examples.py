@@ -21,7 +21,6 @@ from headroles.tables.arguments import number
 
 Row = dict[str, Any]  # an example: its tokens, and its label or labels; without labels if the collator masks tokens
 UNMASKED = "label_ids"  # column of the tokens that are never masked, under a name that the Trainer leaves
-NAMES = {UNMASKED: "special_tokens_mask"}  # as transformers' collator calls it
 MASKED = 0.15  # share of tokens that a masked language model learns to predict, as in BERT
 
 
@@ -154,7 +153,7 @@ class Masking(transformers.DataCollatorForLanguageModeling):
         """Return a batch of examples with masked tokens, and their labels."""
         drawn = repr((self.order, int(self.epoch), [list(row["input_ids"]) for row in examples])).encode()
         self.generator = torch.Generator().manual_seed(zlib.crc32(drawn))
-        rows = [{NAMES.get(name, name): ids for name, ids in row.items()} for row in examples]
+        rows = [{"special_tokens_mask" if name == UNMASKED else name: row[name] for name in row} for row in examples]
         while True:
             batch: dict[str, Any] = super().torch_call(rows)
             if bool((batch["labels"] >= 0).any()):
