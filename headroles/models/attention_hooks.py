@@ -232,13 +232,12 @@ def evaluating(model: PreTrainedModel) -> Changes:
 # buffers of every module are put back, and what was in small buffers that no checkpoint has.
 def set_eval(changes: Changes) -> None:
     """Set the changed model to eval mode; at the end of the block its modules are as they were before."""
-    buffers = [
-        buffer
+    written = [
+        (buffer, buffer.clone())
         for module in changes.model.modules()
         for buffer in map(module._buffers.get, module._non_persistent_buffers_set)
         if buffer is not None and not buffer.is_meta and buffer.numel() <= SMALL
     ]
-    written = [(buffer, buffer.clone()) for buffer in buffers]
     before = [
         (module, {**vars(module)}, [(part, {**part}) for part in (module._modules, module._buffers)])
         for module in changes.model.modules()

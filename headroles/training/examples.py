@@ -153,7 +153,8 @@ class Masking(transformers.DataCollatorForLanguageModeling):
         """Return a batch of examples with masked tokens, and their labels."""
         drawn = repr((self.order, int(self.epoch), [list(row["input_ids"]) for row in examples])).encode()
         self.generator = torch.Generator().manual_seed(zlib.crc32(drawn))
-        rows = [{"special_tokens_mask" if name == UNMASKED else name: row[name] for name in row} for row in examples]
+        names = {UNMASKED: "special_tokens_mask"}  # as the collator calls it
+        rows: list[Any] = [{names.get(name, name): row[name] for name in row} for row in examples]
         while True:
             batch: dict[str, Any] = super().torch_call(rows)
             if bool((batch["labels"] >= 0).any()):
