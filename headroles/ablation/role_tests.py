@@ -115,7 +115,9 @@ def test_roles(
         pairs = _of_table(roles, patterns or {})
         handle.sites.named([head for _, head, _ in pairs])  # raises for heads that the model lacks
     else:
-        pairs = _of_mapping(dict(zip(handle.sites.named(roles), roles.values(), strict=True)))
+        by_head = zip(handle.sites.named(roles), roles.values(), strict=True)
+        listed = {head: [given] if isinstance(given, Pattern) else given for head, given in by_head}
+        pairs = [(pattern.label, (*head,), pattern) for head, given in listed.items() for pattern in given]
     rows = _rows(pairs, None if heads is None else handle.sites.named(heads))
     test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens)
     test.check()
@@ -156,12 +158,6 @@ def _of_table(roles: pd.DataFrame, patterns: Mapping[str, Pattern]) -> list[Assi
         if pattern is not None
         for head in roles.index[roles[role].to_numpy(bool)]
     ]
-
-
-def _of_mapping(roles: Mapping[Head, Pattern | Sequence[Pattern]]) -> list[Assigned]:
-    """Return the patterns of heads, each with its label as role."""
-    listed = {head: [given] if isinstance(given, Pattern) else given for head, given in roles.items()}
-    return [(pattern.label, (*head,), pattern) for head, given in listed.items() for pattern in given]
 
 
 def _rows(assigned: Sequence[Assigned], heads: Collection[Head] | None) -> list[Row]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache, PreTrainedTokenizerBase
+from transformers import DynamicCache
 
 from headroles._changes import Changes
 from headroles._distributed import track
@@ -152,7 +152,9 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     read = model.tokenizer
     ids, answer = [*getattr(sentence, "ids", ())], 0
     if isinstance(sentence, Chat):
-        ids, answer = _in_chat(sentence, read)
+        (row,) = pieces(read, [sentence], words=False)
+        ids = row.ids[: max((number for number, is_in in enumerate(row.in_text, 1) if is_in), default=0)]
+        answer = next((place for place, is_in in enumerate(row.of_answer or ()) if is_in), 0)
     elif ids:
         answer = getattr(sentence, "answer", 0)
     elif sentence.target is not None:
@@ -166,13 +168,6 @@ def question(sentence: Sentence, number: int, model: HeadModel) -> Question:
     if len(ids) > (limit := vocabulary.positions(read, model.model)):
         raise ValueError(f"text {number} must have at most {limit} tokens, got {len(ids)}")
     return Question(torch.tensor([ids], device=model.device), answer)
-
-
-def _in_chat(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
-    """Return the tokens of a chat to the end of its last turn, and where the assistant's begins; 0 without one."""
-    (row,) = pieces(tokenizer, [chat], words=False)
-    end = max((number for number, is_in in enumerate(row.in_text, 1) if is_in), default=0)
-    return row.ids[:end], next((place for place, is_in in enumerate(row.of_answer or ()) if is_in), 0)
 
 
 def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:

@@ -21,6 +21,7 @@ from headroles.models.head_model import HeadModel, Model
 from headroles.models.sites import Site, shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
+from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.declared import group_sizes
@@ -116,7 +117,8 @@ def cache_budget(
         if ranking == "l0":
             values = calibration.learned(count, steps=steps or 1, seed=seed)
         elif ranking == "retrieval":
-            values = _retrieval(calibration)
+            table = score(handle, handle.tokenizer, corpus, "retrieval", n_resamples=0)
+            values = group_values(table["retrieval"], calibration)
         elif ranking == "random":
             values = np.random.default_rng(seed).permutation(len(calibration.index)).astype(float)
         else:
@@ -175,13 +177,6 @@ def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
         missing = ":".join(map(str, lacking[0]))
         raise ValueError(f"column {column.name!r} must have a value for each group, got none for {missing}")
     return values.loc[calibration.index].to_numpy(float)
-
-
-def _retrieval(calibration: Calibration) -> Array:
-    from headroles.scores import score
-
-    table = score(calibration.model, calibration.model.tokenizer, calibration.corpus, "retrieval", n_resamples=0)
-    return group_values(table["retrieval"], calibration)
 
 
 def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -> list[Path]:

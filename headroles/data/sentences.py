@@ -130,11 +130,8 @@ class Tagged(Sentence):
 class Prompt(Sentence):
     """A sentence with its answer, `target`, which a language model reads after it as one text.
 
-    Args:
-        answer_only: Whether the answer alone has a loss; if not, the text has one too.
+    The answer alone has a loss.
     """
-
-    answer_only: bool = True
 
     @property
     def answer(self) -> str | None:
@@ -167,8 +164,7 @@ def as_chat(sentence: Sentence) -> Chat:
     """Return a sentence as a chat, with the same tree, target, label and second text; a chat as it is."""
     if isinstance(sentence, Chat):
         return sentence
-    kind = Prompt if isinstance(sentence, Prompt) else Sentence
-    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(kind)})
+    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(Sentence)})
 
 
 class ClassName(str):

@@ -203,16 +203,12 @@ def each_forward(changes: Changes, begin: Callable[[], None], end: Callable[[], 
             running.clear()
 
     changes.undos.append(stop)
-    for module in entrances(changes.model):
-        changes.hook(module, before, prepend=True)
-        changes.hook(module, after, after=True, always_call=True)
-
-
-def entrances(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the modules by which a model is called: itself, its body, and, by `generate`, its encoder and decoder."""
+    model = changes.model  # is called by itself, its body, and, by `generate`, its encoder and decoder
     modules: list[nn.Module] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     modules += [getattr(model, name)() for name in ("get_encoder", "get_decoder") if hasattr(model, name)]
-    return [module for module in dict.fromkeys(modules) if isinstance(module, nn.Module)]
+    for module in (module for module in dict.fromkeys(modules) if isinstance(module, nn.Module)):
+        changes.hook(module, before, prepend=True)
+        changes.hook(module, after, after=True, always_call=True)
 
 
 def configs_of(modules: nn.Module | Iterable[nn.Module]) -> list[PreTrainedConfig]:

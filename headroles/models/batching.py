@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from headroles._changes import Changes
 from headroles.data.corpus import Corpus, Linked, Prompt, Sentence
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
-from headroles.models.parts import is_scaled_by_input
+from headroles.models.parts import has_non_token_head, is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
 from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, dependencies, pieces
 from headroles.tables.arguments import number
@@ -244,10 +244,10 @@ def _targets(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, *, words: bool)
 
 def one_example_per_batch(model: PreTrainedModel) -> bool:
     """Return whether a model reads one example at a time: it can't recognise padding, or batches change its scales."""
+    if has_non_token_head(model) and not model.config.is_encoder_decoder and vocabulary.model_padding(model) is None:
+        return True  # it may read the last token; GPT-2's classifier, for one, refuses a batch of several examples
     of_each_class = {(type(module), type(getattr(module, "weight", None))): module for module in model.modules()}
-    return vocabulary.pools_blindly(model) or any(
-        is_scaled_by_input(module, model.dtype) for module in of_each_class.values()
-    )
+    return any(is_scaled_by_input(module, model.dtype) for module in of_each_class.values())
 
 
 def _end_tokens(corpus: Corpus, source: Sequence[TokenizedSentence], model: PreTrainedModel) -> set[int]:

@@ -58,12 +58,8 @@ def _write(rows: list[list[int]], model: PreTrainedModel, new: int) -> list[list
     limits = {"max_new_tokens": new, "max_length": None, "pad_token_id": int(padding)}
     with torch.no_grad():
         written = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), num_beams=1, **ONE, **limits)  # type: ignore[operator]
-    return [_until_end(row, ends) for row in written[:, ids.shape[1] :].tolist()]
-
-
-def _until_end(ids: list[int], ends: list[int]) -> list[int]:
-    stop = next((place + 1 for place, token in enumerate(ids) if token in ends), len(ids))
-    return ids[:stop]
+    new_rows = written[:, ids.shape[1] :].tolist()
+    return [row[: next((i + 1 for i, token in enumerate(row) if token in ends), len(row))] for row in new_rows]
 
 
 def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:

@@ -40,7 +40,8 @@ def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | 
     """
     part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
-    shares, heads = _are_shares(part), part.dropna().groupby("layer").size().unique()
+    sums, heads = part.groupby("layer").sum(min_count=1).dropna(), part.dropna().groupby("layer").size().unique()
+    shares = bool((part.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
     label = "\n".join([label_of(values.name)] * (values.name is not None) + ["share of the layer"] * shares)
     ax = heatmap(values, kind=kind, order="sorted", annotate=numbers, label=label, ax=ax)
     bar = ax.collections[0].colorbar
@@ -78,12 +79,6 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.spines[["top", "right", "left"]].set_visible(False)
     legend(ax, *ax.get_legend_handles_labels(), size=9)
     return ax
-
-
-def _are_shares(part: pd.Series[float]) -> bool:
-    """Return whether the values are shares of their layers."""
-    sums = part.groupby("layer").sum(min_count=1).dropna()
-    return bool((part.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
 
 
 def _mark(bar: Colorbar, uniform: float) -> None:

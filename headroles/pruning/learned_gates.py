@@ -373,7 +373,8 @@ def train_gates(
 
 
 def _add_gates(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
-    sites, shifts = heads.attention_sites(model), _shifts_labels(model)
+    sites, loss = heads.attention_sites(model), LOSS_MAPPING.get(str(getattr(model, "loss_type", None)))
+    shifts = loss is ForCausalLMLoss and not model.config.is_encoder_decoder  # the Trainer omits each first label
     begun: list[None] = []  # a training forward that has not ended
 
     def before(module: nn.Module, _: object) -> None:
@@ -401,12 +402,6 @@ def _add_gates(changes: Changes, model: PreTrainedModel, gates: Gates) -> None:
     changes.hook(model, before)
     changes.hook(model, after, after=True, with_kwargs=True)
     mask_heads(model, gates.now).begin(changes)
-
-
-def _shifts_labels(model: PreTrainedModel) -> bool:
-    """Return whether the Trainer leaves out the first label of each text: not for classifiers."""
-    loss = LOSS_MAPPING.get(str(getattr(model, "loss_type", None)))
-    return loss is ForCausalLMLoss and not model.config.is_encoder_decoder
 
 
 # With gradient accumulation the Trainer divides the loss of each part of a step by the labels of the whole step, so

@@ -17,7 +17,7 @@ from headroles.analysis.changes import CHANGE, compare_models
 from headroles.plots.axes import TITLES
 from headroles.reports import contents
 from headroles.reports.contents import Entry, Head
-from headroles.reports.sources import Measurement, Studies, Table, columns, gathered, heads_of, places
+from headroles.reports.sources import Studies, Table, columns, gathered, heads_of, places
 from headroles.tables.columns import TABLES, table_of
 from headroles.tables.declared import GROUPS
 from headroles.tables.frame import KINDS, bare, provenance
@@ -82,7 +82,8 @@ def _compared(folders: Sequence[Path], index: Sequence[Head]) -> dict[str, Any]:
     changes = compare_models(*map(Study, folders))
     first, second = places(folders)
     measurements, _ = columns([Table(f"{second} less {first}", "", _differences(changes))])
-    maps = [_change_map(change, index) for change in measurements if change.parts[""].notna().any()]
+    entries = (contents.entry_of(change, index) for change in measurements if change.parts[""].notna().any())
+    maps = [{name: value for name, value in entry.items() if name != "rank"} for entry in entries]  # more is not better
     roles = contents.along(changes[["gained", "lost", "unsure"]], index)
     return {"first": first, "second": second, "columns": maps, "roles": _role_changes(roles)}
 
@@ -93,11 +94,6 @@ def _differences(changes: pd.DataFrame) -> pd.DataFrame:
     table = bare(changes)[list(names)].rename(columns=names)
     table.attrs["signatures"] = {names[name]: provenance(changes, name) for name in names}
     return table
-
-
-def _change_map(change: Measurement, index: Sequence[Head]) -> Entry:
-    """Return the entry of a map, without ranks: a larger change is not better."""
-    return {name: value for name, value in contents.entry_of(change, index).items() if name != "rank"}
 
 
 def _role_changes(changes: pd.DataFrame) -> list[dict[str, Any]]:

@@ -118,12 +118,7 @@ def _failed(error: Exception) -> Result:
     message = " ".join(str(error).split())
     if isinstance(error, NotAsked):
         return Result("not asked", float("nan"), message)
-    if isinstance(error, ValueError | TypeError) and _raised_here(error):
+    frame = [*walk_tb(error.__traceback__)][-1][0]  # where it was raised: in this package, or in a library
+    if isinstance(error, ValueError | TypeError) and str(frame.f_globals.get("__name__")).startswith("headroles"):
         return Result("refused", float("nan"), message)
     return Result("no", float("nan"), f"{type(error).__name__}: {message}")
-
-
-def _raised_here(error: Exception) -> bool:
-    """Return whether this package raised the error, not a library that it calls."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return str(frames[-1].f_globals.get("__name__")).startswith("headroles")

@@ -76,7 +76,9 @@ def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -
     try:
         whole = CONFIG_MAPPING[kind]() if isinstance(kind, str) else kind
         config = type(whole).from_dict(_with(_small(whole.to_dict()), {"dtype": None, **options}))
-        _complete(config)
+        for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():  # its default config may lack them
+            if getattr(config, f"{name}_token_id", None) is None:
+                setattr(config, f"{name}_token_id", TOKENS[name])
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             model: PreTrainedModel = _class(config)(config)
@@ -160,13 +162,6 @@ def _layers(options: Mapping[str, object]) -> list[int]:
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     rest = [layer for layer in range(max(deep, LAYERS)) if layer not in first]
     return sorted(first + rest[: max(0, LAYERS - len(first))])
-
-
-def _complete(config: PreTrainedConfig) -> None:
-    """Set the special tokens that an encoder-decoder's default config may lack."""
-    for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():
-        if getattr(config, f"{name}_token_id", None) is None:
-            setattr(config, f"{name}_token_id", TOKENS[name])
 
 
 def _class(config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -39,25 +39,6 @@ def as_metric(given: str | Metric | objectives.Objective) -> Metric:
     return METRICS[given] if given in METRICS else Of(objectives.OBJECTIVES[given]())
 
 
-__all__ = [
-    "BLEU",
-    "F1",
-    "METRICS",
-    "Accuracy",
-    "Agreement",
-    "ChrF",
-    "Loss",
-    "Matthews",
-    "Mean",
-    "Metric",
-    "Reading",
-    "Of",
-    "PairAccuracy",
-    "PairDifference",
-    "Pearson",
-    "Perplexity",
-    "Spearman",
-    "Written",
-    "as_metric",
-    "list_metrics",
-]
+__all__ = ["BLEU", "F1", "METRICS", "Accuracy", "Agreement", "ChrF", "Loss", "Matthews", "Mean", "Metric", "Reading"]
+__all__ += ["Of", "PairAccuracy", "PairDifference", "Pearson", "Perplexity", "Spearman", "Written", "as_metric"]
+__all__ += ["list_metrics"]

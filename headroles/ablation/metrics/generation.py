@@ -101,7 +101,8 @@ class BLEU(Written):
         super().check(model, corpus, batches)
         _ = self._scorer
         references = [sentence.target.text for sentence in corpus if sentence.target is not None]
-        if self.tokenize in BY_SPACES and without_spaces(references):
+        unspaced = sum(len(UNSPACED.findall(text)) for text in references)  # letters of scripts without spaces
+        if self.tokenize in BY_SPACES and unspaced > LONGEST_WORD * sum(len(text.split()) for text in references):
             log.warning(
                 "the references of %s have no spaces, at which BLEU (%s) splits words: it is about 0 whatever a model "
                 "writes; try bleu-zh for Chinese, bleu-ja-mecab for Japanese, bleu-flores200 or bleu-char for others",
@@ -126,8 +127,3 @@ class ChrF(Written):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF()
-
-
-def without_spaces(texts: Sequence[str]) -> bool:
-    """Return whether texts have few spaces and a script without spaces between words."""
-    return sum(len(UNSPACED.findall(text)) for text in texts) > LONGEST_WORD * sum(len(text.split()) for text in texts)

@@ -16,7 +16,7 @@ from headroles.data.sentences import ASSISTANT, Chat, Prompt, Sentence, Span, Ta
 from headroles.models.tokens import languages
 
 NO_WORD = -1  # the word of a token that belongs to none
-BOUNDARIES = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark boundaries of words in tokens
+BOUNDARY = re.compile("▁|##|@@|</w>|Ġ")  # how slow tokenizers mark boundaries of words in tokens
 MARK = 0xE000  # the first of the private characters, which stand in the place of the texts of turns
 
 
@@ -50,8 +50,7 @@ class TokenizedSentence:
     @property
     def learned(self) -> list[bool] | None:
         """Which tokens count as next tokens, in the loss and in training: the answer alone, if there is one."""
-        is_wanted = self.of_answer is not None and getattr(self.sentence, "answer_only", True)
-        return self.of_answer if is_wanted else self.counted
+        return self.counted if self.of_answer is None else self.of_answer
 
 
 def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:
@@ -313,7 +312,7 @@ def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) 
     at = 0
     special = {*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(sorted(languages.ids(tokenizer)))}
     for token in tokens:
-        piece, _ = _folded(_unmarked(token))
+        piece, _ = _folded(BOUNDARY.sub("", token))
         places.append(None)
         if token == tokenizer.unk_token:
             unknown.append(len(places) - 1)
@@ -354,12 +353,6 @@ def _folded(text: str, *, bare: bool = False) -> tuple[str, list[int]]:
     if bare:
         parts = ["".join(letter for letter in part if not _is_mark(letter)) for part in parts]
     return "".join(parts), [number for number, part in enumerate(parts) for _ in part]
-
-
-def _unmarked(token: str) -> str:
-    for mark in BOUNDARIES:
-        token = token.replace(mark, "")
-    return token
 
 
 def _stretches(text: str, start: int, end: int) -> list[Span]:

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.models.parts import body, has_non_token_head, hint
+from headroles.models.parts import body, hint
 from headroles.models.pruned import known_config
 from headroles.models.tokens import languages
 
@@ -244,11 +244,3 @@ def model_padding(model: PreTrainedModel) -> int | None:
     config = model.config if model.config.is_encoder_decoder else model.config.get_text_config()
     number = getattr(config, "pad_token_id", None)
     return number if number is not None and 0 <= number < vocabulary(model) else None
-
-
-def pools_blindly(model: PreTrainedModel) -> bool:
-    """Return whether a classifier has no padding id and may read the last token.
-
-    GPT-2's classifier, for one, refuses a batch of several examples then.
-    """
-    return has_non_token_head(model) and not model.config.is_encoder_decoder and model_padding(model) is None
