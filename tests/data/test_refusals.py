@@ -91,7 +91,7 @@ FILES = {  # what -> name, content, options of `read`, message
     "no answer": ("x.jsonl", '{"text": "x", "answer": null}\n', {}, "row 1 must have texts in text and answer, got an"),
     "a turn without content": ("x.jsonl", '{"messages": [{"role": "user"}]}\n', {}, "row 1 must .*, got content=None"),
     "no turns": ("x.jsonl", '{"messages": "Hi!"}\n', {}, "row 1 must have texts, or messages .* a list, got 'Hi!'"),
-    "other fields": ("x.jsonl", '{"tokens": [], "tags": []}\n', {}, "has no known text column: got tokens, tags; "),
+    "other fields": ("x.jsonl", '{"words": [], "tags": []}\n', {}, "has no known text column: got words, tags; "),
     "no JSON": ("x.jsonl", "x\n", {}, "x.jsonl, line 1 is not JSON: Expecting value"),
     "no object": ("x.jsonl", "[1]\n", {}, r"x.jsonl, line 1 must be an object, got '\[1\]'"),
     "an unknown form": ("x.txt", "a\n", {"form": "csv"}, "form must be one of None, conllu, text, .*, got 'csv'"),
