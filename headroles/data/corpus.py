@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -93,7 +93,9 @@ class Corpus:
         return shown(caption, ({name: row[name] or "" for name in used} for row in rows))
 
     @classmethod
-    def of(cls, texts: TextsLike | Rows, name: str | None = None, *, chat: bool = False) -> Corpus:
+    def of(
+        cls, texts: TextsLike | Rows, name: str | None = None, *, chat: bool = False, answer_only: bool = True
+    ) -> Corpus:
         """Build a corpus of texts, pairs or rows; a corpus is returned as it is.
 
         Args:
@@ -101,6 +103,7 @@ class Corpus:
                 rows with columns as of `headroles.read`.
             name: Name of the corpus; by default "texts".
             chat: Whether each text is the user's turn of a chat, as of `headroles.read`.
+            answer_only: Whether of texts with answers the answer alone has a loss, as of `headroles.read`.
 
         Returns:
             The corpus.
@@ -108,9 +111,11 @@ class Corpus:
         Raises:
             TypeError: If `texts` or one of them has another type.
         """
-        if chat:
+        if chat or not answer_only:
             corpus = cls.of(texts, name)
-            return cls(corpus.name, tuple(map(as_chat, corpus)))
+            read: Iterable[Sentence] = map(as_chat, corpus) if chat else corpus
+            kept = (replace(row, answer_only=answer_only) if isinstance(row, Prompt) else row for row in read)
+            return cls(corpus.name, tuple(kept))
         if isinstance(texts, Corpus):
             return texts if name is None else cls(name, texts.sentences)
         if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):

@@ -30,6 +30,7 @@ def read(
     sample: int | None = None,
     seed: int = 0,
     chat: bool = False,
+    answer_only: bool = True,
     links: str | Path | None = None,
 ) -> Corpus:
     """Read a corpus from one file, or from two files with corresponding sentences.
@@ -41,9 +42,9 @@ def read(
       pair of GLUE are pairs without labels. Quotation marks are letters, as in GLUE's files: pandas writes them so with
       `quoting=csv.QUOTE_NONE`.
     - `.jsonl`: objects with the fields of a data set: `text`; `prompt` and `completion`, or `text` and `answer`, which
-      a language model reads as one text, and of which the answer alone has a loss; `messages` of a chat; `translation`;
-      columns of GLUE; `tokens`, which are words, and a label of each in `ner_tags` or `labels`. A list of such objects,
-      a data frame and a `datasets.Dataset` give the same corpus.
+      a language model reads as one text; `messages` of a chat; `translation`; columns of GLUE; `tokens`, which are
+      words, and a label of each in `ner_tags` or `labels`. A list of such objects, a data frame and a
+      `datasets.Dataset` give the same corpus.
     - `.jsonl`, or `.tsv` with the columns `sentence_good` and `sentence_bad`: minimal pairs as in BLiMP (of
       translations with `source`), two sentences each, labelled "good" and "bad".
     - Any other: one sentence a line. `.csv`, `.json`, `.parquet` and `.arrow` are refused; name their folder.
@@ -67,6 +68,8 @@ def read(
             translation or the second text of a pair is the assistant's answer; without one the model is about to
             answer. Tokens of the template are special tokens in every score, and have no loss. Trees of the text stay.
             `messages` are chats without this option; the answer is their last turn, if it is the assistant's.
+        answer_only: Whether in texts with answers, and in chats, the answer alone has a loss, for metrics, gradients
+            and training. All texts are queries and keys of attention.
         links: File of word links, as fast_align writes them: a line for each sentence pair, such as `0-0 1-2`, indices
             from 0 of a source and a target word. The tree has the words; without one, spaces separate them.
 
@@ -91,7 +94,7 @@ def read(
         where, name = ", ".join(map(str, files)), name or stem(*files)
     sentences: Iterable[Sentence] = complete(rows, where, limit)
     drawn = sentences if sample is None else _drawn(sentences, sample, seed)
-    return Corpus.of(drawn, name, chat=chat)
+    return Corpus.of(drawn, name, chat=chat, answer_only=answer_only)
 
 
 def _check(

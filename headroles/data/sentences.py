@@ -130,8 +130,11 @@ class Tagged(Sentence):
 class Prompt(Sentence):
     """A sentence with its answer, `target`, which a language model reads after it as one text.
 
-    The answer alone has a loss.
+    Args:
+        answer_only: Whether the answer alone has a loss; if not, the text has one too.
     """
+
+    answer_only: bool = True
 
     @property
     def answer(self) -> str | None:
@@ -164,7 +167,8 @@ def as_chat(sentence: Sentence) -> Chat:
     """Return a sentence as a chat, with the same tree, target, label and second text; a chat as it is."""
     if isinstance(sentence, Chat):
         return sentence
-    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(Sentence)})
+    kind = Prompt if isinstance(sentence, Prompt) else Sentence
+    return Chat(**{field.name: getattr(sentence, field.name) for field in fields(kind)})
 
 
 class ClassName(str):

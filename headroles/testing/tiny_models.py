@@ -76,9 +76,9 @@ def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -
     try:
         whole = CONFIG_MAPPING[kind]() if isinstance(kind, str) else kind
         config = type(whole).from_dict(_with(_small(whole.to_dict()), {"dtype": None, **options}))
-        for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():  # its default config may lack them
-            if getattr(config, f"{name}_token_id", None) is None:
-                setattr(config, f"{name}_token_id", TOKENS[name])
+        for token in ("pad", "decoder_start") if config.is_encoder_decoder else ():  # its default config may lack them
+            if getattr(config, f"{token}_token_id", None) is None:
+                setattr(config, f"{token}_token_id", TOKENS[token])
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             model: PreTrainedModel = _class(config)(config)

@@ -86,6 +86,14 @@ def test_the_fields_of_an_unknown_file_are_named_and_may_be_chosen(tmp_path):
     assert hr.read(tmp_path / "x.jsonl", text=("body", "title"), label="mood").sentences == expected
 
 
+def test_an_answer_counts_alone_unless_one_asks_for_both():
+    rows = [{"text": "one", "answer": "1"}]
+    for chat in (False, True):
+        alone, both = (hr.Corpus.of(rows, chat=chat, answer_only=answer_only) for answer_only in (True, False))
+        assert [alone[0].answer_only, both[0].answer_only, as_chat(both[0]).answer_only] == [True, False, False]
+        assert alone.hash != both.hash
+
+
 def test_classes_have_the_names_of_their_data_set(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     names = ("pos", "neg", "neu")

@@ -50,7 +50,8 @@ class TokenizedSentence:
     @property
     def learned(self) -> list[bool] | None:
         """Which tokens count as next tokens, in the loss and in training: the answer alone, if there is one."""
-        return self.counted if self.of_answer is None else self.of_answer
+        is_wanted = self.of_answer is not None and getattr(self.sentence, "answer_only", True)
+        return self.of_answer if is_wanted else self.counted
 
 
 def dependencies(sentence: Sentence | None, words: Iterable[int]) -> Iterator[tuple[int, int, str]]:

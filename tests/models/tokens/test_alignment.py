@@ -223,11 +223,13 @@ def test_scores_are_those_of_a_plain_loop_in_which_the_template_is_special():
     assert f"|chat:{alignment.chat_digest(in_chats(), chats())['chat']}|" in hr.provenance(table, "confidence")
 
 
-def test_losses_are_those_of_the_answers():
-    model, losses, given = model_of(), [], chats()
+@pytest.mark.parametrize("answer_only", [True, False])
+def test_losses_are_those_of_the_answers_or_of_all_texts(answer_only):
+    model, losses = model_of(), []
+    given = Corpus.of(chats(), answer_only=answer_only)
     for sentence, (_, mask, _, values) in zip(given, read_alone(model, in_chats(), given), strict=True):
         wanted = mask[1:].copy()
-        wanted[: size(BEFORE + sentence.text)] = False
+        wanted[: size(BEFORE + sentence.text) * answer_only] = False
         losses.append(values[wanted])
     found = evaluate(model, in_chats(), given, ["loss"], n_resamples=0)
     close(found.loc["loss", "value"], np.concatenate(losses).mean())
