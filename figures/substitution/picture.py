@@ -23,7 +23,6 @@ WORDS = {
     "offset=1": "next token",
     "diagonal": "diagonal",
     "first": "first token (sinks)",
-    "all": "any role",
 }
 PARTS = {"": "", "-repeated": "", "-previous": " on repeats"}
 SHOWN = {
@@ -33,7 +32,6 @@ SHOWN = {
 }
 SINKS = ("sink",)
 ENDS = ("", ".low", ".high")
-UNDONE = {("all", "mpnet")}  # made when controls of special tokens did not apply in encoders
 MOST = 0.45  # of the tokens, at least, of roles whose heads are drawn together: induction has half of a repeated text
 LEAST = 0.02  # share of tokens to which the pattern of a head in the picture applies
 
@@ -68,8 +66,6 @@ def shares() -> pd.DataFrame:
                     continue
                 count = row.name[0].removeprefix("all ") if row.name[0].startswith("all ") else "1"
                 shown = {f"{cost}{end}": row[f"{cost}{end}"] / row["removed"] for cost in SHOWN for end in ENDS}
-                if (role, name) in UNDONE:
-                    shown |= {f"wrong{end}": float("nan") for end in ENDS}
                 shown |= {
                     "role_pattern.low": 1 - row["explained.high"],
                     "role_pattern.high": 1 - row["explained.low"],
@@ -82,7 +78,7 @@ def shares() -> pd.DataFrame:
 def _together(name: str, part: str, role: str) -> pd.Series | None:
     """Return the row of all heads of a role, if it applies to half of the tokens or nearly and removal costs."""
     file = HERE / f"{name}{part}.parquet"
-    table = hr.load_table(file) if file.is_file() and not (part and role == "all") else pd.DataFrame()
+    table = hr.load_table(file) if file.is_file() else pd.DataFrame()
     found = table[table.index.get_level_values("role") == role] if len(table) else table
     if part == "-previous" and len(found):
         found = found.loc[[PREVIOUS[name]]]  # beside it are other heads of its layer, without the role

@@ -24,7 +24,6 @@ ROLES = {
     "dependency=obj": "object to its verb",
     "dependency=obj,head-to-dep": "verb to its object",
     "first": "first token",
-    "all": "any role",
 }
 CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "removed_local": "removed there"}
 PREVIOUS = {"smollm2": "dec-self:16:0", "gemma3": "dec-self:4:1"}  # the heads of the plan on repeated tokens
@@ -49,7 +48,7 @@ def _shown(name: str, part: str, place: tuple[str, str], row: pd.Series) -> bool
     alone = not heads.startswith("all ")
     if part == "-previous":
         return heads == PREVIOUS[name]
-    if role == "special" or (role == "all" and part):  # the same sinks but for punctuation; of two roles of heads
+    if role in ("special", "all"):  # the same sinks but for punctuation; mostly sinks, with few heads of other roles
         return False
     if alone and (role == "diagonal" or (role == "first" and name != "translator")):
         return False
