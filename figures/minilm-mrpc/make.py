@@ -62,13 +62,13 @@ def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: P
     effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=study)
     hr.evaluate(model, tokenizer, test, ["accuracy", "loss"], study=study)
     ranked = train.sample(RANKED, seed=0)
-    importance = hr.score(model, tokenizer, ranked, ["importance"], study=study)["importance"]
+    importance = hr.score(model, tokenizer, ranked, ["importance", hr.Importance(norm="layer")], study=study)
     orders = {
-        "importance": importance.sort_values(kind="stable").index,
+        **curves.orders(importance, ["importance[layer]", "importance"]),
         "importance, again": curves.repeated_ranking(model, tokenizer, ranked),
         "ablation[accuracy]": effects["ablation[accuracy]"].sort_values(ascending=False, kind="stable").index,
     }
-    chance = curves.orders(importance.to_frame(), [], seeds=DRAWS)
+    chance = curves.orders(importance, [], seeds=DRAWS)
     parts = [
         hr.ablation_curve(model, tokenizer, test, part, metric="accuracy", study=work / name)
         for name, part in (("ranked", orders), ("chance", chance))

@@ -21,6 +21,7 @@ import typer
 
 from headroles.papers.bench import Bench
 from headroles.papers.budhraja2020 import ALL
+from headroles.papers.michel2019 import ranking_of
 from headroles.papers.reproduction import PAPERS, Make, artefacts
 from headroles.papers.verdicts import Missing, with_bounds
 from headroles.tables.columns import Column
@@ -253,8 +254,8 @@ def swap_orders(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFram
     chance = [name for name in table["order"].unique() if re.fullmatch(r"random \d+", name)]
     if not chance:
         raise Missing("the curves have no random ranking")
-    drawn = random.choice(chance)
-    return table.assign(order=table["order"].replace({"importance": drawn, drawn: "importance"}))
+    drawn, by = random.choice(chance), ranking_of(table)
+    return table.assign(order=table["order"].replace({by: drawn, drawn: by}))
 
 
 def permute_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:

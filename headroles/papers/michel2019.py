@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 HALF = 0.2, 0.8  # shares that "half of them" may have with their intervals (our choice)
 THIRD = 0.28, 0.38  # "about a third" (our choice)
 ENOUGH = 0.85  # of the score (section 6)
+RANKINGS = {  # by importance, the paper's first -> how a verdict names it
+    "importance[layer]": "by importance, normalised within layers",
+    "importance": "by raw importance, which the paper normalises within layers",
+}
 MOST = 0.5  # of the score, or nats of a loss: what a kind that "keeps most of the score" may lose (our choice)
 
 
@@ -315,18 +319,21 @@ def fig3(bench: Bench) -> Reproduced:
 @v.claim(
     "Some 20 % (translation) or 40 % (BERT) of the heads can be ablated by importance without a noticeable loss.",
     """Holds if ablating that share, to five points, costs less than 3 % of the score, with the interval of the cost,
-    and ablating all heads more than that.""",
+    and ablating all heads more than that; by importance normalised within layers, where there is such a curve.""",
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
-    curve = table[table["order"] == "importance"]
-    rows = curve[curve["paper"].notna()]
+    rows, by = table[table["paper"].notna()].set_index("order"), ranking_of(table)
+    curve = table[table["order"] == by]
     if rows.empty:
         return Verdict(None, "the paper has no task of this metric, or the curve no step within 5 points of its share")
-    row = rows.iloc[0]
+    row = rows.loc[by]
     cost, most = (Interval.from_row(step, "cost") for step in (row, curve.iloc[curve["share"].argmax()]))
     if math.isnan(cost.value):
         return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
-    text = f"with {100 * row['share']:.0f} % ablated {cost.scaled(100):.1f} % of the score is lost{_unpaired(table)}"
+    text = f"with {100 * row['share']:.0f} % ablated {RANKINGS[by]}, {cost.scaled(100):.1f} % of the score is lost"
+    if len(rows) > 1:
+        text += f" (by raw importance {Interval.from_row(rows.loc['importance'], 'cost').scaled(100):.1f})"
+    text += _unpaired(table)
     return Verdict(v.unless_unsure(cost.below(LITTLE), most.above(LITTLE)), text)
 
 
@@ -345,17 +352,23 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
     """Return curves by importance, by single effects and by chance, with the paper's harmless share of heads."""
     table = bench.table("curves")
     metric = v.metric_of(table)
-    wanted = table["order"].str.fullmatch(r"importance|ablation\[.*\]|random \d+")
+    wanted = table["order"].str.fullmatch(r"importance(\[layer\])?|ablation\[.*\]|random \d+")
     rows = table[wanted].reset_index(drop=True)
     intact = rows.loc[rows["masked"] == 0, VALUES].iloc[0]
     rows = rows.assign(paired="change" in rows, **v.costs(rows, intact, metric), paper=math.nan)
     known = v.paper_numbers("michel2019-fig3")
     printed = known[(known["figure"] == figure) & (known["metric"] == metric)]
     if len(printed):
-        place = v.nearest(rows[rows["order"] == "importance"], printed["paper"].iloc[0]).index
-        rows.loc[place, ["paper", "task"]] = printed[["paper", "task"]].to_numpy()[: len(place)]
+        for by in RANKINGS:
+            place = v.nearest(rows[rows["order"] == by], printed["paper"].iloc[0]).index
+            rows.loc[place, ["paper", "task"]] = printed[["paper", "task"]].to_numpy()[: len(place)]
     rows.attrs["source"] = known.attrs["source"]
     return v.judged(judge, rows, lambda: plots.curves(table[wanted], label=v.metric_label(table)))
+
+
+def ranking_of(table: pd.DataFrame) -> str:
+    """Return the ranking by importance that curves have: as the paper's, or without it raw."""
+    return next(by for by in RANKINGS if table["order"].str.endswith(by).any())
 
 
 def _unpaired(table: pd.DataFrame) -> str:
@@ -365,11 +378,13 @@ def _unpaired(table: pd.DataFrame) -> str:
 def fig4(bench: Bench) -> Reproduced:
     """Show the score when heads of one kind are ablated by importance."""
     table = bench.table("kinds")
-    curves = table[table["order"].str.endswith(" by importance")].reset_index(drop=True)
+    by = ranking_of(table)
+    curves = table[table["order"].str.endswith(f" by {by}")].reset_index(drop=True)
     intact = curves.loc[curves["masked"] == 0, VALUES].iloc[0]
     metric = v.metric_of(table)
-    rows = curves.assign(kind=curves["order"].str.partition(" ")[0], metric=metric, **v.costs(curves, intact, metric))
-    rows = rows[["kind", "masked", "share", "metric", *VALUES, *v.with_bounds("cost")]]
+    kinds = curves["order"].str.partition(" ")[0]
+    rows = curves.assign(kind=kinds, by=by, metric=metric, **v.costs(curves, intact, metric))
+    rows = rows[["kind", "by", "masked", "share", "metric", *VALUES, *v.with_bounds("cost")]]
     return v.judged(fig4_claim, rows, lambda: plots.curves(curves, label=v.metric_label(table)))
 
 
@@ -392,7 +407,8 @@ def fig4_claim(table: pd.DataFrame) -> Verdict:
         firsts = [first or None for first in firsts]
     collapses = v.all_hold([cross.above(MOST), *(cost.below(MOST) for cost in lost.values())])
     text = ", ".join(f"{kind} {v.cost_in_words(cost, metric)}" for kind, cost in (lost | {"cross": cross}).items())
-    return Verdict(v.unless_unsure(v.all_hold(firsts), collapses), f"lost with 80 % ablated: {text}")
+    text = f"lost with 80 % ablated {RANKINGS[rows['by'].iloc[0]]}: {text}"
+    return Verdict(v.unless_unsure(v.all_hold(firsts), collapses), text)
 
 
 def fig5(bench: Bench) -> Reproduced:

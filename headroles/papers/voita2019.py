@@ -295,8 +295,8 @@ def fig5(bench: Bench) -> Reproduced:
         content = tokens.index[tokens["counted"]]
         weights = part.pivot_table(index="query", columns="key", values="weight")
         keys = weights[content].idxmax(axis=1)[content]
-        rows.append((name, len(keys), int(tokens.loc[keys, "rarest"].sum())))
-    counts = pd.DataFrame(rows, columns=["sentence", "queries", "hits"])
+        rows.append((name, len(keys), *tokens.loc[keys, ["rarest", "rarest.two"]].sum().astype(int)))
+    counts = pd.DataFrame(rows, columns=["sentence", "queries", "hits", "hits.two"])
     return v.judged(fig5_claim, counts, lambda: _draw_sentences(table))
 
 
@@ -305,9 +305,10 @@ def fig5(bench: Bench) -> Reproduced:
     "Holds if more than half of the tokens of the sentences attend to it most, with the interval of that share.",
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
-    hits, queries = int(table["hits"].sum()), int(table["queries"].sum())
+    queries, hits, two = (int(table[name].sum()) for name in ("queries", "hits", "hits.two"))
     part = v.share(hits, queries)
-    return Verdict(part.above(RARE), f"{hits} of {queries} tokens attend to it most, {part}")
+    text = f"{hits} of {queries} tokens attend to it most, {part}; to one of the two least frequent {two}"
+    return Verdict(part.above(RARE), text)
 
 
 def rare(bench: Bench) -> Reproduced:
@@ -397,15 +398,30 @@ def fig8(bench: Bench) -> Reproduced:
     encoder = table[table["kind"] == "enc-self"]
     wide = encoder.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
     wide = wide.reindex(columns=["none", *FUNCTIONS], fill_value=0).rename_axis(columns=None)
-    ours = wide.assign(of=wide.sum(axis=1).max(), heads=wide.sum(axis=1)).reset_index(drop=True)
+    ours = wide.assign(of=wide.sum(axis=1).max(), heads=wide.sum(axis=1), **_first(bench, table, wide.index))
+    ours = ours.reset_index(drop=True)
     rows = v.with_sizes(ours, v.paper_numbers("voita2019-fig8"))
     return v.judged(fig8_claim, rows, lambda: plots.functions(table, kind="enc-self"))
+
+
+def _first(bench: Bench, table: pd.DataFrame, sizes: pd.Index[int]) -> dict[str, object]:
+    """Count the heads with a function in the whole model, `first`, and how many of them remain, `first.left`."""
+    whole = sizes.max()
+    roles = bench.beside(table, f"roles-l0-enc-self-{whole}")
+    if roles is None or (survival := bench.beside(table, "survival-l0-enc-self")) is None:
+        return {"first": math.nan, "first.left": math.nan}
+    names = [name for name in role_rules.names(roles) if Column.parse(name).name in ROLES]
+    first = v.rows_of_kind(roles)[names].any(axis=1)
+    left = survival.loc[first.index[first]]
+    remain = [left[f"survival[l0 {size} enc-self]"].sum() if size < whole else len(left) for size in sizes]
+    return {"first": len(left), "first.left": remain}
 
 
 @v.claim(
     "Heads with functions are the last to be pruned.",
     """Holds if, where at most a quarter of the heads remains, heads with a function are a larger share than in the
-    whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one. A sink has no function.""",
+    whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one. A sink has no function. Functions are
+    assigned again after pruning; how many of the heads that had one before remain is beside it.""",
 )
 def fig8_claim(table: pd.DataFrame) -> Verdict:
     rows = table[table["none"].notna()].sort_values("heads")
@@ -416,6 +432,10 @@ def fig8_claim(table: pd.DataFrame) -> Verdict:
     counts = [[row["heads"] - row["none"], row["none"]] for row in (few.iloc[-1], intact)]
     now, first = (f"{held:.0f} of {held + none:.0f}" for held, none in counts)
     text = f"{now} remaining heads have a function, {first} in the model with all heads"
+    kept = few.iloc[-1].reindex(["first", "first.left"])
+    if kept["first"] > 0:
+        chance = kept["first"] * few.iloc[-1]["heads"] / intact["heads"]
+        text += f"; of the {kept['first']:.0f} that had one {kept['first.left']:.0f} remain, {chance:.1f} by chance"
     if not counts[0][0] and not counts[1][0]:
         return Verdict(None, f"{text}: no function can survive")
     more, fewer = (stats.fisher_exact(counts, side).pvalue < CLEAR for side in ("greater", "less"))

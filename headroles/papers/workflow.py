@@ -21,11 +21,13 @@ from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.tokens import vocabulary
+from headroles.papers import michel2019
 from headroles.papers import verdicts as v
 from headroles.papers.verdicts import Missing
 from headroles.pruning.rankings import ByRoles, Random, RankingContext
 from headroles.pruning.selection import Strategy
 from headroles.scores import outputs
+from headroles.scores.base import Measure
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 from headroles.tables.declared import quality
@@ -36,6 +38,7 @@ from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import HISTORY
 
 GATES = 0.1  # learning rate of gates; most of them converge in a few hundred steps
+Scores = Iterable[str | Measure] | None
 COUNT = 10  # untrained models, with the seeds 1 to 10
 LONGEST = 14  # words of a sentence in figures of attention
 PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
@@ -113,7 +116,7 @@ class Workflow:
         """Return a study of the folder."""
         return Study(self.folder / name, overwrite=self.overwrite)
 
-    def score(self, study: Study, corpus: hr.Corpus, scores: Iterable[str] | None = None, **options: Any) -> Path:
+    def score(self, study: Study, corpus: hr.Corpus, scores: Scores = None, **options: Any) -> Path:
         """Compute scores, by default all that need no gradient; return their file."""
         hr.score(*self.parts, corpus, scores, study=study, n_resamples=self.n_resamples, **options)
         return study.path("heads")
@@ -146,7 +149,8 @@ class Workflow:
 
 
 def _relevance(run: Workflow) -> list[Path]:
-    return [run.score(run.study("relevance"), run.material.dev, ["confidence", "importance", "relevance"])]
+    scores = ["confidence", "importance", hr.Importance(norm="layer"), "relevance"]
+    return [run.score(run.study("relevance"), run.material.dev, scores)]
 
 
 def _functions(run: Workflow) -> list[Path]:
@@ -192,7 +196,10 @@ def _attention(run: Workflow) -> list[Path]:
 
 
 def _token_attention(run: Workflow, sentences: Sequence[hr.Sentence], head: Head) -> pd.DataFrame:
-    """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
+    """Return the attention of a head, a row per query and key.
+
+    `rarest` is the least frequent content token, `rarest.two` each of the two least frequent; of equals the first.
+    """
     tokenizer, special = run.tokenizer, vocabulary.special(run.tokenizer, run.model)
     counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
     rows = []
@@ -200,11 +207,12 @@ def _token_attention(run: Workflow, sentences: Sequence[hr.Sentence], head: Head
         weights = hr.attention_matrix(run.model, tokenizer, sentence, head).to_numpy()
         ids = tokenizer(sentence.text)["input_ids"]
         content = [place for place, token in enumerate(ids) if token not in special]
-        rarest = min(content, key=lambda place: counts[ids[place]])
+        rarest = sorted(content, key=lambda place: counts[ids[place]])[:2]
         tokens = tokenizer.convert_ids_to_tokens(ids)
         for (query, key), weight in np.ndenumerate(weights):
-            rows.append((number, *head, query, key, tokens[key], weight, key in content, key == rarest))
-    columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
+            flags = key in content, key in rarest[:1], key in rarest
+            rows.append((number, *head, query, key, tokens[key], weight, *flags))
+    columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest", "rarest.two"]
     fields = {"model": identity.model_name(run.model), "weights": identity.weights_digest(run.model)}
     return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
 
@@ -222,10 +230,10 @@ def _best(run: Workflow) -> Path:
 
 
 def _curves(run: Workflow, kind: Literal["each"] | None = None) -> list[Path]:
-    """Ablate heads by importance; for all kinds together, also by their effects and at random."""
+    """Ablate heads by importance as in the paper and raw; for all kinds together, also by effects and at random."""
     scores = frame.join(load_table(_relevance(run)[0]), load_table(_single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
-    columns = ["importance"] if kind else ["importance", effect]
+    columns = [*michel2019.RANKINGS] if kind else [*michel2019.RANKINGS, effect]
     study, parts = run.study("curves"), (*run.parts, run.material.test)
     ranked = hr.ablation.orders(scores, columns, kind=kind, seeds=0 if kind else 3)
     hr.ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)

@@ -171,12 +171,13 @@ def _attribution(column: Column) -> ColumnLabel:
 
 
 def _importance(column: Column) -> ColumnLabel:
-    about = f"Mean absolute gradient of the loss at {_mask(column.words)}. Larger: matters more, to first order."
+    norm = ", over its l2 norm in the layer" if "layer" in column.words else ""
+    about = f"Mean absolute gradient of the loss at {_mask(column.words)}{norm}. Larger: matters more, to first order."
     return ColumnLabel(MATTERS, f"importance, {column.detail}", about)
 
 
-def _mask(unit: list[str]) -> str:
-    return "the mask of the heads that share its key-value head" if unit == ["group"] else "the head's mask"
+def _mask(words: list[str]) -> str:
+    return "the mask of the heads that share its key-value head" if "group" in words else "the head's mask"
 
 
 def _direct(column: Column) -> ColumnLabel:

@@ -13,7 +13,8 @@ from helpers.artefacts import cases, frame, judged, put, with_cost_of_all
 
 from headroles.papers import voita2019
 from headroles.papers.bench import Bench
-from headroles.tables.io import load_table
+from headroles.tables.frame import signed
+from headroles.tables.io import load_table, save_table
 
 matplotlib.use("agg")
 FIGURES = Path(__file__).resolve().parents[2] / "figures"
@@ -85,7 +86,7 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
     "fig3": (commonest(0.36, 0.5), commonest(0.1, 0.3), commonest(0.3, 0.4)),
     "fig4": (dependencies(0.6, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
     "table1": (dependencies(0.5, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
-    "fig5": tuple(frame("queries hits", (20, hits)) for hits in (19, 2, 11)),
+    "fig5": tuple(frame("queries hits hits.two", (20, hits, hits)) for hits in (19, 2, 11)),
     "rare": (rarities(0.6, 0.55, 0.65), rarities(0.2, 0.1, 0.3), rarities(0.5, 0.4, 0.6)),
     "fig6": (FORMULAS, FORMULAS.assign(**{"ours P(0)": 0.5}), None),
     "fig7": (sizes(0.0, 0.02), sizes(0.04, 0.1), sizes(0.0, 0.05)),
@@ -174,6 +175,28 @@ def swept(folder: Path, name: str, value: float) -> Bench:
     changes = {"change": [0, value - 36], "change.low": [0, value - 36.1], "change.high": [0, value - 35.9]}
     put(folder / f"{name}.parquet", columns | changes, "model:m|metric:BLEU(beams=1)")
     return Bench([folder])
+
+
+def test_fig8_counts_how_many_of_the_heads_with_a_function_before_remain(tmp_path):
+    """Of the heads 0, 1 and 5 two remain; head 2 is left and has become syntactic; a sink has no function."""
+    index = pd.MultiIndex.from_tuples([("enc-self", 0, head) for head in range(8)], names=["kind", "layer", "head"])
+    whole = {"positional[-1]": {0, 1}, "syntactic[obj dep>head]": {0, 5}, "rare": set(), "sink[first]": {6}}
+    roles = pd.DataFrame({name: [head in heads for head in range(8)] for name, heads in whole.items()}, index)
+    roles = roles.assign(**{f"{name}.stability": 1.0 for name in whole})
+    survival = pd.DataFrame({"survival[l0 4 enc-self]": [1.0, 0, 1, 0, 0, 1, 1, 0]}, index)
+    for name, table in (("roles-l0-enc-self-8", roles), ("survival-l0-enc-self", survival)):
+        save_table(signed(table, "model:m"), tmp_path / f"{name}.parquet")
+    counts = {"kind": "enc-self", "function": ["positional", "none", "syntactic", "none"], "count": [3, 5, 3, 1]}
+    put(tmp_path / "functions-l0-enc-self.parquet", counts | {"heads": [8, 8, 4, 4]})
+    found = voita2019.fig8(Bench([tmp_path])).table.dropna(subset="first").set_index("heads")
+    before = [head for head in range(8) if any(head in whole[name] for name in whole if name != "sink[first]")]
+    left = [head for head in before if survival.iloc[head, 0] == 1]
+    assert (found["first"].unique().tolist(), found["first.left"].to_dict()) == ([3], {8: 3, 4: len(left)})
+
+
+def test_fig8_of_few_heads_says_how_many_of_the_first_remain():
+    table = left(8, 2).assign(**{"first": 14, "first.left": [14, 12, 5]})
+    assert voita2019.fig8_claim(table).why.endswith("; of the 14 that had one 5 remain, 2.3 by chance")
 
 
 @pytest.mark.parametrize("other", ["l0-dec-self-enc-self", "l0-cross-enc-self", "importance-enc-self"])

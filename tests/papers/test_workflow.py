@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pandas as pd
@@ -11,7 +12,9 @@ from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.papers.workflow import Material, Workflow, material
+from headroles.papers import voita2019
+from headroles.papers.bench import Bench
+from headroles.papers.workflow import Material, Workflow, _token_attention, material
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -51,6 +54,28 @@ def test_a_random_ranking_takes_a_head_of_each_layer_in_turn(flow):
     ranking = flow.random_ranking()
     assert sorted(ranking) == sorted(hr.models.head_index(flow.model))
     assert [len({layer for _, layer, _ in ranking[i : i + 2]}) for i in range(0, len(ranking), 2)] == [2] * 4
+
+
+def test_fig5_counts_tokens_that_attend_to_the_least_frequent_and_to_one_of_the_two(flow):
+    """Content tokens, counted in a plain loop over the attention of transformers; of equally rare ones the first."""
+    run = replace(flow, model=zoo.tiny("bert"), tokenizer=tokens_of("bert"), counted=corpus(30))
+    study, head, sentences = run.study("functions"), ("enc-self", 0, 1), corpus(5)
+    study.save("attention-rare", _token_attention(run, sentences, head))
+    found = voita2019.fig5(Bench([run.folder])).table
+    run.model.set_attn_implementation("eager")
+    counts = Counter(token for one in corpus(30) for token in run.tokenizer(one.text)["input_ids"])
+    special, rows = {*run.tokenizer.all_special_ids}, []
+    for sentence in sentences:
+        ids = run.tokenizer(sentence.text, return_tensors="pt")
+        weights = run.model(**ids, output_attentions=True).attentions[0][0, 1].detach()
+        tokens = ids["input_ids"][0].tolist()
+        content = [place for place, token in enumerate(tokens) if token not in special]
+        ranked = sorted((counts[tokens[place]], place) for place in content)
+        tops = [max(content, key=lambda key: float(weights[query, key])) for query in content]  # noqa: B023
+        places = [place for _, place in ranked]
+        rows.append([len(content), sum(top == places[0] for top in tops), sum(top in places[:2] for top in tops)])
+    assert found[["queries", "hits", "hits.two"]].to_numpy().tolist() == rows
+    assert found["hits.two"].sum() > found["hits"].sum() > 0
 
 
 def test_untrained_has_other_weights_in_a_subfolder(flow):

@@ -13,13 +13,14 @@ from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit, head_gradients, over_groups
 from headroles.scores.objectives import Name, Targets
 from headroles.tables.arguments import one_of
+from headroles.tables.columns import Column
 
 
 @dataclass(frozen=True)
 class Importance(GradientScore):
     """Mean of |d L / d mask|, L the loss (Michel et al. 2019, section 4.1).
 
-    The column is `importance`, or `importance[group]`.
+    The column is `importance`, with the unit and the norm as `importance[group]`, `importance[layer]`.
 
     Args:
         per: the loss with the absolute gradient: the mean loss of each "example", the loss of each
@@ -45,8 +46,9 @@ class Importance(GradientScore):
 
     @property
     def label(self) -> str:
-        """Column name, with the unit."""
-        return "importance" if self.unit == "head" else f"importance[{self.unit}]"
+        """Column name, with the unit and the norm."""
+        words = [word for word in (self.unit, self.norm) if word not in ("head", None)]
+        return str(Column("importance", " ".join(words) if words else None))
 
     def has_interval(self, column: str) -> bool:
         """Return False for `per="batch"`: the sentences of a batch share one value, which cannot be resampled."""

@@ -75,15 +75,15 @@ def test_importance_per_batch_is_kept_by_its_batches(tmp_path):
 
 def test_a_layer_without_any_importance_has_none_by_layer():
     nothing = HeadGradients("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
-    assert finished(hr.Importance(norm="layer"), nothing)["importance"].tolist() == [0, 0, 0, 0]
+    assert finished(hr.Importance(norm="layer"), nothing)["importance[layer]"].tolist() == [0, 0, 0, 0]
 
 
 def test_importance_by_layer_has_length_one_in_each():
     table = measured("marian", hr.Importance(norm="layer"))
-    np.testing.assert_allclose((table["importance"] ** 2).groupby(level=["kind", "layer"]).sum(), 1)
+    np.testing.assert_allclose((table["importance[layer]"] ** 2).groupby(level=["kind", "layer"]).sum(), 1)
     bare = scored("marian")["importance"]
     lengths = (bare**2).groupby(level=["kind", "layer"]).transform("sum") ** 0.5
-    np.testing.assert_allclose(table["importance"], bare / lengths, rtol=0, atol=bound(1))
+    np.testing.assert_allclose(table["importance[layer]"], bare / lengths, rtol=0, atol=bound(1))
 
 
 # --- what cannot be measured ----------------------------------------------------------------------------------------
