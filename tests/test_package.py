@@ -33,20 +33,20 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "plots": (2_300, 11),
     "models": (4_950, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (1_026, 9),  # 1,000 before issue 60: learned sinks; where patterns of own weights apply
-    "scores": (4_977, 27),  # 4,900 before issue 60: denominators of each head, batches in keys, classes by name, words
+    "scores": (4_979, 27),  # 4,900 before issue 60: denominators of each head, batches in keys, classes by name, words
     "ablation": (3_200, 14),
     "training": (950, 6),
     "pruning": (2_450, 10),
     "budgets": (850, 5),
     "testing": (1_000, 6),
-    "papers": (2_400, 11),
+    "papers": (2_444, 11),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (950, 6),
     "cli": (1_600, 8),
     "root": (350, 5),
-    "all": (31_941, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most
+    "all": (31_988, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 47 of issue 61
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 38_679  # 37,500 before issue 60; 121 of the study of assigned roles (61)
+LINES_OF_TESTS = 38_749  # 37,500 before issue 60; 121 of the study of assigned roles (61)
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
