@@ -621,7 +621,14 @@ def roles_and_survival() -> Numbers:
     holds("heads nearest to a role lead in each model", retrained.max()["roles"] < retrained.min()["random"])
     pooled = table("specialists/minilm/pooled-differences").set_index(["strategy", "against"])
     _survivors()
+    shares = table("specialists/shares.csv").set_index("what")
+    kept = shares["survive"].map(lambda value: f"{value:.2f}")
+    holds("the ranges have 288, 16, 8, 14 and 10 heads", shares["heads"].tolist()[:5] == [288, 16, 8, 14, 10])
+    holds("of the sharpest heads 8 are positional, 34 not", shares["heads"].tolist()[-2:] == [8, 34])
+    found |= dict(zip(("least", "most", "important", "sharp", "elsewhere"), kept.iloc[[0, 4, 5, 6, 7]], strict=True))
     return found | {
+        "as_important": str(shares["heads"].iloc[5]),
+        "p": f"{shares['p'].iloc[-1]:.3f}".lstrip("0"),
         "german": f"{one}; {other}: in 0 of 2",
         "nearest": f"{mean['random'] - mean['roles']:.3f}",
         "whole": f"{mean['random'] - mean['all heads']:.3f}",
@@ -698,9 +705,7 @@ def readme() -> Numbers:
     scratch = overview["of"] == "translators trained from nothing"
     survivors = overview[(overview["panel"] == "survivors") & scratch].set_index("what")
     kept = (survivors["value"] * survivors["heads"]).round(1)
-    position = survivors.loc["positional | positional heads"]
-    holds("all ten, in seven of them, were also most important and sharpest", (
-        *position[["heads", "most importance", "most confidence"]], position["models"]) == (10, 10, 10, 7))  # fmt: skip
+    holds("there are ten positional heads", survivors.loc["positional | positional heads", "heads"] == 10)
     return {
         "models": str(len(results)),
         "types": types.split()[0],

@@ -11,6 +11,7 @@ import evaluation
 import matplotlib.pyplot as plt
 import overview
 import picture
+import shares
 import sst2
 import survivors
 import typer
@@ -169,7 +170,8 @@ def recipe_of(texts: list[str]) -> Recipe:
     return Recipe(**given)
 
 
-for run in (survivors.survivors, overview.overview, overview.together, evaluation.bleu, evaluation.scratch, sst2.sst2):
+of_tables = (survivors.survivors, overview.overview, overview.together, shares.shares)
+for run in (*of_tables, evaluation.bleu, evaluation.scratch, sst2.sst2):
     app.command()(run)
 
 
