@@ -652,6 +652,29 @@ def _survivors() -> None:
     holds("nor in Tatoeba's", not (tatoeba["survive"] > tatoeba["high"]).loc["positional", [6], :].any())
 
 
+def papers() -> Numbers:
+    """Which heads with a function before pruning remain (Voita et al., Fig. 8), in translators with MiniLM."""
+    place, functions = "specialists/minilm", ["positional", "syntactic"]
+    before, left = [], []
+    for model in ("E-0", "E-1", "E-2"):
+        roles, survival = (table(f"{place}/{model}/{name}") for name in ("roles", "survival"))
+        has = pd.DataFrame({name: flags(roles, name) for name in functions})
+        before.append(has.sum())
+        left.append(has.mul(survival["survival[18]"], axis=0).sum())
+        holds(
+            "no head has two functions, and none is rare", not has.all(axis=1).any() and not flags(roles, "rare").any()
+        )
+        holds("all positional heads remain", left[-1]["positional"] == before[-1]["positional"])
+    first, remain = pd.concat(before, axis=1).sum(axis=1), pd.concat(left, axis=1).sum(axis=1)
+    return {
+        "before": str(first.sum()),
+        "remain": f"{remain.sum():.1f}",
+        "chance": f"{first.sum() / 4:.1f}",
+        "syntactic": f"{remain['syntactic']:.1f}",
+        "of_syntactic": str(first["syntactic"]),
+    }
+
+
 def paper_size() -> Numbers:
     """A Marian of the papers' layers, trained from scratch."""
     roles, sizes = table("paper-size/roles"), table("paper-size/sparsity-l0-enc-self").set_index("heads")
@@ -735,7 +758,7 @@ def write_readme() -> str:
 
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
-    *(correlations, training, strategies, roles_and_survival, paper_size, circuits),
+    *(correlations, training, strategies, roles_and_survival, paper_size, papers, circuits),
 )
 
 

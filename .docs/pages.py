@@ -272,6 +272,7 @@ def _verdict(paper: str, name: str) -> list[str]:
     text += ["| model | verdict | numbers |", "|---|---|---|"]
     for study, verdict in read.items():
         text.append(f"| {STUDIES[study]} | **{verdict['answer']}** | {verdict['why']} |".replace("<", "&lt;"))
+    text += _wanted(paper, name, [study for study, verdict in read.items() if verdict["answer"] not in ("yes", "no")])
     text += [
         f"\n*Rule.* {first['rule']}\n",
         f"*The paper's numbers.* {first['numbers']}\n" if first.get("numbers") else "",
@@ -283,6 +284,16 @@ def _verdict(paper: str, name: str) -> list[str]:
         text.append(f"![{first['what']} {STUDIES[study]}.](../../../{picture.relative_to(ROOT)})\n")
     commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values())
     return [*text, f"{commands}; one figure: `headroles reproduce {paper} {name} --from STUDY`\n"]
+
+
+def _wanted(paper: str, name: str, undecided: list[str]) -> list[str]:
+    """Return what it would take to decide each verdict that is not; raise an error if another list is written."""
+    wanted = tomllib.loads((HERE / "wanted.toml").read_text(encoding="utf-8")).get(paper, {}).get(name, {})
+    if {*wanted} != {*undecided}:
+        raise ValueError(f"wanted.toml must have {undecided} of {paper} {name}, got {[*wanted]}")
+    return (
+        ["\n*What it would take.*\n", *(f"- {STUDIES[study]}: {wanted[study]}" for study in wanted)] if wanted else []
+    )
 
 
 def _gallery() -> None:
