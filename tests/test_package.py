@@ -46,7 +46,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (31_988, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 47 of issue 61
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 38_749  # 37,500 before issue 60; 121 of the study of assigned roles (61)
+LINES_OF_TESTS = 38_749  # 37,500 before issue 60; 191 of issue 61
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
