@@ -39,11 +39,11 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "pruning": (2_450, 10),
     "budgets": (850, 5),
     "testing": (1_000, 6),
-    "papers": (2_444, 11),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
+    "papers": (2_443, 11),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (950, 6),
     "cli": (1_600, 8),
     "root": (350, 5),
-    "all": (31_988, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 47 of issue 61
+    "all": (31_987, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 46 of issue 61
 }  # fmt: skip
 PUBLIC_NAMES = 75
 LINES_OF_TESTS = 38_749  # 37,500 before issue 60; 191 of issue 61

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 HALF = 0.2, 0.8  # shares that "half of them" may have with their intervals (our choice)
 THIRD = 0.28, 0.38  # "about a third" (our choice)
 ENOUGH = 0.85  # of the score (section 6)
-RANKINGS = {  # by importance, the paper's first -> how a verdict names it
-    "importance[layer]": "by importance, normalised within layers",
-    "importance": "by raw importance, which the paper normalises within layers",
-}
 MOST = 0.5  # of the score, or nats of a loss: what a kind that "keeps most of the score" may lose (our choice)
 
 
@@ -330,7 +326,7 @@ def fig3_claim(table: pd.DataFrame) -> Verdict:
     cost, most = (Interval.from_row(step, "cost") for step in (row, curve.iloc[curve["share"].argmax()]))
     if math.isnan(cost.value):
         return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
-    text = f"with {100 * row['share']:.0f} % ablated {RANKINGS[by]}, {cost.scaled(100):.1f} % of the score is lost"
+    text = f"with {100 * row['share']:.0f} % ablated {v.RANKINGS[by]}, {cost.scaled(100):.1f} % of the score is lost"
     if len(rows) > 1:
         text += f" (by raw importance {Interval.from_row(rows.loc['importance'], 'cost').scaled(100):.1f})"
     text += _unpaired(table)
@@ -359,7 +355,7 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
     known = v.paper_numbers("michel2019-fig3")
     printed = known[(known["figure"] == figure) & (known["metric"] == metric)]
     if len(printed):
-        for by in RANKINGS:
+        for by in v.RANKINGS:
             place = v.nearest(rows[rows["order"] == by], printed["paper"].iloc[0]).index
             rows.loc[place, ["paper", "task"]] = printed[["paper", "task"]].to_numpy()[: len(place)]
     rows.attrs["source"] = known.attrs["source"]
@@ -368,7 +364,7 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
 
 def ranking_of(table: pd.DataFrame) -> str:
     """Return the ranking by importance that curves have: as the paper's, or without it raw."""
-    return next(by for by in RANKINGS if table["order"].str.endswith(by).any())
+    return next(by for by in v.RANKINGS if table["order"].str.endswith(by).any())
 
 
 def _unpaired(table: pd.DataFrame) -> str:
@@ -407,7 +403,7 @@ def fig4_claim(table: pd.DataFrame) -> Verdict:
         firsts = [first or None for first in firsts]
     collapses = v.all_hold([cross.above(MOST), *(cost.below(MOST) for cost in lost.values())])
     text = ", ".join(f"{kind} {v.cost_in_words(cost, metric)}" for kind, cost in (lost | {"cross": cross}).items())
-    text = f"lost with 80 % ablated {RANKINGS[rows['by'].iloc[0]]}: {text}"
+    text = f"lost with 80 % ablated {v.RANKINGS[rows['by'].iloc[0]]}: {text}"
     return Verdict(v.unless_unsure(v.all_hold(firsts), collapses), text)
 
 

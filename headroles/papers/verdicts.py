@@ -37,6 +37,10 @@ LITTLE = 0.03  # of the score of the intact model, or nats of a loss: a small ch
 NEAR = 0.05  # of all heads: how far a curve's step may be from the share that the paper shows (our choice)
 CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 SURE = 0.01  # the papers' p
+RANKINGS = {  # by importance, Michel's first -> how a verdict names it
+    "importance[layer]": "by importance, normalised within layers",
+    "importance": "by raw importance, which the paper normalises within layers",
+}
 NO_VALUE = "the value of untrained models is unknown"
 NO_COST = "the cost of all heads is unknown"
 

@@ -21,7 +21,6 @@ from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.tokens import vocabulary
-from headroles.papers import michel2019
 from headroles.papers import verdicts as v
 from headroles.papers.verdicts import Missing
 from headroles.pruning.rankings import ByRoles, Random, RankingContext
@@ -233,7 +232,7 @@ def _curves(run: Workflow, kind: Literal["each"] | None = None) -> list[Path]:
     """Ablate heads by importance as in the paper and raw; for all kinds together, also by effects and at random."""
     scores = frame.join(load_table(_relevance(run)[0]), load_table(_single(run)[0]))
     effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
-    columns = [*michel2019.RANKINGS] if kind else [*michel2019.RANKINGS, effect]
+    columns = [*v.RANKINGS] if kind else [*v.RANKINGS, effect]
     study, parts = run.study("curves"), (*run.parts, run.material.test)
     ranked = hr.ablation.orders(scores, columns, kind=kind, seeds=0 if kind else 3)
     hr.ablation_curve(*parts, ranked, metric=run.metric, kind=kind, study=study, n_resamples=run.n_resamples)
