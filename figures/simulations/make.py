@@ -42,26 +42,6 @@ class Rate(NamedTuple):
     rate: float
 
 
-def of_one_head(runs: int) -> Iterator[Rate]:
-    """`hr.relate` for a role of one head, and of one head in each of four layers."""
-    heads, layers = 6, 4
-    index = frame.index({("enc-self", layer): heads for layer in range(layers)})
-    for roles, effect, asked in ((1, 0.0, "type I"), (4, 0.0, "type I"), (4, 2.0, "power")):
-        small = 0
-        for seed in range(runs):
-            random = np.random.default_rng(seed)
-            held = np.zeros(len(index), bool)
-            held[[random.integers(heads) + heads * layer for layer in range(roles)]] = True
-            margin = np.where(held, 0.1, -0.1)
-            columns = {"rare": held, "rare.value": margin, "rare.margin": margin, "rare.stability": margin}
-            outcome = (100 + random.normal(size=len(index)) + effect * held).astype(np.float32)
-            outcomes = frame.table({"importance": outcome}, index, "simulated")
-            found = hr.relate(frame.table(columns, index, "simulated"), outcomes, n_resamples=0, n_permutations=199)
-            small += found["p"].iloc[0] < 0.05
-        setting = f"{roles} of {len(index)} heads with the role" + (", two deviations larger" if effect else "")
-        yield Rate("relate", setting, asked, "now", runs, small / runs)
-
-
 def stability(runs: int) -> Iterator[Rate]:
     """`hr.stability` of two models of which layers differ; heads return, or only their layers do."""
     index = frame.index({("enc-self", layer): 4 for layer in range(4)})
@@ -253,7 +233,6 @@ def shares(runs: int) -> Iterator[Rate]:
 
 
 PARTS: tuple[tuple[Callable[[int], Iterator[Rate]], int], ...] = (  # with their runs
-    (of_one_head, 300),
     (stability, 120),
     (survival, 120),
     (controls, 4000),

@@ -30,9 +30,10 @@ NO_SCORE = (
 NOBODY, EVERYBODY = "no head has the role", "all heads have the role: there is no comparison group"
 CONSTANT = "the outcome is the same for all heads"
 ONE_GROUP = "no layer has heads with the role and heads without: role and layer are confounded"
-ALONE = "a single head on one side: no interval"
+ENOUGH = 5  # heads on each side: with fewer p errs where spreads differ (figures/quality/relation-tests.csv)
+FEW_HEADS = f"too few heads on one side ({ENOUGH} are the least, 2 of outcomes of 0 and 1): no p and no interval"
 FEW_PERMUTATIONS = "too few permutations within layers: no interval of within"
-ALIKE = "the outcome is the same for all heads with the role, or for all without: no interval of differences"
+ALIKE = "the outcome is the same for all heads with the role, or for all without: no p, no interval of differences"
 NO_SPREAD = "too few heads, or nothing varies but by the role: no interval of the difference"
 
 
@@ -175,16 +176,21 @@ def _relation(
             row |= with_ends("spearman", rank, intervals.rank_correlation(rank, len(y) if n_resamples else 0))
         return row
     numbers = intervals.relation(held, margin, y, layers, n_resamples, n_permutations, seed)
-    alone, one_group = 1 in (row["with"], row["without"]), bool(np.isnan(numbers["within"]))
-    alike = not alone and not intervals.binary(y) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
+    is_binary, one_group = intervals.binary(y), bool(np.isnan(numbers["within"]))
+    few_heads = min(held.sum(), (~held).sum()) < (2 if is_binary else ENOUGH)  # of 0 and 1 equal means spread alike
+    alike = not (few_heads or is_binary) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
     few = intervals.needed(n_permutations) > 0 and np.isnan(numbers["within.low"])
     unbounded = intervals.needed(n_resamples) > 0 and np.isnan(numbers["difference.low"])
+    if few_heads:
+        numbers |= {f"{name}{end}": np.nan for name in NUMBERS for end in ENDS[1:] if name != "spearman"}
+    if few_heads or alike:
+        numbers["p"] = np.nan
     lacking = {
-        ALONE: alone,
+        FEW_HEADS: few_heads,
         ONE_GROUP: one_group,
         ALIKE: alike,
-        FEW_PERMUTATIONS: few and not (alone or alike or one_group),
-        NO_SPREAD: unbounded and not (alone or alike),
+        FEW_PERMUTATIONS: few and not (few_heads or alike or one_group),
+        NO_SPREAD: unbounded and not (few_heads or alike),
     }
     return row | numbers | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
 

@@ -83,9 +83,9 @@ def relate(
         Each number has `.low` and `.high`, a 95 % interval: as many standard errors as permutation rejects. The errors,
         and p, allow for roles that spread outcomes (studentised permutation: Chung and Romano 2013; `auc`: Pauly et al.
         2016; outcomes of 0 and 1: score intervals; `spearman`: Bonett and Wright 2000). `within` excludes 0 exactly
-        where `p` < 0.05, `difference` and `auc` 0 and 0.5 where permutation over all heads gives p < 0.05. There is no
-        interval if all heads with the role, or all without, have the same outcome. Of skewed outcomes that the role
-        also spreads intervals are too short.
+        where `p` < 0.05, `difference` and `auc` 0 and 0.5 where permutation over all heads gives p < 0.05. With fewer
+        than five heads on one side (of outcomes of 0 and 1: than two), or if all on one side have the same outcome,
+        there is neither p nor interval. Of skewed outcomes that the role also spreads p and intervals are too small.
 
     Raises:
         ValueError: For tables of different heads, an infinite outcome, an unknown kind, and without role or outcome.
