@@ -29,7 +29,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "tables": (1_300, 7),
     "data": (2_281, 10),  # 2,100 before issue 60: rows of every shape, answers, chats of several turns, labelled words
-    "analysis": (2_089, 9),  # budget 1,950 in 9; issue 60: roles that were not measured
+    "analysis": (2_103, 9),  # budget 1,950 in 9; issue 60: roles that were not measured; 61: intervals of tests
     "plots": (2_300, 11),
     "models": (4_950, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (1_026, 9),  # 1,000 before issue 60: learned sinks; where patterns of own weights apply
@@ -43,10 +43,10 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (950, 6),
     "cli": (1_600, 8),
     "root": (350, 5),
-    "all": (31_987, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 46 of issue 61
+    "all": (32_067, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: role tests, p of effects
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 38_749  # 37,500 before issue 60; 191 of issue 61
+LINES_OF_TESTS = 38_854  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

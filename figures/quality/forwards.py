@@ -61,12 +61,12 @@ def simulated(whole: ExampleStats, gradient: float, heads: np.ndarray, size: int
             np.r_[0, np.cumsum(part.intact[:, 1])] / part.intact[:, 1].sum()
         )  # share of those of the first examples
         all_of_it = estimates(part)
-        significant = np.array([each.p for each in all_of_it]) < LEVEL
+        significant = np.array([each.tested[2] for each in all_of_it]) < LEVEL
         z = np.array([abs(each.effect / each.error) if each.error else 0 for each in all_of_it])
         sharp = np.abs(z - stats.norm.isf(LEVEL / 2)) > 1
         for way in WAYS:
             estimated, shares = stopped(part, way)
-            same = (np.array([each.p for each in estimated]) < LEVEL) == significant
+            same = (np.array([each.tested[2] for each in estimated]) < LEVEL) == significant
             work = tokens[np.round(np.array(shares) * size).astype(int)]
             forwards = (way != "whole") * gradient + work.max() + float(heads @ work)
             found[way].append((float(np.mean(shares)), forwards, float(same.mean()), float(same[sharp].mean())))

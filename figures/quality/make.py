@@ -6,14 +6,27 @@ import causal
 import controls
 import coverage
 import decided
+import effect_tests
 import estimators
 import forwards
 import predicted
+import relation_tests
 import role_tests
 import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (causal, controls, coverage, decided, estimators, forwards, predicted, role_tests):
+for module in (
+    causal,
+    controls,
+    coverage,
+    decided,
+    effect_tests,
+    estimators,
+    forwards,
+    predicted,
+    relation_tests,
+    role_tests,
+):
     app.command(module.__name__.replace("_", "-"), help=module.__doc__)(module.main)
 
 

@@ -271,7 +271,7 @@ def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
     truth = np.array([estimate.effect for estimate in all_of_it])
     z = np.array([abs(estimate.effect / estimate.error) if estimate.error else 0 for estimate in all_of_it])
     sharp = np.abs(z - statistics.norm.isf(LEVEL / 2)) > 1
-    significant = np.array([estimate.p for estimate in all_of_it]) < LEVEL
+    significant = np.array([estimate.tested[2] for estimate in all_of_it]) < LEVEL
     rng = np.random.default_rng(0)
     size, found = len(whole.numbers), {name: [] for name in ("ablated", "width", "corpus", "bias", "same")}
     for _ in range(repeats):
@@ -283,7 +283,7 @@ def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
             (now.effect - then.effect) / then.error for now, then in zip(part, all_of_it, strict=True) if then.error
         ]
         found["bias"].append(np.mean(away))
-        found["same"].append((np.array([now.p for now in part]) < LEVEL) == significant)
+        found["same"].append((np.array([now.tested[2] for now in part]) < LEVEL) == significant)
     covered, false = [], []
     without_effect = signed if whole.metric.name == "accuracy" else partial(centred, truth=truth)
     for _ in range(repeats):
@@ -293,7 +293,7 @@ def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
         covered.append(np.abs([now.effect for now in part] - truth) <= halves(part, "error"))
         null = without_effect(whole.take(rows), rng=rng)
         part, _ = stopped(ordered(null, np.random.default_rng(again)), how)
-        false.append(np.array([now.p for now in part]) < LEVEL)
+        false.append(np.array([now.tested[2] for now in part]) < LEVEL)
     width, bias = np.median(found["width"], axis=0), np.array(found["bias"])
     numbers = {
         "ablated": np.mean(found["ablated"]),

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.prediction_powered import run_until_precise
-from headroles.ablation.significance import best, effects, is_mean, metric_with_interval, warn_of_few
+from headroles.ablation.significance import best, effects, is_mean, metric_with_interval, skewness, warn_of_few
 from headroles.ablation.sweep import ReplacementLike, Sweep, Word, known_replacement, replacement_name
 from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus, CorpusLike
@@ -80,11 +80,12 @@ def ablate(
         "precision=1.1" follow the metric if they are not the defaults.
 
         - c: metric(ablated) - metric(intact).
-        - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples; NaN for a single
-          example.
+        - c.low, c.high: its 95 % interval over examples, by the test of c.p; NaN for a single example. Effects surely
+          differ from 0 long before they matter: the smallest change that matters is for the user to name.
         - c.p: two-sided p-value: of a mean by a paired t-test (of a ratio by the delta method), plain or corrected for
-          skewness, whichever p is larger; of other metrics by the paired bootstrap (Koehn 2004), at least
-          2 / (n_resamples + 1), so that many heads need many resamples.
+          skewness, whichever p is larger; of other metrics by the paired Poisson bootstrap (Koehn 2004), at least
+          2 / (n_resamples + 1), so that many heads need many resamples. NaN for "agreement", which starts at its
+          maximum: that nothing changes cannot be true.
         - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
         - c.examples: number of examples on which a head was ablated (with `precision` above 1).
         - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
@@ -206,6 +207,7 @@ class Ablation:
         columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
         fields |= {"measured": int(stats.counted.sum())} if not stats.counted.all() else {}
+        fields |= {} if self.is_sampled else skewness(stats.measured())
         fields |= {"unit": self.unit} if self.sets is None else {}
         if self.is_sampled:
             fields |= {"precision": f"{self.precision:g}", "estimate": "prediction-powered", "drawn": "by gradients"}

@@ -105,18 +105,16 @@ class Estimate:
     influence: Array  # of each example on the estimate, sums to 0: [example]
 
     @property
-    def p(self) -> float:
-        """Two-sided p of no effect, by t and corrected for skewness; NaN without degrees of freedom."""
+    def tested(self) -> tuple[float, float, float]:
+        """The 95 % interval for the population and the two-sided p of no effect; NaN without degrees of freedom."""
         if self.freedom < 1:
-            return np.nan
-        if not self.error:
-            return 0.0 if self.effect else 1.0
-        skewness = (self.influence**3).sum() / (self.influence**2).sum() ** 1.5
-        return t_test(self.effect / self.error, float(skewness), self.freedom)
+            return np.nan, np.nan, np.nan
+        skewness = (self.influence**3).sum() / (self.influence**2).sum() ** 1.5 if self.error else 0.0
+        return t_test(self.effect, self.error, float(skewness), self.freedom)
 
     @property
     def half_width(self) -> float:
-        """Half the width of the 95 % interval for the population."""
+        """Half the width of the interval without regard to skewness."""
         return float(stats.t.ppf(0.975, self.freedom) * self.error) if self.freedom > 0 else np.nan
 
     @property

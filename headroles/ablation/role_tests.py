@@ -6,7 +6,8 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from headroles._distributed import first
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
 from headroles.ablation.metrics import Metric, as_metric
-from headroles.ablation.significance import p_values, warn_of_few
+from headroles.ablation.significance import skewness, tested, warn_of_few
 from headroles.ablation.sweep import ReplacementLike, Sweep
 from headroles.analysis.intervals import Array, bounds, holm
 from headroles.analysis.role_rules import VERDICTS, names
@@ -37,13 +38,15 @@ from headroles.tables.study import Study, as_study, kept
 
 log = logging.getLogger(__name__)
 ALPHA = 0.05  # of each verdict, by Holm over the rows
-RIVALS = {  # column -> name of the test of the role's pattern against it
-    "removed": "role_pattern",
-    "mean": "mean",
-    "uniform": "uniform",
-    "wrong": "wrong",
-    "removed_local": "removed_local",
+WRONG = "wrong[earlier]", "wrong[later]", "wrong[random]"
+RIVALS = {  # name of the test of the role's pattern -> costs, each of which must be larger
+    "role_pattern": ("removed",),
+    "mean": ("mean",),
+    "uniform": ("uniform",),
+    "wrong": WRONG,
+    "removed_local": ("removed_local",),
 }
+PLACEBOS = 3  # heads, or sets of them, at most
 LEAST = 10  # texts with a token to which the pattern applies; with fewer, intervals are unreliable
 NEGLIGIBLE = 1e-4  # of the metric: with many tokens, smaller costs are significant even with random weights
 WHOLE = 0.5  # least share of the cost that a pattern saves, and of tokens to which it applies, to explain all of a role
@@ -66,9 +69,10 @@ def test_roles(
     """Test roles by imposing their patterns on heads, with removal and controls.
 
     Each head attends by the pattern of its role, with the model's own values; where the pattern does not apply, its
-    attention is not changed. The cost is compared with removing the head and with three patterns that are as sharp, but
-    wrong: the targets one token earlier, one token later, and at random places. Cost is the change of the metric for
-    the worse. All heads of a role together, and all heads with a role, are tested as well.
+    attention is not changed. The cost is compared with removing the head and with each of three patterns that are as
+    sharp, but wrong: the targets one token earlier, one token later, and at random places. A placebo is beside it: what
+    the same two changes cost in other heads of the layer. Cost is the change of the metric for the worse. All heads of
+    a role together, and all heads with a role, are tested as well.
 
     Args:
         model: A Hugging Face model.
@@ -83,7 +87,7 @@ def test_roles(
             few one by one and all together is quick.
         patterns: Role name -> pattern, for your own roles.
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
-        seed: Seed of the resamples and of the random places.
+        seed: Seed of the resamples, of the random places and of the heads of the placebo.
         max_tokens: Tokens in one forward pass, which up to eight variants of the model share.
         study: Study or folder that keeps the table as `role-tests-METRIC`; if it has it, nothing is computed. Until
             then it keeps finished batches: an interrupted run continues after them.
@@ -92,23 +96,28 @@ def test_roles(
         A table with a row per head and role, and per set of heads, index `(heads, role)`. Each cost has `.low` and
         `.high`, its 95 % interval.
 
-        - removed, mean, uniform: cost of zero, of the mean over the corpus, of uniform attention.
-        - role_pattern: cost of the pattern of the role; wrong: mean cost of the three controls.
+        - removed, mean, uniform, role_pattern: cost of zero, of the mean over the corpus, of uniform attention, and of
+          the pattern of the role.
+        - wrong[earlier], wrong[later], wrong[random]: cost of each wrong pattern; wrong: of the one that costs least.
+        - placebo_removed, placebo_pattern: cost of zero and of the pattern of the role in heads of the same layers
+          without the role, the mean over up to three heads (of a set, three sets of its size) drawn by `seed`; NaN if
+          the layers have no such head.
         - removed_local: cost of zero only at the tokens to which the pattern applies.
         - explained: 1 - role_pattern / removed; NaN if removing costs less than a ten-thousandth of the metric.
         - p.removed, p.role_pattern, p.mean, p.uniform, p.wrong, p.removed_local: two-sided p of removed = 0, and of
-          role_pattern = removed, mean, uniform, wrong and removed_local; `.holm`, over all rows.
+          role_pattern = removed, mean, uniform, wrong (the largest p of the three), removed_local; `.holm`: over rows.
         - applies: share of the content tokens to which the pattern applies, mean over the heads of a set; of a pattern
           made of the heads' own weights, such as `Streaming`, the tokens at which it changes them.
         - tokens: number of these tokens, mean over the heads of a set; texts: number of texts that have one.
-        - verdict: one of `VERDICTS`, by Holm's p below 0.05. A role is what a head does if its pattern costs less than
-          removal (also at these tokens only), the mean, uniform attention and the controls, explains at least half, and
-          applies to at least half of the tokens; it is a part if one of the last two is less, or not sure. The pattern
-          does not explain the head if surely less than half is explained, or another replacement costs less (in an
-          untrained model uniform attention changes next to nothing). The head has no measurable effect if its removal
-          shows no cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With
-          "agreement" any removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict
-          is "too few places", as for a pattern that changes nothing; otherwise it is undecided, also if p is NaN.
+        - verdict: one of `VERDICTS`, by Holm's p below 0.05; for a set also how many of its members pass: their role is
+          what they do, or a part of it. A role is what a head does if its pattern costs less than removal (also at
+          these tokens only), the mean, uniform attention and each wrong pattern, explains at least half, and applies to
+          at least half of the tokens; it is a part if one of the last two is less, or not sure. The pattern does not
+          explain the head if surely less than half is explained, or another replacement costs less (in an untrained
+          model uniform attention changes next to nothing). The head has no measurable effect if its removal shows no
+          cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With "agreement" any
+          removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict is "too few
+          places", as for a pattern that changes nothing; otherwise it is undecided, also if p is NaN.
     """
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     if isinstance(roles, pd.DataFrame):
@@ -119,6 +128,7 @@ def test_roles(
         listed = {head: [given] if isinstance(given, Pattern) else given for head, given in by_head}
         pairs = [(pattern.label, (*head,), pattern) for head, given in listed.items() for pattern in given]
     rows = _rows(pairs, None if heads is None else handle.sites.named(heads))
+    rows = [replace(row, placebos=_placebos(row, pairs, handle.heads, seed)) for row in rows]
     test = _Test(handle, as_corpus(corpus), chosen, rows, n_resamples, seed, max_tokens)
     test.check()
     test.warn_of_the_same_examples(roles)
@@ -142,6 +152,7 @@ class Row:
 
     role: str
     members: tuple[tuple[Head, Pattern], ...]
+    placebos: tuple[Row, ...] = ()  # heads without the role
 
     @property
     def heads(self) -> HeadSet:
@@ -176,6 +187,19 @@ def _rows(assigned: Sequence[Assigned], heads: Collection[Head] | None) -> list[
     return rows if any(row.heads == everything.heads for row in rows) else [*rows, everything]
 
 
+def _placebos(row: Row, assigned: Sequence[Assigned], heads: Sequence[Head], seed: int) -> tuple[Row, ...]:
+    """Return rows of other heads of the members' layers, with their patterns, as far as there are enough heads."""
+    patterns = {pattern for _, pattern in row.members}
+    taken = {head for _, head, pattern in assigned if pattern in patterns}
+    free: dict[tuple[str, int], list[Head]] = {}
+    for place in np.random.default_rng(seed).permutation(len(heads)):
+        if (head := heads[place]) not in taken:
+            free.setdefault(head[:2], []).append(head)
+    queues = {layer: cycle(listed) for layer, listed in free.items()}  # each placebo begins where the last one ended
+    drawn = [{next(queues[h[:2]]): pattern for h, pattern in row.members if h[:2] in queues} for _ in range(PLACEBOS)]
+    return tuple(Row("placebo", placebo) for placebo in dict.fromkeys(tuple(one.items()) for one in drawn) if placebo)
+
+
 @dataclass(frozen=True)
 class _Test:
     """The sweeps of all rows, one for each replacement, and the table that follows from them."""
@@ -193,7 +217,8 @@ class _Test:
     def key(self) -> str:
         """Cache key."""
         rows = fingerprint([(row.role, dict(row.members)) for row in self.rows])
-        return self._sweep("zero").cache_key(rows=rows, resamples=self.n_resamples, seed=self.seed)
+        counts = {"resamples": self.n_resamples, "placebos": PLACEBOS}
+        return self._sweep("zero").cache_key(rows=rows, seed=self.seed, **counts)
 
     def check(self) -> None:
         """Raise ValueError, before anything is measured, if a pattern does not fit its head or the corpus."""
@@ -219,6 +244,11 @@ class _Test:
         options: Any = {"max_tokens": self.max_tokens, "folder": self.folder, "seed": self.seed}
         return Sweep(self.model, self.corpus, self.metric, replacement=replacement, **options)
 
+    @cached_property
+    def _placebos(self) -> list[Row]:
+        """The placebos of all rows, each once."""
+        return list(dict.fromkeys(placebo for row in self.rows for placebo in row.placebos))
+
     def _run(self, replacement: ReplacementLike) -> list[Array]:
         """Return the statistics of every row under one replacement of all heads: [row][example, statistic]."""
         masked = self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
@@ -227,9 +257,11 @@ class _Test:
     # A sweep has one pattern for each head, and each sweep runs the intact model once more. So as many rows as possible
     # share a sweep: rows join in order unless they give a head another pattern than a row before. The remaining rows
     # wait for the next sweep. One sweep is enough unless a head has several roles.
-    def _imposed(self, control: Callable[[Pattern], Pattern] = lambda pattern: pattern) -> list[Array]:
-        """Return the statistics of every row under its patterns, or controls of them: [row][example, statistic]."""
-        patterns = [{head: control(pattern) for head, pattern in row.members} for row in self.rows]
+    def _imposed(
+        self, rows: Sequence[Row], control: Callable[[Pattern], Pattern] = lambda pattern: pattern
+    ) -> list[Array]:
+        """Return the statistics of rows under their patterns, or controls of them: [row][example, statistic]."""
+        patterns = [{head: control(pattern) for head, pattern in row.members} for row in rows]
         statistics: dict[int, Array] = {}
         while remaining := [place for place in range(len(patterns)) if place not in statistics]:
             merged: dict[Head, Pattern] = {}
@@ -238,43 +270,57 @@ class _Test:
                 if all(merged.get(head, pattern) == pattern for head, pattern in patterns[place].items()):
                     merged |= patterns[place]
                     joined.append(place)
-            variants = list(dict.fromkeys(self.rows[place].heads for place in joined))
+            variants = list(dict.fromkeys(rows[place].heads for place in joined))
             masked = self._sweep(ByHead(merged)).run(variants).masked
-            statistics |= {place: masked[self.rows[place].heads] for place in joined}
+            statistics |= {place: masked[rows[place].heads] for place in joined}
         return [statistics[place] for place in range(len(patterns))]
 
     @cached_property
     def _base(self) -> ExampleStats:
-        """Statistics of the intact model and of the removal of every row."""
-        return self._sweep("zero").run(list(dict.fromkeys(row.heads for row in self.rows)))
+        """Statistics of the intact model and of the removal of every row and placebo."""
+        return self._sweep("zero").run(list(dict.fromkeys(row.heads for row in (*self.rows, *self._placebos))))
 
+    # To be better than each of three wrong patterns, a role has to beat the one that is hardest to beat: the largest p
+    # has the level of a single test (intersection-union test, Berger 1982). Holm's correction of the three would be for
+    # "better than at least one of them".
     def table(self) -> pd.DataFrame:
         """Compute the table."""
-        controls = lambda p: Shift(p, -1), lambda p: Shift(p, 1), lambda p: Shuffle(p, self.seed)
-        parts: dict[str, list[list[Array]]] = {
-            "removed": [[self._base.masked[row.heads] for row in self.rows]],
-            "mean": [self._run("mean")],
-            "uniform": [self._run("uniform")],
-            "role_pattern": [self._imposed()],
-            "wrong": [self._imposed(control) for control in controls],
-            "removed_local": [self._imposed(Absent)],
+        parts = {
+            "intact": [self._base.intact] * len(self.rows),
+            "removed": [self._base.masked[row.heads] for row in self.rows],
+            "mean": self._run("mean"),
+            "uniform": self._run("uniform"),
+            "role_pattern": self._imposed(self.rows),
+            "wrong[earlier]": self._imposed(self.rows, partial(Shift, by=-1)),
+            "wrong[later]": self._imposed(self.rows, partial(Shift, by=1)),
+            "wrong[random]": self._imposed(self.rows, partial(Shuffle, seed=self.seed)),
+            "removed_local": self._imposed(self.rows, Absent),
+            "placebo_removed": self._of_placebos([self._base.masked[row.heads] for row in self._placebos]),
+            "placebo_pattern": self._of_placebos(self._imposed(self._placebos)),
         }
-        draws = {name: np.mean([self._cost(part) for part in listed], axis=0) for name, listed in parts.items()}
+        cheapest = np.argmin([self._cost(parts[name])[:, 0] for name in WRONG], axis=0)
+        parts["wrong"] = [parts[WRONG[which]][row] for row, which in enumerate(cheapest)]
+        draws = {name: self._cost(part) for name, part in parts.items()}
+        compared = partial(self._compared, parts, draws)
         columns: dict[str, Array] = {}
-        for name, cost in draws.items():
-            low, high = bounds(cost[:, 1:])
-            columns |= {name: cost[:, 0], f"{name}.low": low, f"{name}.high": high}
-        columns |= self._tests(parts, draws)
+        for name in (name for name in parts if name != "intact"):
+            low, high, _ = compared("intact", name)
+            columns |= {name: draws[name][:, 0], f"{name}.low": low, f"{name}.high": high}
+        p = {"removed": compared("intact", "removed")[2]}
+        for test, rivals in RIVALS.items():
+            p[test] = np.max([compared("role_pattern", rival)[2] for rival in rivals], axis=0)
+        for name, values in p.items():
+            columns |= {f"p.{name}": values, f"p.{name}.holm": holm(values)}
         intact = float(self.metric.compute(self._base.intact.sum(0)))
         least = NEGLIGIBLE * abs(intact)
         columns |= _explained(draws["removed"], draws["role_pattern"], columns["p.removed.holm"], least)
         table = pd.DataFrame(columns, index=self._index())
         table["applies"], table["tokens"], table["texts"] = self._coverage()
-        table["verdict"] = [_verdict(row, least) for _, row in table.iterrows()]
-        patterns = dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members)
-        fields = frame.sign(intact=f"{intact:.6g}", patterns=";".join(patterns), controls="-1,+1,shuffled,absent")
-        text = f"{self._base.signature}|{fields}|{frame.sign(resamples=self.n_resamples, seed=self.seed)}"
-        return frame.signed(table, text)
+        table["verdict"] = self._with_members([_verdict(row, least) for _, row in table.iterrows()])
+        patterns = ";".join(dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members))
+        skewed, drawn = skewness(self._base.measured()), {"resamples": self.n_resamples, "seed": self.seed}
+        fields = frame.sign(intact=f"{intact:.6g}", patterns=patterns, controls="-1,+1,shuffled,absent", **skewed)
+        return frame.signed(table, f"{self._base.signature}|{fields}|{frame.sign(**drawn)}")
 
     def _coverage(self) -> Array:
         """Return the share and number of tokens to which patterns apply, and the number of texts with one: [3, row]."""
@@ -298,26 +344,31 @@ class _Test:
         values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
-    def _tests(self, parts: Mapping[str, Sequence[Sequence[Array]]], draws: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute p of removed = 0 and of role_pattern = each rival, with Holm's correction over the rows."""
-        means = {name: list(np.mean(listed, axis=0)) for name, listed in parts.items()}  # over the three controls
-        intact = [self._base.intact] * len(self.rows)
-        p = {"removed": self._p(intact, means["removed"], draws["removed"])}
-        p |= {
-            test: self._p(means["role_pattern"], means[rival], draws[rival] - draws["role_pattern"])
-            for rival, test in RIVALS.items()
-        }
-        return {
-            f"p.{name}{end}": values for name, row in p.items() for end, values in (("", row), (".holm", holm(row)))
-        }
+    def _of_placebos(self, statistics: Sequence[Array]) -> list[Array]:
+        """Return the mean statistics of the placebos of each row, NaN without: [row][example, statistic]."""
+        given, none = dict(zip(self._placebos, statistics, strict=True)), np.full_like(self._base.intact, np.nan)
+        return [np.mean([given[placebo] for placebo in row.placebos] or [none], axis=0) for row in self.rows]
 
-    def _p(self, bases: Sequence[Array], statistics: Sequence[Array], draws: Array) -> Array:
-        """Return the two-sided p of equal values, by the paired test of ablations: [row]."""
-        rows = (
-            replace(self._base, intact=base, masked={frozenset(): row}).measured()
-            for base, row in zip(bases, statistics, strict=True)
-        )
-        return np.array([p_values(row, draw[None, 1:])[0] for row, draw in zip(rows, draws, strict=True)])
+    def _compared(
+        self, parts: Mapping[str, Sequence[Array]], draws: Mapping[str, Array], base: str, other: str
+    ) -> tuple[Array, Array, Array]:
+        """Return ends of the interval of a difference of costs and its two-sided p, by the test of ablations: [row]."""
+        sign, tests = -self.metric.better, []
+        for before, after, draw in zip(parts[base], parts[other], draws[other] - draws[base], strict=True):
+            statistics = replace(self._base, intact=before, masked={frozenset(): after}).measured()
+            tests.append(np.ravel(tested(statistics, sign * draw[None, 1:])))
+        low, high, p = np.transpose(tests)
+        return (low, high, p) if sign > 0 else (-high, -low, p)
+
+    def _with_members(self, verdicts: Sequence[str]) -> list[str]:
+        """Add to the verdicts of sets how many of the members that were tested one by one pass."""
+        passes = {row.members: verdict in VERDICTS[:2] for row, verdict in zip(self.rows, verdicts, strict=True)}
+        texts = []
+        for row, verdict in zip(self.rows, verdicts, strict=True):
+            known = [passes[member,] for member in row.members if (member,) in passes]
+            count = f"{sum(known)} of {len(known)} {'tested ' * (len(known) < len(row.members))}members pass"
+            texts.append(f"{verdict}; {count}" if known and len(row.members) > 1 else verdict)
+        return texts
 
     def _index(self) -> pd.MultiIndex:
         names = [written(row.heads) if len(row.members) == 1 else f"all {len(row.members)}" for row in self.rows]
@@ -351,7 +402,8 @@ def _verdict(row: pd.Series[float], least: float = 0.0) -> str:
         return no_effect
     if not row["p.removed.holm"] < ALPHA:
         return undecided
-    differs = [(row[rival] - row["role_pattern"], row[f"p.{test}.holm"] < ALPHA) for rival, test in RIVALS.items()]
+    costs = {test: min(row[rival] for rival in rivals) for test, rivals in RIVALS.items()}
+    differs = [(cost - row["role_pattern"], row[f"p.{test}.holm"] < ALPHA) for test, cost in costs.items()]
     if all(saved > 0 and is_sure for saved, is_sure in differs):
         is_enough = row["explained.low"] >= WHOLE and row["applies"] >= WHOLE
         return explains if is_enough else explains_part

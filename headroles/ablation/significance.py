@@ -16,7 +16,8 @@ from headroles.ablation.prediction_powered import estimates
 from headroles.analysis.intervals import Array, bounds, corrections, exact_share, least_p, t_test
 from headroles.tables import frame
 
-ENOUGH = 100  # examples that p needs for skewed changes (figures/simulations)
+ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (figures/quality/effect-tests.csv)
+SKEWED = 4.0  # skewness of changes of which 3 in 100 are large, and more
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +40,16 @@ def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0)
         return _prediction_powered(statistics, n_resamples, seed)
     values = statistics.resampled([statistics.intact, *statistics.masked.values()], n_resamples, seed)
     value = values[1:] - values[:1]
-    low, high = bounds(value[:, 1:])
-    p = p_values(statistics, value[:, 1:])
-    columns = {"": value[:, 0], ".low": low, ".high": high, **_tests(p)}
+    columns = _columns(statistics, value[:, 0], *tested(statistics, value[:, 1:]))
     return Effects(float(values[0, 0]), columns, value[:, 1:])
 
 
 def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -> Effects:
     variants = estimates(statistics)
     examples = np.array([np.isfinite(values).all(-1).sum() for values in statistics.masked.values()])
-    effect, half = np.array([[variant.effect, variant.half_width] for variant in variants]).T
-    p = np.maximum([variant.p for variant in variants], [least_p(int(count)) for count in examples])
-    columns = {"": effect, ".low": effect - half, ".high": effect + half, **_tests(p), ".examples": examples}
+    effect, low, high, p = np.array([(variant.effect, *variant.tested) for variant in variants]).T
+    p = np.maximum(p, [least_p(int(count)) for count in examples])
+    columns = _columns(statistics, effect, low, high, p) | {".examples": examples}
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
@@ -60,24 +59,36 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     return Effects(float(statistics.metric.compute(statistics.intact.sum(0))), columns, draws)
 
 
-def _tests(p: Array) -> dict[str, Array]:
-    """Return columns of p, and of p corrected over all variants that have one."""
-    return {".p": p} | {f".{name}": values for name, values in corrections(p).items()}
+def _columns(statistics: ExampleStats, effect: Array, low: Array, high: Array, p: Array) -> dict[str, Array]:
+    """Return columns of effects; no p for a metric that any change makes worse, as then the null cannot be true."""
+    if statistics.metric.starts_at_best:
+        high, p = np.minimum(high, np.maximum(effect, 0.0)), np.full_like(p, np.nan)
+    return {"": effect, ".low": low, ".high": high, ".p": p} | {f".{end}": each for end, each in corrections(p).items()}
 
 
-def p_values(statistics: ExampleStats, draws: Array) -> Array:
-    """Return the two-sided p of every variant, at least that of a sign test on all examples: [variant].
+def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]:
+    """Return the ends of the 95 % interval and the two-sided p of every variant: three of [variant].
 
-    If the metric is a mean, by a paired t-test, plain or corrected for the skewness of the changes, whichever p is
-    larger; otherwise by the paired bootstrap, from `draws` [variant, resample]. With skewed changes it needs 100
-    examples: fewer may miss large changes of few examples, and then p tests that no example changes rather than that
-    the mean change is 0.
+    Interval and p are one test: 0 is outside where p is below 0.05. If the metric is a mean, it is the paired t-test,
+    plain or corrected for the skewness of the changes, whichever p is larger (of several methods the one that errs
+    least: figures/quality/effect-tests.csv); otherwise the paired bootstrap, from `draws` [variant, resample]. p is at
+    least that of a sign test on all examples. With skewed changes they need 300 examples: fewer may miss large changes
+    of few examples, and then p tests that no example changes rather than that the mean change is 0.
     """
     if is_mean(statistics.metric):
-        p = np.array([_t_test(statistics.intact, values) for values in statistics.masked.values()])
+        moments = [_moments(statistics.intact, values) for values in statistics.masked.values()]
+        low, high, p = np.array([t_test(*each, len(statistics.numbers) - 1) for each in moments]).reshape(-1, 3).T
     else:
-        p = _bootstrap_test(draws)
-    return np.asarray(np.maximum(p, least_p(len(statistics.numbers))))
+        (low, high), p = bounds(draws), _bootstrap_test(draws)
+    return low, high, np.maximum(p, least_p(len(statistics.numbers)))
+
+
+def skewness(statistics: ExampleStats) -> dict[str, object]:
+    """Return the largest skewness of changes as a provenance field, by which `warn_of_few` warns; none if small."""
+    masked = statistics.masked.values() if is_mean(statistics.metric) else ()
+    skews = [abs(_moments(statistics.intact, values)[2]) for values in masked]
+    largest = max(skews, default=0.0) * len(statistics.numbers) ** 0.5  # of an example; that of the mean is smaller
+    return {"skewness": f"{largest:.2g}"} if largest > SKEWED else {}
 
 
 def metric_with_interval(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
@@ -101,10 +112,10 @@ def warn_of_few(table: pd.DataFrame) -> None:
     name = str(table.columns[0])
     notes = dict(frame.fields(frame.provenance(table, name)))
     count = int(notes.get("measured", notes["examples"]))
-    if 1 < count < ENOUGH:
+    if 1 < count < (ENOUGH if "skewness" in notes else FEW):
         log.warning(
-            "p of %s is from %d examples: it is too small if a few examples in a hundred change a lot; expected %d or "
-            "more",
+            "p and interval of %s are from %d examples: they are too small if a few examples in a hundred change a "
+            "lot; expected %d or more",
             *(name, count, ENOUGH),
         )
 
@@ -156,17 +167,17 @@ def best(
     return frame.signed(pd.DataFrame(columns, index=names), text)
 
 
-def _t_test(intact: Array, masked: Array) -> float:
-    """Compute p of a paired t-test of a ratio of sums by the delta method, or p corrected for skewness if larger."""
+def _moments(intact: Array, masked: Array) -> tuple[float, float, float]:
+    """Return the change of a ratio of sums, its standard error and skewness by the delta method; NaN if unknown."""
     change, count = masked[:, 0] - intact[:, 0], intact[:, 1]
-    if len(change) < 2 or not count.sum():  # the spread is unknown
-        return np.nan
+    if len(change) < 2 or not count.sum():
+        return np.nan, np.nan, np.nan
     effect = change.sum() / count.sum()
     rest = change - effect * count
     if not (rest**2).sum():
-        return 1.0 if effect == 0 else 0.0
+        return effect, 0.0, 0.0
     error = np.sqrt(len(rest) / (len(rest) - 1) * (rest**2).sum()) / count.sum()
-    return t_test(effect / error, (rest**3).sum() / (rest**2).sum() ** 1.5, len(rest) - 1)
+    return effect, error, (rest**3).sum() / (rest**2).sum() ** 1.5
 
 
 def _bootstrap_test(draws: Array) -> Array:

@@ -145,9 +145,18 @@ def unskewed(ratio: Array | float, skewness: Array | float) -> Array:
     return np.asarray(ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 6)
 
 
-def t_test(ratio: float, skewness: float, freedom: int) -> float:
-    """Return the two-sided p of a mean by its ratio to its standard error, by t or unskewed t, whichever is larger."""
-    return float(2 * scipy.stats.t.sf(min(abs(ratio), abs(float(unskewed(ratio, skewness)))), freedom))
+def t_test(mean: float, error: float, skewness: float, freedom: int) -> tuple[float, float, float]:
+    """Return the 95 % interval of a mean and its two-sided p, by t or by unskewed t, whichever rejects less.
+
+    The interval has the means that the test does not reject. Without an error the mean is certain.
+    """
+    if not error:
+        return mean, mean, 0.0 if mean else 1.0
+    limit, bend = float(scipy.stats.t.isf(LEVEL / 2, freedom)), skewness if abs(skewness) > 1e-6 else 1e-6
+    least, most = (3 / bend * (np.cbrt(1 + bend * (end - bend / 6)) - 1) for end in (-limit, limit))  # unskewed: end
+    ratio = min(abs(mean / error), abs(float(unskewed(mean / error, skewness))))
+    ends = mean - error * max(limit, float(most)), mean - error * min(-limit, float(least))
+    return *ends, float(2 * scipy.stats.t.sf(ratio, freedom))
 
 
 def least_p(examples: int) -> float:
@@ -320,10 +329,9 @@ def relation(
         "spearman": (rank, rank_correlation(rank, len(y)) if n_resamples else NONE),
         "within": (within, within_ends),
     }
-    alone = 1 in (held.sum(), (~held).sum())
     row: dict[str, float] = {}
     for name, (value, ends) in statistics.items():
-        row |= with_ends(name, value, NONE if alone and name != "spearman" else ends)
+        row |= with_ends(name, value, ends)
     return row | {"p": p}
 
 

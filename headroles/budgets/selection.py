@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from transformers import PreTrainedTokenizerBase
 
-from headroles.analysis.intervals import LEVEL, Array, corrections, least_p, t_test
+from headroles.analysis.intervals import Array, corrections, least_p, t_test
 from headroles.budgets.cache import budget_of
 from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
@@ -79,8 +78,8 @@ def cache_budget(
         - effect: how much of the loss of an answer is due to the streaming of the group if all groups stream, by
           gradients along the path; they sum to the loss of all streaming minus the loss of none, but for the error of
           few points. By "ablation" it is the change of the loss if the group streams alone.
-        - effect.low, effect.high, effect.p, effect.holm, effect.bh: 95 % interval by Student's t over texts, p of a
-          t-test (the larger of that and of one corrected for skewness), and p corrected over groups.
+        - effect.low, effect.high, effect.p, effect.holm, effect.bh: 95 % interval and p over texts, by a
+          t-test, plain or corrected for skewness, whichever p is larger; and p corrected over groups.
         - ranking[...]: what the groups are ranked by, the largest first.
         - retrieval, streaming: 1 for groups that keep their whole cache, and 1 for groups that stream.
 
@@ -150,13 +149,11 @@ def summary(effects: Array) -> dict[str, Array]:
         return {"effect": mean} | {f"effect.{end}": unknown for end in ("low", "high", "p", "holm", "bh")}
     rest = effects - mean
     error = np.sqrt((rest**2).sum(0) / (texts - 1) / texts)
-    half = float(stats.t.isf(LEVEL / 2, texts - 1)) * error
-    spread = np.where(error > 0, (rest**2).sum(0), 1.0)
-    ratio, skewness = mean / np.where(error > 0, error, 1.0), (rest**3).sum(0) / spread**1.5
-    p = np.array([t_test(value, skew, texts - 1) for value, skew in zip(ratio, skewness, strict=True)])
-    p = np.maximum(np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0)), least_p(texts))
+    skewness = (rest**3).sum(0) / np.where(error > 0, (rest**2).sum(0), 1.0) ** 1.5
+    low, high, p = np.array([t_test(*moments, texts - 1) for moments in zip(mean, error, skewness, strict=True)]).T
+    p = np.maximum(p, least_p(texts))
     tests = {f"effect.{name}": values for name, values in corrections(p).items()}
-    return {"effect": mean, "effect.low": mean - half, "effect.high": mean + half, "effect.p": p, **tests}
+    return {"effect": mean, "effect.low": low, "effect.high": high, "effect.p": p, **tests}
 
 
 def group_values(column: pd.Series[float], calibration: Calibration) -> Array:

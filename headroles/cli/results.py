@@ -56,7 +56,7 @@ def print_table(
     columns = {heading: cells(shown, name) for name, heading in headings.items()}
     numeric = [heading for name, heading in headings.items() if shown[name].dtype.kind in "iuf"]
     show_columns({**(row_names(shown.index) if rows is None else rows), **columns}, title, numeric)
-    if {f"{star}.{test}" for test in ("p", "holm", "bh")} <= {*table}:
+    if {f"{star}.{test}" for test in ("p", "holm", "bh")} <= {*table} and table[f"{star}.p"].notna().any():
         below, holm, bh = ((table[f"{star}.{test}"] < SURE).sum() for test in ("p", "holm", "bh"))
         say(f"{below} of {len(table)} have p < {SURE:g}; {holm} after Holm, {bh} after Benjamini-Hochberg")
     if printed.note:

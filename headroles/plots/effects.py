@@ -47,7 +47,7 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
     stars = of_kind(marks[table[name].notna()], kind)[0]
     sure = f"p < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
-    ax.set_title(f"{ax.get_title()}\n{sure}")
+    ax.set_title(f"{ax.get_title()}\n{sure}" if table[f"{name}.p"].notna().any() else ax.get_title())
     return ax
 
 

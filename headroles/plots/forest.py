@@ -31,6 +31,8 @@ COSTS = {  # column -> label, mark, hue
     "removed_local": ("removed where the pattern applies", "v", 4),
     "uniform": ("uniform attention", "^", GREY),
     "wrong": ("as sharp elsewhere", "D", 1),
+    "placebo_removed": ("other heads of the layer removed", "X", 5),
+    "placebo_pattern": ("other heads of the layer with this pattern", "P", 2),
     "role_pattern": ("pattern of the role", "o", 0),
 }
 
@@ -96,7 +98,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     """Draw what each head costs under the pattern of its role, beside removal and other attention.
 
     A row per head, grouped by role, with 95 % intervals. The mark of the role's pattern is filled where the role is
-    what the head does, or a part of it.
+    what the head does, or a part of it. Of the three patterns as sharp elsewhere the one that costs least is drawn.
 
     Args:
         table: Table of `hr.test_roles`.
@@ -105,19 +107,20 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     """
     from matplotlib.lines import Line2D
 
-    needs(table, {*COSTS, "verdict"}, "hr.test_roles")
+    needs(table, {"removed", "role_pattern", "verdict"}, "hr.test_roles")
+    costs = {name: style for name, style in COSTS.items() if name in table}
     part = table[table.index.get_level_values("heads").str.startswith("all ") == sets]
     part = any_of(part, f"got no {'sets of heads' if sets else 'heads alone'} in the table")
     part = part.iloc[np.argsort([[*part.index.unique("role")].index(role) for _, role in part.index], kind="stable")]
     roles = [role for _, role in part.index]
     width = 0.1 * max(len(f"{heads} {role}") for heads, role in part.index) + 3
-    ax = ax or new_axes((len(part), 5 / 0.3), cell=0.3, beside=width, tall=2.2)[0]
+    ax = ax or new_axes((len(part), 5 / 0.4), cell=0.4, beside=width, tall=2.2)[0]
     for y, row in enumerate(part.to_dict("records")):
-        for place, (name, (_, marker, shade)) in enumerate(COSTS.items()):
-            height = y + 0.14 * (place - (len(COSTS) - 1) / 2)
+        for place, (name, (_, marker, shade)) in enumerate(costs.items()):
+            height = y + 0.12 * (place - (len(costs) - 1) / 2)
             color = hue(shade)
             ax.plot([row[f"{name}.low"], row[f"{name}.high"]], [height, height], color=color, linewidth=1.3)
-            face = "white" if name == "role_pattern" and row["verdict"] not in VERDICTS[:2] else color
+            face = "white" if name == "role_pattern" and not row["verdict"].startswith(VERDICTS[:2]) else color
             ax.plot(row[name], height, marker, color=color, markerfacecolor=face, markersize=4)
     starts = [y for y, role in enumerate(roles) if y and role != roles[y - 1]]
     for y in starts:
@@ -129,7 +132,7 @@ def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = Non
     ax.set_yticks(range(len(part)), names)
     label = f"cost: change of {axis_label(signature_of(table, 'role_pattern'))} towards worse"
     ax.set(xlabel=label, ylim=(len(part) - 0.4, -0.6))
-    marks = {text: Line2D([], [], color=hue(shade), marker=marker) for text, marker, shade in COSTS.values()}
+    marks = {text: Line2D([], [], color=hue(shade), marker=marker) for text, marker, shade in costs.values()}
     text, marker, shade = COSTS["role_pattern"]
     marks[f"{text}, not shown to be what the head does"] = Line2D([], [], color=hue(shade), marker=marker, mfc="white")
     legend(ax, [*marks.values()], [*marks])

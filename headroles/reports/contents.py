@@ -78,7 +78,7 @@ def _effect_findings(data: Any) -> Iterator[str]:
     kind, layer, head = data["heads"][row]
     place = f"layer {layer} head {head}" + (f" of {data['kinds'][kind]}" if len(data["kinds"]) > 1 else "")
     text = f"Most is lost without {place} ({column['label']} {_signed(value, column['decimals'])})"
-    if "holm" in column:
+    if any(p is not None for p in column.get("holm", ())):
         sure = sum(p is not None and p < SURE for p in column["holm"])
         text += f"; ablating changes it surely for {sure} of {len(known)} heads (p < {SURE:g}, corrected)"
     yield f"{text}."

@@ -231,7 +231,7 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
         {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},
         note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the role's "
         "pattern; explained: share of the cost of removal that this saves; removed_local: cost of removal at these "
-        "tokens alone; mean: of the mean output; wrong: of patterns as sharp elsewhere",
+        "tokens alone; mean: of the mean output; wrong: of the cheapest of three patterns as sharp elsewhere",
     ),
     "sparsity-": Printed(
         "{strategy} on {held_out.name}; {better}",

@@ -154,7 +154,7 @@ def test_degenerate_examples_have_no_axis():
     assert flat.effect == pytest.approx(np.nanmean(change))
     assert (flat.freedom, flat.slope, flat.explained) == (19, 0, 0)
     dead = estimate(partly(np.zeros(50), 20), ones, np.zeros(50))
-    assert (dead.effect, dead.error, dead.p, dead.widening, dead.changed) == (0, 0, 1, 1, 0)
+    assert (dead.effect, dead.error, dead.tested[2], dead.widening, dead.changed) == (0, 0, 1, 1, 0)
 
 
 # --- examples that are drawn with unequal probabilities --------------------------------------------------------------

@@ -10,6 +10,7 @@ import transformers
 from helpers import zoo
 from helpers.letters import corpus as letters
 from helpers.letters import tokens_of
+from helpers.skewness import p_of_mean
 
 import headroles as hr
 from headroles.ablation import role_tests
@@ -237,11 +238,54 @@ def test_costs_are_those_of_a_slow_loop(case, table):
     assert dict(fields(hr.provenance(table, "role_pattern")))["patterns"] == "Previous()"
 
 
-def test_wrong_is_the_mean_of_patterns_of_the_same_sharpness(case, table):
-    controls = [Shift(Previous(), -1), Shift(Previous(), 1), Shuffle(Previous(), 0)]
-    given, sets = (case.model, case.tokenizer, texts(case)), {"exact": [EXACT]}
-    costs = [hr.ablate(*given, sets=sets, replacement=control, n_resamples=0).iloc[0, 0] for control in controls]
-    assert table.loc[("dec-self:0:0", "previous"), "wrong"] == pytest.approx(np.mean(costs), rel=1e-6)
+@torch.no_grad()
+def test_a_role_must_cost_less_than_each_wrong_pattern_and_not_than_their_mean(case, table):
+    controls = {"earlier": Shift(Previous(), -1), "later": Shift(Previous(), 1), "random": Shuffle(Previous(), 0)}
+    row, mask = table.loc[("dec-self:0:0", "previous")], hr.head_mask(case.model, [EXACT])
+    rows = [torch.tensor([[int(word) for word in sentence.text.split()]]) for sentence in texts(case)]
+    losses = {}
+    for name, pattern in {"role": Previous(), **controls}.items():
+        with hr.mask_heads(case.model, mask, replacement=pattern):
+            losses[name] = np.array([float(case.model(ids, labels=ids, use_cache=False).loss) for ids in rows])
+    intact = loop(case.model, texts(case), [], None).mean()
+    costs = {f"wrong[{name}]": losses[name].mean() - intact for name in controls}
+    assert row[[*costs]].to_dict() == pytest.approx(costs, abs=1e-5)
+    assert row["wrong"] == row[[*costs]].min()
+    ends = [f"{row[[*costs]].astype(float).idxmin()}.{end}" for end in ("low", "high")]
+    assert row[["wrong.low", "wrong.high"]].tolist() == row[ends].tolist()
+    p = [p_of_mean(losses[name] - losses["role"]) for name in controls]
+    assert row["p.wrong"] == pytest.approx(max(p), rel=1e-3)
+    assert max(p) > 10 * min(p)
+
+
+def test_a_placebo_is_the_same_change_of_other_heads_of_the_layer(case):
+    corpus, one_earlier = texts(case), lambda size: torch.diag(torch.ones(size - 1), -1)
+    intact, others = loop(case.model, corpus, [], None).mean(), [("dec-self", 0, head) for head in (1, 2, 3)]
+    assert case.model.config.n_head == 4
+    row = measured(case, {EXACT: Previous()}, n_resamples=50).iloc[0]
+    for name, weights in (("placebo_removed", None), ("placebo_pattern", one_earlier)):
+        costs = [loop(case.model, corpus, [head], weights).mean() - intact for head in others]
+        assert row[name] == pytest.approx(np.mean(costs), abs=1e-5)
+        assert row[f"{name}.low"] < row[name] < row[f"{name}.high"]
+    both = measured(case, {EXACT: [Previous(), First()], SILENT: Previous()}, corpus[:6]).xs("previous", level="role")
+    few = loop(case.model, corpus[:6], [], None).mean()
+    pairs = [[others[1]], [others[2]]]  # heads without the role, beside a set of two both of them
+    alone = np.mean([loop(case.model, corpus[:6], pair, one_earlier).mean() - few for pair in pairs])
+    together = loop(case.model, corpus[:6], others[1:], one_earlier).mean() - few
+    assert both["placebo_pattern"].tolist() == pytest.approx([alone, alone, together], abs=1e-5)
+
+
+def test_heads_of_layers_in_which_all_have_the_role_have_no_placebo(case):
+    table = measured(case, {("dec-self", 1, head): Previous() for head in range(4)}, texts(case)[:6])
+    assert table[["placebo_removed", "placebo_pattern.high"]].isna().all(axis=None)
+
+
+def test_the_verdict_of_a_set_says_how_many_of_its_members_pass(case, agreement):
+    assert agreement.loc[("all 3", "previous"), "verdict"].endswith("; 1 of 3 members pass")
+    table = measured(case, ROLES, metric="agreement", heads=[SILENT], n_resamples=50)
+    assert table["verdict"].tolist()[0] == VERDICTS[3]
+    assert table["verdict"].tolist()[1].endswith("; 0 of 1 tested members pass")
+    assert not measured(case, ROLES, texts(case, 8), heads=())["verdict"].str.contains("pass").any()
 
 
 def test_roles_of_a_table_and_a_study(case, tmp_path, monkeypatch):

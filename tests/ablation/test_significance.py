@@ -6,15 +6,16 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 from helpers.ablations import measured
-from helpers.skewness import p_of_mean
+from helpers.skewness import ends_of_mean, p_of_mean
 
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import F1, Accuracy, Loss, Perplexity
-from headroles.ablation.significance import best, effects
-from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
+from headroles.ablation.metrics import F1, Accuracy, Agreement, Loss, Perplexity
+from headroles.ablation.significance import best, effects, skewness, warn_of_few
+from headroles.analysis.intervals import benjamini_hochberg, holm
 from headroles.tables import frame
 
 
@@ -38,6 +39,44 @@ def test_p_of_a_ratio_is_that_of_a_t_test_of_its_linear_part():
     linear = ratios[:, None] + (changes - ratios[:, None] * counts) / counts.mean()
     expected = [p_of_mean(row) for row in linear]
     np.testing.assert_allclose(p_of(measured(counts, changes), n_resamples=0), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("large", [1.0, -1.0], ids=["up", "down"])
+@pytest.mark.parametrize("examples", [30, 200])
+def test_the_ends_of_an_interval_are_where_p_is_a_twentieth(large, examples):
+    """They were percentiles of resamples, which disagreed with p about 0 in one of ten skewed samples."""
+    random = np.random.default_rng(7)
+    changes = np.where(random.random((40, examples)) < 0.03, large, 0.0) + 0.1 * random.normal(size=(40, examples))
+    columns = effects(measured(np.ones(examples), changes), n_resamples=200).columns
+    for row, low, high in zip(changes, columns[".low"], columns[".high"], strict=True):
+        assert low < row.mean() < high
+        assert [p_of_mean(row - low), p_of_mean(row - high)] == pytest.approx([0.05, 0.05], rel=1e-6)
+    outside = (columns[".low"] > 0) | (columns[".high"] < 0)
+    assert (outside == (columns[".p"] < 0.05)).all()
+
+
+def test_a_metric_that_starts_at_its_maximum_has_effects_with_intervals_and_no_p():
+    changes = -np.random.default_rng(0).exponential(size=(3, 20)) * np.array([[0.0], [1.0], [1.0]])
+    changes[2, 1:] = 0  # a single example changes
+    columns = effects(measured(np.ones(20), changes, Agreement()), n_resamples=200).columns
+    assert np.isnan([columns[f".{name}"] for name in ("p", "holm", "bh")]).all()
+    np.testing.assert_allclose(columns[""], changes.mean(1))
+    assert (columns[".low"] <= columns[""]).all()
+    assert (columns[".high"] <= 0).all()
+    assert columns[".high"][1] < 0 == columns[".high"][2]
+
+
+@pytest.mark.parametrize(
+    ("examples", "rare", "warns"), [(99, 0, 1), (100, 0, 0), (299, 9, 1), (300, 9, 0), (299, 0, 0)]
+)
+def test_few_examples_are_warned_of_and_more_if_few_of_them_change_a_lot(examples, rare, warns, caplog):
+    changes = np.random.default_rng(0).normal(0, 0.01, (2, examples))
+    changes[1, :rare] += 1
+    found = measured(np.ones(examples), changes)
+    field = skewness(found)
+    assert field == ({"skewness": f"{max(map(abs, scipy.stats.skew(changes, 1))):.2g}"} if rare else {})
+    warn_of_few(frame.signed(pd.DataFrame({"effect": [0.0]}), frame.sign(examples=examples, **field)))
+    assert sum(f"of effect are from {examples} examples" in message for message in caplog.messages) == warns
 
 
 def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
@@ -85,22 +124,20 @@ def alone(metric=None, changes=None, seed=0, examples=31):
     return replace(found, masked=masked, numbers=rng.permutation(100)[:examples].tolist(), signature="a:1|b:2")
 
 
-def by_hand(found, halves, seed, n_resamples):
+def by_hand(found, halves, seed):
     """(kind, layer) -> the columns of `best`, by a plain loop over layers and heads."""
     shuffled = np.random.default_rng(seed).permutation(len(found.numbers))
     half = len(shuffled) // 2
     first, second = (shuffled[:half], shuffled[half:]) if halves else (shuffled, shuffled)
-    weights = bootstrap_counts([found.numbers[row] for row in second], n_resamples, seed)[1:]
     changes = {head: found.masked[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
     rows = {}
     for layer in dict.fromkeys(head[:2] for head in INDEX):
         own = [head for head in INDEX if head[:2] == layer]
         kept = max(own, key=lambda head: RIGHT[type(found.metric)] * changes[head][first].mean())
-        draws = weights @ changes[kept][second] / weights.sum(1)
         p = p_of_mean(changes[kept][second])
         seen = {"chosen": changes[kept][first].mean()} if halves else {}
         effect = {"effect": changes[kept][second].mean(), "effect.p": p}
-        effect |= dict(zip(("effect.low", "effect.high"), np.quantile(draws, [0.025, 0.975]), strict=True))
+        effect |= dict(zip(("effect.low", "effect.high"), ends_of_mean(changes[kept][second]), strict=True))
         rows[layer] = {"head": kept[2]} | seen | effect
     return rows
 
@@ -111,7 +148,7 @@ def test_the_best_head_of_each_layer_is_that_of_a_plain_loop(metric, halves):
     for seed in range(3):
         found = alone(metric, seed=seed)
         table = best(found, INDEX, halves=halves, n_resamples=50, seed=seed)
-        expected = by_hand(found, halves, seed, 50)
+        expected = by_hand(found, halves, seed)
         assert list(table.index) == list(expected)
         assert table.index.names == ["kind", "layer"]
         corrected = ["effect.holm", "effect.bh"]

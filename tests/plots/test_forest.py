@@ -31,10 +31,11 @@ def role_tests():
     labels = pd.MultiIndex.from_tuples(rows, names=["heads", "role"])
     columns = {}
     costs = {"removed": [3.0, 2, 4], "removed_local": [1, 1.5, 2.5], "uniform": [2, 1, 3], "wrong": [4, 3, 5]}
+    costs |= {"placebo_removed": [0.1, 0.2, 0.3], "placebo_pattern": [0.4, 0.3, 0.2]}
     for name, values in {**costs, "role_pattern": [0, 2.5, 2]}.items():
         columns[name] = values
         columns |= {f"{name}.low": np.array(values) - 0.5, f"{name}.high": np.array(values) + 0.5}
-    verdicts = [VERDICTS[0], VERDICTS[2], VERDICTS[1]]
+    verdicts = [VERDICTS[0], VERDICTS[2], f"{VERDICTS[1]}; 1 of 2 members pass"]
     return frame.signed(pd.DataFrame(columns, index=labels).assign(verdict=verdicts), "metric:Loss()")
 
 
@@ -44,14 +45,15 @@ def test_costs_of_roles_are_those_of_the_table(sets, heads):
     ax = plots.role_costs(table, sets=sets)
     assert [text.get_text() for text in ax.get_yticklabels()] == heads
     rows = table.iloc[2:] if sets else table.iloc[:2]
-    names = ["removed", "removed_local", "uniform", "wrong", "role_pattern"]
-    lines = [line for line in ax.lines if line.get_marker() in "sv^Do"]
+    names = ["removed", "removed_local", "uniform", "wrong", "placebo_removed", "placebo_pattern", "role_pattern"]
+    lines = [line for line in ax.lines if line.get_marker() in "sv^DXPo"]
     assert [line.get_xdata()[0] for line in lines] == [row[name] for _, row in rows.iterrows() for name in names]
     ends = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "None" and len(line.get_ydata()) == 2]
     expected = [[row[f"{name}.low"], row[f"{name}.high"]] for _, row in rows.iterrows() for name in names]
     assert [pair for pair in ends if pair in expected] == expected
     own = [line for line in lines if line.get_marker() == "o"]
-    assert [line.get_markerfacecolor() != "white" for line in own] == [row in VERDICTS[:2] for row in rows["verdict"]]
+    passes = rows["verdict"].str.startswith("its role is")
+    assert [line.get_markerfacecolor() != "white" for line in own] == passes.tolist()
     plt.close(ax.figure)
 
 

@@ -47,6 +47,7 @@ class Metric(ABC):
         unit: Unit, such as nats.
         generates: Whether the metric is of generated text rather than of a forward pass.
         is_share: Whether the metric is the share of examples that are right.
+        starts_at_best: Whether any change of the intact model makes it worse: effects have no p, as none can be 0.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
         objective: The objective of the targets of a reading, if any.
     """
@@ -57,6 +58,7 @@ class Metric(ABC):
     unit: ClassVar[str] = ""
     generates: ClassVar[bool] = False
     is_share: ClassVar[bool] = False
+    starts_at_best: ClassVar[bool] = False
     sentences: ClassVar[int] = 1
     objective: objectives.Name | objectives.Objective | None = None
 
@@ -158,6 +160,7 @@ class Agreement(Mean):
 
     name = "agreement"
     objective = "agreement"
+    starts_at_best = True
 
     def update(self, reading: Reading, /) -> Array:
         """Count the choices that stay first; NaN for an example with NaN logits."""
