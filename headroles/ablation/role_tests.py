@@ -197,7 +197,7 @@ def _placebos(row: Row, assigned: Sequence[Assigned], heads: Sequence[Head], see
             free.setdefault(head[:2], []).append(head)
     queues = {layer: cycle(listed) for layer, listed in free.items()}  # each placebo begins where the last one ended
     drawn = [{next(queues[h[:2]]): pattern for h, pattern in row.members if h[:2] in queues} for _ in range(PLACEBOS)]
-    return tuple(Row("placebo", placebo) for placebo in dict.fromkeys(tuple(one.items()) for one in drawn) if placebo)
+    return tuple(Row("placebo", placebo) for placebo in dict.fromkeys(tuple(part.items()) for part in drawn) if placebo)
 
 
 @dataclass(frozen=True)

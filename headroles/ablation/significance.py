@@ -63,7 +63,7 @@ def _columns(statistics: ExampleStats, effect: Array, low: Array, high: Array, p
     """Return columns of effects; no p for a metric that any change makes worse, as then the null cannot be true."""
     if statistics.metric.starts_at_best:
         high, p = np.minimum(high, np.maximum(effect, 0.0)), np.full_like(p, np.nan)
-    return {"": effect, ".low": low, ".high": high, ".p": p} | {f".{end}": each for end, each in corrections(p).items()}
+    return {"": effect, ".low": low, ".high": high, ".p": p} | {f".{end}": row for end, row in corrections(p).items()}
 
 
 def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]:
@@ -77,7 +77,7 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
     """
     if is_mean(statistics.metric):
         moments = [_moments(statistics.intact, values) for values in statistics.masked.values()]
-        low, high, p = np.array([t_test(*each, len(statistics.numbers) - 1) for each in moments]).reshape(-1, 3).T
+        low, high, p = np.array([t_test(*row, len(statistics.numbers) - 1) for row in moments]).reshape(-1, 3).T
     else:
         (low, high), p = bounds(draws), _bootstrap_test(draws)
     return low, high, np.maximum(p, least_p(len(statistics.numbers)))
