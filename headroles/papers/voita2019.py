@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -404,7 +404,7 @@ def fig8(bench: Bench) -> Reproduced:
     return v.judged(fig8_claim, rows, lambda: plots.functions(table, kind="enc-self"))
 
 
-def _first(bench: Bench, table: pd.DataFrame, sizes: pd.Index[int]) -> dict[str, object]:
+def _first(bench: Bench, table: pd.DataFrame, sizes: pd.Index[int]) -> dict[str, Any]:
     """Count the heads with a function in the whole model, `first`, and how many of them remain, `first.left`."""
     whole = sizes.max()
     roles = bench.beside(table, f"roles-l0-enc-self-{whole}")

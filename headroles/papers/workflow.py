@@ -148,7 +148,7 @@ class Workflow:
 
 
 def _relevance(run: Workflow) -> list[Path]:
-    scores = ["confidence", "importance", hr.Importance(norm="layer"), "relevance"]
+    scores: list[str | Measure] = ["confidence", "importance", hr.Importance(norm="layer"), "relevance"]
     return [run.score(run.study("relevance"), run.material.dev, scores)]
 
 
