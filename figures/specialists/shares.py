@@ -64,10 +64,10 @@ def _draw(heads: pd.DataFrame, bins: pd.DataFrame) -> None:
     marks = ax.scatter(heads["share"], moved, c=100 * heads["importance"], cmap="viridis_r", s=16, alpha=0.8)
     for low, high, row in zip(EDGES, EDGES[1:], bins.itertuples(), strict=False):
         ax.hlines(row.survive, low, high, color="0.2")
-        ax.annotate(
-            f"{row.survive:.2f} of {row.heads}", ((low + high) / 2, row.survive - 0.02), ha="center", fontsize=8
-        )
+        at, behind = ((low + high) / 2, row.survive - 0.02), {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        ax.annotate(f"{row.survive:.2f} of {row.heads}", at, ha="center", va="top", fontsize=8, bbox=behind)
     ax.set(xlabel="share of queries that attend most to one neighbour", ylabel="share of gate seeds that keep the head")
+    ax.set_title(f"{len(heads)} encoder heads of 14 translators, a quarter of each encoder's left", fontsize=10)
     figure.colorbar(marks, label="importance, % of the encoder's (equal: 4.2)")
     figure.savefig(PLACE / "shares.png", dpi=110)
     plt.close(figure)
