@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+MINUTE = 60.0  # seconds between two lines of progress
+log = logging.getLogger(__name__)
 
 
 def count() -> int:
@@ -92,7 +96,13 @@ def _join() -> None:
 
 
 def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """Yield `items`; the first process shows a bar on a terminal and in notebooks."""
+    """Yield `items`; the first process shows a bar on a terminal and in notebooks, elsewhere logs a line a minute."""
     from tqdm.auto import tqdm
 
-    yield from tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal
+    bar = tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal
+    start = last = monotonic()
+    for number, item in enumerate(bar, 1):
+        yield item
+        if bar.disable and first() and monotonic() - last >= MINUTE:
+            last = monotonic()
+            log.info("%s: %d of %s after %d minutes", what, number, total or "?", round((last - start) / MINUTE))

@@ -269,6 +269,13 @@ def test_long_work_shows_how_much_is_done_and_the_time_left():
     assert shown.endswith("\r")  # and is removed at the end
 
 
+def test_where_there_is_no_terminal_a_line_a_minute_says_how_much_is_done(monkeypatch, caplog):
+    monkeypatch.setattr(_distributed, "monotonic", map((25.0).__mul__, range(1000)).__next__)  # 25 seconds an item
+    with caplog.at_level("INFO"):
+        assert [*track(range(7), "scoring heads", total=7)] == [*range(7)]
+    assert caplog.messages == ["scoring heads: 3 of 7 after 1 minutes", "scoring heads: 5 of 7 after 2 minutes"]
+
+
 def test_long_work_shows_nothing_where_nobody_looks_and_in_other_processes(monkeypatch):
     assert written_by_a_bar(io.StringIO()) == ""
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():

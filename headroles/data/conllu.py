@@ -198,6 +198,14 @@ def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: b
     return frame.assign(share=frame["count"] / frame.groupby("relation")["count"].transform("sum"))
 
 
+STARTS = {  # first bytes of a file that is not UTF-8 -> what to do
+    b"\x1f\x8b": "it is gzip: end its name in .gz",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "convert it: iconv -f utf-16 -t utf-8"),
+    **dict.fromkeys((b"PK", b"\xd0\xcf", b"%P"), "it is a document: save it as plain text"),
+    b"": "convert it: iconv -f latin1 -t utf-8",
+}
+
+
 def base(relation: str) -> str:
     """Return a Universal Dependencies relation without its subtype: `nsubj:pass` -> `nsubj`."""
     return relation.partition(":")[0]
@@ -230,7 +238,7 @@ def _decoded(path: Path) -> Iterator[str]:
                 line = line.removesuffix("\r\n" if line.endswith("\r\n") else "\n")
                 yield line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
-            hint = "it is gzip: end its name in .gz" if start == b"\x1f\x8b" else "convert it: iconv -f latin1 -t utf-8"
+            hint = next((hint for sign, hint in STARTS.items() if start.startswith(sign)), "")
             byte = error.object[error.start]
             raise ValueError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; {hint}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -306,7 +306,7 @@ def _unloadable(name: str | Path, reason: str, base: str = "") -> str:
         hint = "a local folder needs config.json, weights, tokenizer"
     elif name == MINILM:
         hint = "in a checkout: pip install '.[demo]'"
-    return f"could not load {str(name)!r}: {reason} ({hint})"
+    return f"could not load {str(name)!r}: {hint}: {reason}"
 
 
 def reason_of(error: Exception) -> str:

@@ -66,6 +66,8 @@ FILES = {  # what -> name, content, options of `read`, message
     "withheld text": ("x.conllu", HI + WITHHELD, {}, "line 5: all 2 words of the sentence .* are '_': its licence"),
     "withheld, with its text": ("x.conllu", "# text = withheld\n" + WITHHELD, {}, "line 1: all 2 words"),
     "Latin-1": ("x.txt", "gut\nschön\n".encode("latin1"), {}, "line 2: byte 0xf6 is not UTF-8; convert it: iconv"),
+    "UTF-16": ("x.txt", "gut\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8; convert it: iconv -f utf-16 "),
+    "a document": ("x.docx", b"PK\x03\x04\xff\n", {}, "line 1: byte 0xff is not .*document: save it as plain text"),
     "gzip without .gz": ("x.txt", gzip.compress(b"good", mtime=0), {}, "line 1: byte 0x8b is not .*: end its name in"),
     "no gzip": ("x.gz", "good\n", {}, r"is not gzip, or is damaged, after line 0: Not a gzipped file \(b'go'\)"),
     "half a gzip": ("x.gz", gzip.compress(random.Random(0).randbytes(999).hex().encode())[:500], {}, "line 0: "),

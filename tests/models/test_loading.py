@@ -140,12 +140,12 @@ def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
             assert 0.5 * std < float(value.detach().std()) < 2 * std
 
 
-NEEDS = "(a local folder needs config.json, weights, tokenizer)"
-ABSENT = "(no such folder here; a hub id is owner/name)"
+NEEDS = "a local folder needs config.json, weights, tokenizer"
+ABSENT = "no such folder here; a hub id is owner/name"
 
 
 def refused(path, reason, hint=NEEDS):
-    message = f"could not load {str(path)!r}: {reason} {hint}"
+    message = f"could not load {str(path)!r}: {hint}: {reason}"
     with pytest.raises(OSError, match=whole(message)):
         hr.load(path)
     return message
