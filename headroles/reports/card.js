@@ -46,8 +46,8 @@ function parts(row) {
   const close = make("button", { type: "button", class: "close controls", text: "Close" });
   close.addEventListener("click", closeCard);
   return [
-    make("header", {}, make("p", { class: "kind", text: data.kinds[head.kind] }), make("h2", { id: "card-title", tabindex: "-1", text: `Layer ${head.layer}, head ${head.head}` }), close),
-    ways(head), data.shared[row] && make("p", { class: "shared", text: `It ${data.shared[row]}.` }), rolePart(row), attentionPart(row), effectPart(row), pruningPart(row), scorePart(row),
+    make("header", {}, make("p", { class: "kind", text: data.kinds[head.kind] }), make("h2", { id: "card-title", tabindex: "-1", text: `L${head.layer}H${head.head}` }), close),
+    opening(row), ways(head), data.shared[row] && make("p", { class: "shared", text: `It ${data.shared[row]}.` }), rolePart(row), attentionPart(row), effectPart(row), pruningPart(row), scorePart(row),
   ].filter(Boolean);
 }
 
@@ -60,6 +60,16 @@ function ways(head) {
     if (to) button.addEventListener("click", () => openCard(to.row));
     return button;
   }));
+}
+
+function opening(row) {
+  if (!data.roles.length) return null;
+  const [first, ...others] = rolesOf(row);
+  const scored = (role) => `${number(role.values[row], 2)} on ${role.on}`;
+  const looks = first && data.families.find(({ family }) => family === first.family).about;
+  const also = others.map((role) => `${role.name} (${scored(role)})`).join(", ");
+  const text = first ? `Its role is ${first.name} (${scored(first)})${looks ? `: it looks ${looks}` : ""}.${also ? ` It is also ${also}.` : ""}` : "It has none of the roles that were looked for.";
+  return make("p", { class: "opening", text });
 }
 
 function rolePart(row) {
@@ -86,7 +96,7 @@ function effectPart(row) {
     make("th", { scope: "row", text: column.label }), estimate(column.values[row], column.low?.[row], column.high?.[row], column.decimals),
     make("td", { class: "n", text: chance(column.p?.[row]) }), make("td", { class: "n", text: chance(column.holm?.[row]) }), rankCell(column, row)));
   const about = [...new Set(effects.map((column) => column.about))].map((text) => make("p", { class: "small", text }));
-  return make("section", {}, make("h3", { text: "When it is ablated" }), facts("Effects of ablation", ["", "change", "p", "Holm", "rank"], rows), about, ranked(row, "costs the model most"));
+  return make("section", {}, make("h3", { text: "When it is ablated" }), facts("Effects of ablation", ["", "cost", "p", "Holm", "rank"], rows), about, ranked(row, "costs the model most"));
 }
 
 function rankCell(column, row) {

@@ -18,8 +18,8 @@ from headroles.plots import matrix, styling
 from headroles.plots.labels import axis_label, column_label, direction, label_of, unit_of
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column, after_stem
-from headroles.tables.declared import groups, harm
-from headroles.tables.frame import KINDS, LEVELS, fields
+from headroles.tables.declared import RELATED, groups, harm, relation_costs
+from headroles.tables.frame import KINDS, LEVELS, examples, fields, spelled
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
@@ -33,7 +33,6 @@ LARGEST = 8  # number of columns of that table if none of these exist
 STEPS = 40  # the most steps of a gate's history
 BOUNDS = ("low", "high")
 COUNTS = ("with", "without")
-ESTIMATES = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
 IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
 TESTS = ("p", "holm", "bh")
 MARKS = dict(zip(role_rules.VERDICTS, ("whole", "part", "other"), strict=False))  # on the map of roles
@@ -74,10 +73,9 @@ def _effect_findings(data: Any) -> Iterator[str]:
     known = [(value, row) for row, value in enumerate(column["values"]) if value is not None]
     if not known:
         return
-    value, row = max(known, key=lambda pair: column["harm"] * pair[0])
-    kind, layer, head = data["heads"][row]
-    place = f"layer {layer} head {head}" + (f" of {data['kinds'][kind]}" if len(data["kinds"]) > 1 else "")
-    text = f"Most is lost without {place} ({column['label']} {_signed(value, column['decimals'])})"
+    value, row = max(known)
+    place = spelled(*data["heads"][row], one_kind=len(data["kinds"]) == 1)
+    text = f"Most is lost without {place} ({column['label']}, as a cost: {_signed(value, column['decimals'])})"
     if any(p is not None for p in column.get("holm", ())):
         sure = sum(p is not None and p < SURE for p in column["holm"])
         text += f"; ablating changes it surely for {sure} of {len(known)} heads (p < {SURE:g}, corrected)"
@@ -136,6 +134,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
                 assigned[name] = {
                     **{"name": name, "short": matrix.short(name, *frames), "family": Column.parse(name).name},
                     **{"from": place(table), "held": held, "values": values, "stability": stability},
+                    "on": examples(table.signatures.get(name, "")),
                 }
     hues = styling.colours((Column.parse(name).name for name in assigned), *frames)
     legend = [
@@ -266,8 +265,8 @@ def relate(tables: Iterable[Table]) -> Entry | None:
     table = next((table for table in tables if table.kind.part == "relate"), None)
     if table is None:
         return None
-    frame = table.frame.reset_index(drop=True)
-    shown = [name for name in ESTIMATES if name in frame]
+    frame = relation_costs(table.frame.reset_index(drop=True))
+    shown = [name for name in RELATED if name in frame]
     in_units = frame[[name for name in IN_UNITS if name in frame]]
     places = {outcome: decimals(values) for outcome, values in in_units.groupby(frame["outcome"])}
     rows = [
@@ -283,7 +282,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
         for row in frame.to_dict("records")
     ]
     rows.sort(key=lambda row: row.get("difference") is None)  # rows without numbers last
-    parts = {"counts": COUNTS, "columns": ESTIMATES, "tests": TESTS}
+    parts = {"counts": COUNTS, "columns": RELATED, "tests": TESTS}
     entry: Entry = {part: [name for name in names if name in frame] for part, names in parts.items()}
     return {"from": place(table), "rows": rows, **entry}
 
@@ -390,6 +389,9 @@ def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
     values = along(column.parts[""], index).astype(float)
     signature = column.table.signatures.get(column.name, "")
     label, sign = column_label(column.name, signature), harm(column.name, signature)
+    bounds = {part: along(column.parts[part], index) for part in BOUNDS if part in column.parts}
+    if sign < 0:  # a cost, as everywhere
+        values, bounds = 0 - values, {part: -bounds[BOUNDS[part == "low"]] for part in bounds}
     finite = values[np.isfinite(values)]
     entry = {
         "name": column.name,
@@ -399,20 +401,21 @@ def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
         "from": place(column.table),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
-        "harm": sign,
+        "harm": abs(sign),
         "values": numbers(values),
-        **_ranks(values, sign or 1),
+        **_ranks(values),
     }
-    shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
+    shown = ("p", "holm", "bh", "words", "baseline")
     beside = {part: numbers(along(column.parts[part], index)) for part in shown if part in column.parts}
-    return entry | beside
+    return entry | {part: numbers(ends) for part, ends in bounds.items()} | beside
 
 
-def _ranks(values: pd.Series[float], sign: int) -> Entry:
-    """Rank each head within its kind (first and last of ties; 1 is the best), and count the ranked heads."""
+def _ranks(values: pd.Series[float]) -> Entry:
+    """Rank each head within its kind (first and last of ties; 1 is the largest), unless all have the same value."""
     kinds = values.index.get_level_values(0)
     counted = values.groupby(kinds).count()
-    first, last = ((sign * values).groupby(kinds).rank(ascending=False, method=end) for end in ("min", "max"))
+    varied = values.where(values.groupby(kinds).transform("nunique") > 1)
+    first, last = (varied.groupby(kinds).rank(ascending=False, method=end) for end in ("min", "max"))
     return {
         "rank": [None if math.isnan(low) else [int(low), int(high)] for low, high in zip(first, last, strict=True)],
         "of": {str(kind): int(counted[kind]) for kind in KINDS if kind in counted},

@@ -4,7 +4,6 @@ const tip = document.getElementById("tip");
 
 const DEEP = 16; // layers; where there are more, they go to the right
 const MANY = 256; // heads; where there are more, sinks are marks in the corners of cells
-const SINKS = ["sink", "sink-norm"];
 const own = (kind) => heads.filter((head) => head.kind === kind);
 const isDeep = (kind) => new Set(own(kind).map((head) => head.layer)).size > DEEP;
 
@@ -18,21 +17,20 @@ function grid(kind, label, fill) {
     for (const head of own(kind).filter((one) => one[up] === place)) row.append(cell(head, fill, right));
     return row;
   });
-  if (isDeep(kind)) rows.push(numbered(wide));
+  rows.push(numbered(wide, wide > 40 ? 10 : wide > (label === "roles" ? DEEP : 8) ? 5 : 1));
   const map = make("div", { role: "grid", class: "map", "aria-label": `${label}, ${data.kinds[kind]}` }, rows);
   map.style.setProperty("--wide", wide);
   map.classList.toggle("across", isDeep(kind));
   map.classList.toggle("broad", wide > 16 && !isDeep(kind)); // as wide as a phone
-  const last = rows.at(isDeep(kind) ? -2 : -1).querySelectorAll("button");
+  const last = rows.at(-2).querySelectorAll("button");
   (last[0] ?? map.querySelector("button"))?.setAttribute("tabindex", "0");
   map.addEventListener("keydown", walk);
   return map;
 }
 
-function numbered(wide) {
-  const step = wide > 40 ? 10 : 5;
+function numbered(wide, step) {
   const row = make("div", { class: "numbers", "aria-hidden": "true" }, make("span"));
-  for (let layer = 0; layer < wide; layer += 1) row.append(make("span", { text: layer % step ? "" : layer }));
+  for (let place = 0; place < wide; place += 1) row.append(make("span", { text: place % step ? "" : place }));
   return row;
 }
 
@@ -147,7 +145,7 @@ const TESTED = [ // of the tests of roles, where there are any
   ["whole", "its role is what the head does: the pattern alone costs less than removal and than other attention, saves at least half, and applies to at least half of the tokens"],
   ["part", "its role is a part of what it does"],
   ["other", "has the pattern, but the pattern does not explain it"],
-  ["open", "not tested, undecided, of too few places, or of a head without a measurable effect"],
+  ["open", "not tested, undecided, the pattern applies to too few places, or a head without a measurable effect"],
 ];
 
 const isCrowded = (kind) => isDeep(kind) || own(kind).length > MANY;

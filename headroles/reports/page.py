@@ -15,12 +15,13 @@ import pandas as pd
 
 from headroles.analysis.changes import CHANGE, compare_models
 from headroles.plots.axes import TITLES
+from headroles.plots.matrix import DEEP
 from headroles.reports import contents
 from headroles.reports.contents import Entry, Head
 from headroles.reports.sources import Studies, Table, columns, gathered, heads_of, places
 from headroles.tables.columns import TABLES, table_of
 from headroles.tables.declared import GROUPS
-from headroles.tables.frame import KINDS, bare, provenance
+from headroles.tables.frame import KINDS, bare, provenance, spelled
 from headroles.tables.io import check_ours, mark_of, replacing
 from headroles.tables.study import Study
 
@@ -33,11 +34,7 @@ PARTS = {  # data of a part -> its place on the page and its name
     "budgets": ("budgets", "Cache budgets"),
     "relate": ("relate", "Roles and outcomes"),
 }
-MADE_BY = {  # part of the page -> the command or the function that makes its tables
-    table.part: f"headroles {table.command}" if table.command else table.made_by
-    for table in TABLES.values()
-    if table.part
-}
+MADE_BY = {table.part: table for table in TABLES.values() if table.part}  # part of the page -> how it is made
 
 
 def report(
@@ -99,8 +96,9 @@ def _differences(changes: pd.DataFrame) -> pd.DataFrame:
 def _role_changes(changes: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a row for each role that some head gains or loses, with its heads in words."""
     rows: dict[str, dict[str, Any]] = {}
-    for (kind, layer, head), (gained, lost, unsure) in zip(changes.index, changes.to_numpy(), strict=True):
-        place = f"L{layer}H{head}" if changes.index.unique("kind").size == 1 else f"{kind}:{layer}:{head}"
+    one_kind = changes.index.unique("kind").size == 1
+    for head, (gained, lost, unsure) in zip(changes.index, changes.to_numpy(), strict=True):
+        place = spelled(*head, one_kind=one_kind)
         for what, text in (("gained", gained), ("lost", lost)):
             for name in filter(None, text.split(", ")):
                 row = rows.setdefault(name, {"role": name, "gained": [], "lost": []})
@@ -126,18 +124,20 @@ def rendered(
     data, duplicates = _data(tables)
     facts = contents.facts(tables)
     heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
+    made = {name: table.made_with(tables[0].folder) for name, table in MADE_BY.items()}
     names = SCRIPTS if notebook is None else (*SCRIPTS, "notebook")
     styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     return environment.get_template("page.html").render(
         title=heading,
         data=data,
+        deep=max((layer for _, layer, _ in data["heads"]), default=0) >= DEEP,  # type: ignore[attr-defined]
         facts=facts,
         mark=mark_of(", ".join(facts["weights"])),
         compared=compared,
         found=contents.findings(data),
         parts=[(place, name, bool(data[part])) for part, (place, name) in PARTS.items()],
-        lacks=[(text, MADE_BY[name]) for name, text in contents.MISSING.items() if _lacks(data, name)],
+        lacks=[(text, made[name]) for name, text in contents.MISSING.items() if _lacks(data, name)],
         signatures=[*contents.signatures(tables)],
         again=[(name, contents.place(table)) for name, table in duplicates],
         others=others,

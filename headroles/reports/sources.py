@@ -55,7 +55,7 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
         study = Study(folder)
         shown = [table for table in study.names() if table_of(table).part]
         if not shown:
-            raise FileNotFoundError(f"no tables to report in {folder}; make them with headroles score")
+            raise study.lacks("tables to report")
         tables += [Table(name, table, study.load(table)) for table in shown]
         others += [f"{name}/{table}" for table in study.names() if table not in shown]
     _check_heads(tables, names)

@@ -39,7 +39,6 @@ function measure(column) {
     title: column.label,
     about: column.about,
     number: true,
-    rising: column.harm < 0, // what costs most comes first
     key: (head) => column.values[head.row],
     cell: (head) => estimate(column.values[head.row], column.low?.[head.row], column.high?.[head.row], column.decimals),
   };

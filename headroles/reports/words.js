@@ -3,6 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const heads = data.heads.map(([kind, layer, head], row) => ({ kind, layer, head, row }));
 const kinds = Object.keys(data.kinds);
 const NONE = "—";
+const SINKS = ["sink", "sink-norm"];
 
 function make(tag, options = {}, ...children) {
   const { text, ...attributes } = options;
@@ -37,7 +38,7 @@ function chance(p) {
 }
 
 function called(head) {
-  return `layer ${head.layer} head ${head.head}`;
+  return `${kinds.length > 1 ? `${head.kind} ` : ""}L${head.layer}H${head.head}`;
 }
 
 function inFull(head) {
@@ -51,7 +52,7 @@ function inWords(column, row) {
   if (column.low?.[row] !== null && column.low !== undefined) {
     parts.push(`95 % interval ${number(column.low[row], column.decimals)} to ${number(column.high[row], column.decimals)}`);
   }
-  if (column.rank) parts.push(`rank ${rankOf(column, row)}`);
+  if (column.rank?.[row]) parts.push(`rank ${rankOf(column, row)}`);
   if (column.p) parts.push(`p ${chance(column.p[row])}`);
   return parts.join(", ");
 }
@@ -63,7 +64,8 @@ function rankOf(column, row) {
 }
 
 function rolesOf(row) {
-  return data.roles.filter((role) => role.held[row]);
+  const last = (role) => SINKS.includes(role.family); // a sink does nothing
+  return data.roles.filter((role) => role.held[row]).sort((a, b) => last(a) - last(b) || b.values[row] - a.values[row]);
 }
 
 function unsure(role, row) {

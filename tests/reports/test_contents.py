@@ -44,7 +44,13 @@ def test_measurements_are_those_of_the_tables(study, html):
 def test_the_head_that_costs_most_ranks_first_and_equal_ones_share_their_ranks(metric, tmp_path):
     (column,) = told(flat(metric, tmp_path).read_text())["columns"]
     assert column["rank"] == [[1, 1] if row == 5 else [2, 8] for row in range(8)]
-    assert column["harm"] == (1 if metric == "loss" else -1)
+    assert column["harm"] == 1
+    assert max(column["values"]) == column["values"][5] == 6.89  # a cost, by every metric
+
+
+def test_heads_that_all_have_one_value_have_no_ranks():
+    values = pd.Series([2.0, 2, 2, 1, 3], pd.MultiIndex.from_tuples([("a", 0)] * 3 + [("b", 0)] * 2))
+    assert contents._ranks(values)["rank"] == [None, None, None, [2, 2], [1, 1]]
 
 
 def test_roles_are_those_of_the_table(study, html):
@@ -203,14 +209,14 @@ def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):
     places = [html.index(f'id="{name}"') for name in ("roles", "rolemaps", "overview", "table", "lacks", "sources")]
     assert places == sorted(places)
     assert 'id="curves"' not in html  # no section of what there is not
-    assert "<code>headroles ablate</code> makes them." in html[html.index('id="lacks"') :]
+    assert "<code>headroles ablate MODEL CORPUS --study pud</code> makes them." in html
 
 
 def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
     html = hr.report(FIGURES / "multi30k-en-de/ablation", tmp_path / "report.html").read_text()
     effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-head-zero.parquet")
     assert effects["ablation[loss]"].idxmax() == ("dec-self", 1, 0)
-    assert "Most is lost without layer 1 head 0 of decoder self-attention (effect on loss +0.0321)" in html
+    assert "Most is lost without dec-self L1H0 (effect on loss, as a cost: +0.0321)" in html
 
 
 def test_what_pruning_costs_and_that_no_head_has_a_role():
@@ -227,9 +233,9 @@ def test_what_pruning_costs_and_that_no_head_has_a_role():
 def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
     heads = [["dec-self", 0, 0], ["dec-self", 0, 1]]
     columns = [
-        {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": -1, "values": values, "decimals": 2}
-        for unit, values in ((" all_but_one", [-0.9, -0.1]), (" group", [-0.8, -0.1]), ("", [-0.1, -0.5]))
+        {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": 1, "values": values, "decimals": 2}
+        for unit, values in ((" all_but_one", [0.9, 0.1]), (" group", [0.8, 0.1]), ("", [0.1, 0.5]))
     ]
     data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": []}
-    assert contents.findings(data) == ["Most is lost without layer 0 head 1 (effect −0.50)."]
+    assert contents.findings(data) == ["Most is lost without L0H1 (effect, as a cost: +0.50)."]
     assert contents.findings(data | {"columns": columns[:2]}) == []

@@ -58,7 +58,8 @@ def test_the_commands_make_a_page_from_a_model(tmp_path):
     assert "<title>Mine &amp; yours</title>" in output.read_text()
     assert len(told(output.read_text())["attention"]) == 2
     assert run("report", tmp_path) == (
-        2, "", f"headroles: no tables to report in {tmp_path}; make them with headroles score\n"
+        2, "", f"headroles: no tables to report in {tmp_path}; make them with headroles score MODEL CORPUS --study "
+        f"{tmp_path}\n"
     )  # fmt: skip
 
 
@@ -107,10 +108,11 @@ def test_a_click_on_a_head_opens_its_card_with_the_numbers_of_the_tables(opened,
     cell = cell_of(opened, "confidence, decoder self-attention", row)
     rank = int(table["confidence"].xs("dec-self").rank(ascending=False)[2, 5])
     value, low, high = (f"{table.loc[head, f'confidence{end}']:.{PLACES}f}" for end in ("", ".low", ".high"))
-    label = f"layer 2 head 5: confidence {value}, 95 % interval {low} to {high}, rank {rank} of 48"
+    label = f"dec-self L2H5: confidence {value}, 95 % interval {low} to {high}, rank {rank} of 48"
     assert cell.get_attribute("aria-label") == label
     cell.click()
-    assert title_of(opened) == "decoder self-attention / Layer 2, head 5"
+    assert title_of(opened) == "decoder self-attention / L2H5"
+    assert opened.locator("#rolemaps .numbers").first.inner_text().split() == [*map(str, range(8))]
     text = opened.inner_text("#card")
     assert f"{value} [{low}, {high}]" in " ".join(text.split())
     assert f"{rank} of 48" in text
@@ -118,6 +120,10 @@ def test_a_click_on_a_head_opens_its_card_with_the_numbers_of_the_tables(opened,
     assert told((study.folder / "report.html").read_text())["prunings"][0]["fate"][row] in text
     held = role_rules.held(study.load("roles")).query("kind == 'dec-self' and layer == 2 and head == 5")
     assert [name in text for name in held["role"]] == [True] * len(held)
+    none = "It has none of the roles that were looked for."
+    first = held.sort_values("value", ascending=False).head(1)
+    says = [f"Its role is {role} ({value:.2f} on " for role, value in zip(first["role"], first["value"], strict=True)]
+    assert opened.inner_text("#card .opening").startswith(*(says or [none]))
     assert opened.evaluate("location.hash") == "#dec-self-2-5"
 
 
@@ -141,7 +147,7 @@ def test_harm_is_red_and_no_effect_has_no_colour(browser, metric, tmp_path):
         )  # fmt: skip
     assert drawn == [paints["--minus"] if row == 5 else paints["--low"] for row in range(8)]
     page.locator("#heads th button", has_text="effect on").click()
-    assert page.locator("#heads tbody th").first.inner_text() == "layer 1 head 1"  # what costs most comes first
+    assert page.locator("#heads tbody th").first.inner_text() == "L1H1"  # what costs most comes first
     cells.nth(0).click()
     assert "2–8 of 8" in page.inner_text("#card")
     assert "Rank 1 of the encoder self-attention heads costs the model most" in page.inner_text("#card")
@@ -158,10 +164,10 @@ def test_the_keyboard_moves_and_opens_cards(opened):
     assert opened.locator("[aria-label='confidence, encoder self-attention'] [tabindex='0']").count() == 1
     opened.keyboard.press("End")
     opened.keyboard.press("Enter")
-    assert title_of(opened) == "encoder self-attention / Layer 0, head 7"
+    assert title_of(opened) == "encoder self-attention / L0H7"
     assert opened.evaluate("document.activeElement.id") == "card-title"
     opened.click("#card [data-way=up]")
-    assert title_of(opened) == "encoder self-attention / Layer 1, head 7"
+    assert title_of(opened) == "encoder self-attention / L1H7"
     assert opened.locator("#card [data-way=right]").is_disabled()
     opened.keyboard.press("Escape")
     assert opened.locator("#card").is_hidden()
@@ -183,7 +189,7 @@ def test_filters_change_the_rows_and_the_count_that_is_announced(opened, study):
     assert rows.count() == free
     opened.select_option("#filters [name=role]", "")
     opened.select_option("#filters [name=kind]", "cross")
-    opened.fill("#filters [name=text]", "layer 3 head")
+    opened.fill("#filters [name=text]", "L3H")
     assert (rows.count(), count.text_content()) == (8, "8 of 144 heads")
 
 
@@ -195,7 +201,7 @@ def test_a_column_sorts_up_and_down_with_what_is_missing_last(opened, study):
     for way, best in (("descending", column.idxmax()), ("ascending", column.idxmin())):
         header.locator("button").click()
         assert header.get_attribute("aria-sort") == way
-        assert first.locator("th").inner_text() == f"layer {best[1]} head {best[2]}"
+        assert first.locator("th").inner_text() == f"{best[0]} L{best[1]}H{best[2]}"
         assert "no value" in opened.locator("#heads tbody tr").last.text_content()
     relations = opened.locator("#relations")
     assert "NaN" not in opened.inner_text("body")
@@ -237,7 +243,7 @@ def test_attention_is_shown_as_matrix_and_as_arcs_and_tokens_as_text(opened, stu
     assert opened.locator("#card .arcs path").count() == int((row["weights"].round(3) >= 0.05).sum())
     assert EVIL in opened.text_content("#card .arcview")
     opened.click("#card .thumb >> nth=3")
-    assert title_of(opened) == "cross-attention / Layer 5, head 3"
+    assert title_of(opened) == "cross-attention / L5H3"
 
 
 @pytest.mark.slow
@@ -248,7 +254,7 @@ def test_what_the_model_wrote_is_shown_token_by_token(opened, study, kind):
     weights = row["weights"].reshape(-1, size)
     opened.goto(f"{opened.url}#{kind}-5-1")
     opened.reload()
-    assert title_of(opened).endswith("attention / Layer 5, head 1")  # a link to a head opens its card
+    assert title_of(opened).endswith("attention / L5H1")  # a link to a head opens its card
     assert opened.locator("#card [data-key=steps]").count() == 0  # the first sentence is no text of the model's own
     opened.click("#card [aria-label^='sentence 3']")
     shown, slider = opened.locator("#card .steps > span"), opened.locator("#card [data-key=step]")
@@ -313,7 +319,7 @@ def test_print_has_every_section_the_open_card_and_no_controls(opened):
     opened.evaluate(f"document.querySelectorAll('{others}').forEach(part => part.remove())")
     written = (page.extract_text() for page in reversed(pypdf.PdfReader(io.BytesIO(opened.pdf())).pages))
     pages = (unicodedata.normalize("NFKC", text) for text in written)  # fonts have ligatures
-    rows = list(islice((page for page in pages if len(re.findall(r"layer \d+ head \d+", page)) > 10), 3))
+    rows = list(islice((page for page in pages if len(re.findall(r"L\d+H\d+", page)) > 10), 3))
     assert len(rows) > 1
     assert all("confidence" in page for page in rows)  # a table over several pages repeats its head
 
@@ -338,8 +344,9 @@ def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right(browser, 
     assert boxes[18, 3]["y"] == boxes[17, 3]["y"]
     assert boxes[17, 4]["y"] < boxes[17, 3]["y"]
     assert page.locator("#rolemaps .corner").count() == 270
+    assert "or at its left where there are more than 16 layers" in " ".join(page.inner_text(".lead").split())
     assert page.locator("#rolemaps .band").all_inner_texts() == ["ind", "ind"]  # sinks have no band
-    assert "layer 18 head 6 (0.80); layer 17 head 3 (0.70)" in page.inner_text("#legend")
+    assert "L18H6 (0.80); L17H3 (0.70)" in page.inner_text("#legend")
     assert page.locator("#legend .corner").all_inner_texts() == ["sink"]  # drawn as on the map
     assert page.locator("#legend .badge").all_inner_texts() == ["induction"]
     cell_of(page, "roles, decoder self-attention", 17 * 9 + 3).focus()

@@ -99,7 +99,7 @@ def test_a_study_is_explored_in_jupyterlab(browser, lab, place):
     assert cells.count() == 16
 
     cells.nth(3).click()  # layers are drawn downward: layer 1, head 3
-    assert report.locator("#card-title").inner_text() == "Layer 1, head 3"
+    assert report.locator("#card-title").inner_text() == "L1H3"
     report.locator("#card .close").click()
     assert report.locator("#card").is_hidden()
 
@@ -132,7 +132,7 @@ def test_a_study_is_explored_in_jupyterlab(browser, lab, place):
     expected = {(0, 1), (0, 2), (1, 1), (1, 2), (1, 7)}
     assert {(layer, head) for _, layer, head in facts["selection"]} == expected
     assert facts["masked"] == 5
-    assert opened == f"Layer {facts['head'][1]}, head {facts['head'][2]}"
+    assert opened == f"L{facts['head'][1]}H{facts['head'][2]}"
     assert not faults
 
 
