@@ -21,6 +21,7 @@ from unittest import mock
 import typer
 
 from headroles.cli.main import USAGE_ERROR
+from headroles.tables.columns import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 DATED = re.compile(r"PREREGISTERED-|PLAN\.md")  # plans of studies, whose words stay as they were registered
@@ -189,6 +190,12 @@ def test_every_command_in_a_message_of_the_code_exists_with_its_options():
     for where, (name, *rest) in named:
         options = {word.strip('".,') for word in rest if word.startswith("--")}
         assert options <= _options(_ours().commands[name]), (where, rest)
+
+
+def test_every_command_that_makes_a_missing_table_is_whole():
+    made = {table.made_with("my study") for table in TABLES.values() if table.command}
+    assert "headroles relate 'my study' 'my study' --study 'my study'" in made
+    assert [fault for text in made if (fault := _fault(*_program(shlex.split(text), earlier=False), whole=True))] == []
 
 
 def test_every_option_alone_is_one_of_a_command():

@@ -83,7 +83,7 @@ def _roles_of_study(call: Call) -> None:
 
 
 def _named_heads(call: Call) -> None:
-    """Take a text such as enc-self:0:2,cross:1:0 as it is; for TABLE.parquet[:COLUMN] take that or the only column."""
+    """Take a text such as L0H2,L1H0 as it is; for TABLE.parquet[:COLUMN] take that or the only column."""
     from headroles.tables.frame import parsed_head
 
     call.arguments["heads"] = text = call.given["heads"]
@@ -120,6 +120,11 @@ def _scored(call: Call) -> None:
 def _with_index(call: Call) -> None:
     call.load()
     call.heads = hr.models.head_index(call.arguments["model"])
+
+
+def _with_quality(call: Call) -> None:
+    call.load()
+    call.intact = results.evaluated(call, ("accuracy", "loss")) if call.given["remove"] else None
 
 
 def _repeated_tokens(call: Call) -> hr.Corpus:
@@ -182,7 +187,7 @@ THRESHOLDS = option("thresholds", list[Any] | None, None, ROLE, "--threshold", *
 TESTS = "Roles to test, such as positional,induction, or all; by default all but sinks."
 TESTED = option("tested", str | None, None, TESTS, "--roles")
 ROLES_OF = option("roles_of", Path | None, None, "Study with the roles; by default the one of --study.")
-HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."
+HEADS = "L0H2, or 'enc-self L0H2' where there are several kinds, separated by commas, or TABLE:COLUMN of survival."
 REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
 SAVED = "Folder for the smaller model and its tokenizer."
 REPLACE = option("overwrite", bool, False, "Replace another model in the folder.")
@@ -221,7 +226,7 @@ COMMANDS = {  # by headings of the help, which is a screen
         measuring("ablate", show=results.show_ablation),
         measuring("test_roles", show=results.show_tested, before=(_roles_of_study,), extra=(TESTED, ROLES_OF)),
         measuring("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
-        measuring("evaluate", prints=PRINTED["evaluation"]),
+        measuring("evaluate", prints=PRINTED["evaluation"], show=results.show_chance),
         Command(
             "cache_budget",
             show=results.show_budget,
@@ -251,6 +256,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             "prune",
             show=results.show_pruned,
             before=(_free_folder,),
+            load=_with_quality,
             extra=(option("output", Path | None, None, SAVED),),
             rules=(GATE_OPTIONS, BY_ROLES, TRAINED),
         ),
@@ -291,6 +297,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             prints=Printed("trained on {corpus.name}, an epoch per row", note="written: {folder}"),
             before=(_free_folder, lambda call: call.arguments.update(options.trainer(call.given))),
             load=_trainable,
+            show=results.show_chance,
             flags={"folder": "output"},
             extra=(*options.TRAINER_OPTIONS, SCRATCH),
         ),

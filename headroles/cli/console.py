@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headroles import _distributed
-from headroles.tables.frame import LEVELS, visible
+from headroles.tables.columns import Column
+from headroles.tables.frame import LEVELS, spelled, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,10 +83,10 @@ def list_figures(files: list[Path], folder: Path) -> None:
 
 
 def row_names(index: pd.Index) -> dict[str, list[str]]:
-    """Return the names of rows, by heading; a head is L0H2, or enc-self:0:2 where there are several kinds."""
+    """Return the names of rows, by heading; a head has its kind if the table of these rows has several."""
     if list(index.names) == LEVELS:
-        one_kind = index.unique("kind").size < 2
-        return {"head": [f"L{head[1]}H{head[2]}" if one_kind else ":".join(map(str, head)) for head in index]}
+        one_kind = index.levels[0].size < 2  # also of kinds that no row has
+        return {"head": [spelled(*head, one_kind=one_kind) for head in index]}
     return {str(name): [*map(str, index.get_level_values(str(name)))] for name in index.names if name is not None}
 
 
@@ -136,6 +137,8 @@ def cells(table: pd.DataFrame, name: str) -> list[str]:
         return ["yes" if value else "no" for value in values]
     if values.dtype.kind != "f":
         return ["" if value is None or value != value else str(value) for value in values]
+    if Column.parse(name).last in ("p", "holm", "bh"):
+        return ["" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in values]
     low, high = (table[end] if (end := f"{name}.{part}") in table else values * math.nan for part in ("low", "high"))
     largest = values.abs().max()  # three of its digits are shown: three decimals, up to six for small numbers
     decimals = 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))

@@ -50,7 +50,7 @@ def main() -> None:
     _set_up()
     try:
         code = _command()(prog_name="headroles", standalone_mode=False)
-        sys.exit(_fail("interrupted; finished tables are kept", 130) if code == 130 else code)
+        sys.exit(_fail("interrupted: run it again to continue", 130) if code == 130 else code)
     except USAGE_ERROR as error:
         error.show()
         sys.exit(2)
@@ -64,6 +64,7 @@ def _set_up() -> None:
     """Set up streams and what is logged to them."""
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
     logging.basicConfig(level=level, format="%(message)s", handlers=[_Messages()])
+    logging.getLogger(_distributed.__name__).setLevel(logging.INFO)  # lines of progress
     logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
     tables = logging.getLogger("transformers.modeling_utils")  # of missing weights: `load` warns of them in a sentence
     tables.addFilter(lambda record: "LOAD REPORT" not in record.getMessage())

@@ -218,6 +218,7 @@ class Call:
         self.result: Any = None
         self.tokenizer: Any = None
         self.heads: Any = None  # of the model before some are removed
+        self.intact: tuple[str, float] | None = None  # metric and value of the model before heads are pruned
         parameters = signature(command.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:
             from headroles.tables.study import Study

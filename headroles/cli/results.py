@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -15,9 +16,9 @@ import pandas as pd
 import headroles as hr
 from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
-from headroles.tables.columns import ENDS, PRINTED, Column, Printed, without_ends
-from headroles.tables.declared import harm, quality, signature_of
-from headroles.tables.frame import LEVELS, fields, provenance
+from headroles.tables.columns import ENDS, PRINTED, TABLES, Column, Printed, without_ends
+from headroles.tables.declared import costs, harm, negated, quality, signature_of
+from headroles.tables.frame import LEVELS, examples, fields, parsed_head, provenance, spelled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FEW = 100  # sentences, below which the intervals of shares were not tried by simulation
 SURE = 0.01  # p below which an effect is counted
 STRONGEST = 5  # heads of a role that are named
+FIRST = 10  # tested heads that have a sentence
 
 
 def print_table(
@@ -45,11 +47,10 @@ def print_table(
     headings = {name.replace("*", star): heading for name, heading in printed.columns.items()}
     shown = table.rename(columns={"low": "value.low", "high": "value.high"})
     headings = headings or {name: name for name in without_ends(shown)}
-    if column := printed.by.strip("|").replace("*", star):
-        sizes = table[column].abs() if printed.by.startswith("|") else table[column]
-        shown = shown.loc[sizes.sort_values(ascending=False, kind="stable").index]
+    if column := printed.by.replace("*", star):
+        shown = shown.loc[table[column].sort_values(ascending=False, kind="stable").index]
     shown = shown.head(printed.first or len(table))
-    facts = {"rows": len(table), "shown": len(shown), **_facts(table, star)}
+    facts = {"rows": len(table), "shown": len(shown), "metric": Column.parse(star).metric}
     headings = {name: heading for name, heading in headings.items() if name in shown and shown[name].notna().any()}
     title = printed.title.format_map({**words, **facts})
     record().keep(table if whole is None else whole, title)
@@ -63,20 +64,11 @@ def print_table(
         say(printed.note.format_map({**words, **facts}))
 
 
-def _facts(table: pd.DataFrame, star: str) -> dict[str, str]:
-    """Return the metric of the effects in a table, and which side of 0 is harm."""
-    from headroles.plots.labels import harmful
-
-    if (metric := Column.parse(star).metric) is None:
-        return {}
-    return {"metric": metric, "harm": harmful(more=harm(star, signature_of(table, star)) > 0)}
-
-
 def words_of(call: Call) -> dict[str, Any]:
     """Return the words for titles: what was typed, the arguments, and which values of the metric are better."""
     metric = str(call.given.get("metric"))
     better = {1: f"{metric}: larger is better", -1: f"{metric}: smaller is better"}.get(quality(metric).better, metric)
-    return {**call.given, **call.arguments, "better": better}
+    return {**call.given, **call.arguments, "better": better, "sentences": len(call.arguments.get("corpus", ()))}
 
 
 def show_scores(call: Call) -> None:
@@ -93,10 +85,10 @@ def show_scores(call: Call) -> None:
     else:
         _show_largest(call.result)
     show_measured(call.result, call.arguments.get("scores"))
-    if (metric := _metric_that_works(call)) is not None:
-        record().words["works"] = metric
+    if works := evaluated(call, ("loss", "agreement"), 2):
+        record().words["works"] = works[0]
         if study.has("roles") and len(held(study.load("roles"))):
-            record().words["tests"] = metric
+            record().words["tests"] = works[0]
 
 
 def _show_largest(table: pd.DataFrame) -> None:
@@ -109,15 +101,30 @@ def _show_largest(table: pd.DataFrame) -> None:
         print_table(scores, PRINTED["heads"], {"measured": measured})
 
 
-def _metric_that_works(call: Call) -> str | None:
-    """Return the loss if the model and the corpus have one, else agreement with the intact model; None without both."""
+def evaluated(call: Call, metrics: Sequence[str], first: int | None = None) -> tuple[str, float] | None:
+    """Return the first metric that the model and the corpus have, and its value on all or the first examples."""
     corpus = call.arguments["corpus"]
-    few = hr.Corpus(corpus.name, tuple(islice(corpus, 2)))
-    for metric in ("loss", "agreement"):
+    few = corpus if first is None else hr.Corpus(corpus.name, tuple(islice(corpus, first)))
+    for metric in metrics:
         with suppress(ValueError):  # it says what the metric needs
-            hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], few, [metric], n_resamples=0)
-            return metric
+            table = hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], few, [metric], n_resamples=0)
+            return metric, float(table["value"].iloc[0])
     return None
+
+
+def show_chance(call: Call) -> None:
+    """Say that a classifier is hardly better than the most frequent label for every example."""
+    table, corpus = call.result, call.arguments.get("held_out", call.arguments.get("corpus"))
+    if "accuracy" in table.index:
+        value, low = table.loc["accuracy", ["value", "low"]]
+    elif "held_out accuracy" in table:  # after the last epoch of training
+        value, low = table.iloc[-1][["held_out accuracy", "held_out accuracy.low"]]
+    else:
+        return
+    labels = Counter(sentence.label for sentence in corpus)
+    chance = max(labels.values()) / labels.total()
+    if min(value, low) <= chance:
+        say(f"accuracy is near chance ({chance:.2f})")
 
 
 def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -> None:
@@ -125,8 +132,8 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
     columns = [Column.parse(name) for name in table if table[name].notna().any()]
     scores = dict.fromkeys(column.name for column in columns if column.suffix != "words")  # 0 words: nothing measured
     facts = dict(fields(provenance(table, str(table.columns[0]))))
-    corpus = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
-    say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {corpus}")
+    where = examples(signature_of(table, table.columns[0]))
+    say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {where}")
     record().left_out.update(hr.scores.left_out(table, chosen))  # type: ignore[arg-type]
 
 
@@ -159,7 +166,8 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     family = pd.Series([Column.parse(role).name for role in rows["role"]], dtype=object)
     rows["sink"] = family.isin(("sink", "sink-norm"))
     rows["role"] = rows["role"].where(~rows["sink"], family)  # the first token is often a special one
-    heads = row_names(pd.MultiIndex.from_frame(rows[LEVELS]))["head"] if len(rows) else []
+    one_kind = assigned.index.unique("kind").size < 2
+    heads = [spelled(*head, one_kind=one_kind) for head in rows[LEVELS].itertuples(index=False)]
     parts = zip(heads, rows["value"], rows["stability"] < STABLE, strict=True)
     rows["text"] = [f"{head} {value:.2f}{'?' * unsure}" for head, value, unsure in parts]
     rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
@@ -199,23 +207,33 @@ def show_ablation(call: Call) -> None:
     given, study, table = call.given, call.arguments["study"], call.result
     metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
     name = table_name(metric, unit, given["replacement"], precision=given["precision"])
+    star = str(table.columns[0])
+    where = examples(signature_of(table, star))
     stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.as_metric(metric))
     intact = metric_with_interval(stats, n_resamples=given["n_resamples"])
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
-    say(f"the intact model: {metric} {intact['value']:.3f}{ends}")
-    print_table(table, PRINTED["ablation-"], {})
-    if (explained := f"{table.columns[0]}.explained") in table:
+    say(f"the intact model: {metric} {intact['value']:.3f}{ends} on {where}")
+    what = "head" if unit == "all_but_one" else unit
+    if not table[star].any():
+        record().keep(table, f"no {what} changes it")
+        say(f"no {what} changes it")
+    else:
+        if not (table[f"{star}.holm"] < SURE).any():
+            say(f"no {what} differs from 0 on {where} (p < {SURE:g} after Holm)")
+        print_table(costs(table), PRINTED["ablation-"], {}, whole=table)
+    if (explained := f"{star}.explained") in table:
         say(f"the gradient explains {table[explained].median():.0%} of an effect's variance (median head)")
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
     if unit != "all_but_one" or not exact:
         return
-    facts = _facts(table, str(table.columns[0]))
     for part, which in (("", ""), ("-halves", ", chosen on other examples")):
         best = f"best-{metric}-{replacement_name(given['replacement'])}{part}"
         if study.has(best):
-            kept, words = study.load(best), {"which": f"the best head of each layer{which}", **facts}
+            kept = study.load(best)
             rows = row_names(kept.astype({"head": int}).set_index("head", append=True).index)
-            print_table(kept, PRINTED["best-"], words, rows=rows)
+            shown = negated(kept, ["effect"]) if harm(star, signature_of(table, star)) < 0 else kept
+            words = {"which": f"the best head of each layer{which}"}
+            print_table(shown, PRINTED["best-"], words, rows=rows, whole=kept)
 
 
 def show_areas(call: Call) -> None:
@@ -226,11 +244,9 @@ def show_areas(call: Call) -> None:
 
 def show_budget(call: Call) -> None:
     """Print the groups that keep their whole cache, the cost of streaming the others, and the exported files."""
-    from headroles.plots.labels import harmful
-
     table, study = call.result, call.arguments["study"]
     kept = int(table["retrieval"].sum())
-    print_table(table, PRINTED["budget-"], {"kept": kept, "harm": harmful(more=True)})
+    print_table(table, PRINTED["budget-"], {"kept": kept})
     total, streaming = table["effect"].sum(), (table["effect"] * table["streaming"]).sum()
     say(f"{len(table) - kept} groups stream: their effects sum to {streaming:.3f} of {total:.3f} nats")
     if (form := call.given["export"]) is not None:
@@ -240,20 +256,34 @@ def show_budget(call: Call) -> None:
 
 
 def show_tested(call: Call) -> None:
-    """Print the verdicts of role tests, and the costs of heads together and of five heads alone."""
-    table = call.result
+    """Print a sentence for each head with its verdict, then counts of verdicts and costs, of five heads alone."""
+    table = call.result.set_axis(call.result.index.set_levels(_spelled(call.result.index.levels[0]), level="heads"))
     heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
     together = heads.str.startswith("all ")
+    alone = table[~together].sort_values("removed", ascending=False, kind="stable")
+    where = examples(signature_of(call.result, "removed"))
+    say(f"is its role what a head does? on {where}")
+    for (head, role), row in islice(alone.iterrows(), FIRST):
+        say(f"{head}, {_spoken(role)}: {row['verdict']}; removed it costs {row['removed']:z.3g}")
+    if len(alone) > FIRST:
+        say(f"and {len(alone) - FIRST} more")
     shown = pd.DataFrame({"role": roles, "heads": (heads + " together").where(together, "")})
     shown["tokens"] = ["" if math.isnan(share) else f"{share:.0%}" for share in table["applies"]]
     shown["verdict"] = table["verdict"].to_numpy()
     counts = shown.groupby([*shown], sort=False).size().rename("count").reset_index()
     counts["heads"] = counts["heads"].where(counts["heads"] != "", counts["count"].astype(str))
     verdicts = counts.sort_values("role", kind="stable")
-    show_columns({str(name): verdicts[name].tolist() for name in shown}, "is its role what a head does?", ["tokens"])
+    show_columns({str(name): verdicts[name].tolist() for name in shown}, "heads of each verdict", ["tokens"])
     rows = pd.concat([table[~together].nlargest(5, "removed"), table[together]])
     names = {"heads, role": ["\n".join(row) for row in rows.index]}
-    print_table(rows, PRINTED["role-"], {}, rows=names, whole=table)
+    print_table(rows, PRINTED["role-"], {}, rows=names, whole=call.result)
+
+
+def _spelled(texts: Sequence[str]) -> list[str]:
+    """Return heads written kind:layer:head as everywhere; other texts stay."""
+    heads = {text: parsed_head(text) for text in texts if ":" in text}
+    kinds = {kind for kind, *_ in heads.values()}
+    return [spelled(*heads[text], one_kind=len(kinds) < 2) if text in heads else text for text in texts]
 
 
 def show_assigned(call: Call) -> None:
@@ -295,8 +325,15 @@ def show_report(call: Call) -> None:
 
 
 def show_pruned(call: Call) -> None:
-    """Print the heads that are pruned, and save the model without them."""
+    """Print undecided gates, the metric before and after, the heads that are pruned; save the model without them."""
+    from headroles.pruning.selection import undecided
+
     kept = call.result.iloc[:, 0]
+    if (chance := f"{kept.name}.open") in call.result:
+        say(f"{undecided(call.result[chance])} of {len(kept)} gates are undecided")
+    if call.intact and (after := evaluated(call, call.intact[:1])):
+        (metric, before), count = call.intact, len(call.arguments["corpus"])
+        say(f"{metric} on {count} examples: {before:.3f} before, {after[1]:.3f} after")
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
     _show_heads("pruned", kept.index[kept == 0], len(kept))
     if call.given["output"] is not None:
@@ -316,9 +353,9 @@ def _save(call: Call, model: PreTrainedModel) -> None:
 
 
 def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
-    for (kind, layer), rows in heads.to_frame(index=False).groupby(["kind", "layer"], sort=False):
-        numbers = rows["head"].astype(str)
-        say(f"{what}: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
+    names = pd.Series(row_names(heads)["head"], dtype=object)
+    for _, rows in names.groupby([heads.get_level_values("kind"), heads.get_level_values("layer")], sort=False):
+        say(f"{what}: {', '.join(rows)}")
     say(f"{len(heads)} of {count} heads are {what}")
 
 
@@ -345,7 +382,7 @@ def show_reproduced(call: Call) -> None:
         say(f"the claim: {facts['claim']}")
         say(f"does it hold here? {facts['answer']}: {facts['why']}")
         if NO_COST in facts["why"]:
-            say("the cost of all heads is measured by headroles ablation-curve MODEL CORPUS --study STUDY")
+            say(f"the cost of all heads is measured by {TABLES['curves-'].made_with(place.parent)}")
         if NO_VALUE in facts["why"]:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
         print_table(hr.load_table(file), Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})

@@ -101,7 +101,7 @@ class Sites(list[Site]):
         return [head for head in heads if head[0] in chosen]
 
     def named(self, heads: Iterable[Head | str] | str, *, zeroed: bool = False) -> list[Head]:
-        """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0".
+        """Return heads as (kind, layer, head), also those written "L0H2,L1H0" or "enc-self L0H2".
 
         With `zeroed` they may be heads that were removed and are kept as zeroed.
 
@@ -110,20 +110,19 @@ class Sites(list[Site]):
         """
         given = heads.split(",") if isinstance(heads, str) else several(heads)
         if unknown := [head for head in given if not isinstance(head, Iterable)]:
-            raise ValueError(f"heads must be (kind, layer, head) or text such as enc-self:0:2, got {unknown[0]!r}")
+            raise ValueError(f"heads must be (kind, layer, head) or text such as L0H2, got {unknown[0]!r}")
         chosen = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
         known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.remaining)}
         if lacking := next((head for head in chosen if head not in known), None):
-            raise ValueError(f"no head {lacking} in {self.model}, which has {self.sizes}")
+            raise ValueError(f"no head {frame.spelled(*lacking)} in {self.model}, which has {self.sizes}")
         return chosen
 
     def _named(self, text: str) -> Head:
         kind, layer, head = parsed_head(text)
         kinds = [kind for kind in KINDS if any(site.kind == kind for site in self)]
         if kind is None and len(kinds) > 1:
-            raise ValueError(
-                f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
-            )
+            example = frame.spelled(kinds[0], layer, head)
+            raise ValueError(f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {example!r}")
         return kind or kinds[0], layer, head
 
     @property

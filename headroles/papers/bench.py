@@ -49,11 +49,11 @@ REQUIRED: dict[str, RequiredTable] = {
         "untrained", columns=("most", "correlation"),
     ),
     "functions": RequiredTable(
-        "scores with position, syntax and rarity", "headroles score MODEL CORPUS, on a corpus with trees",
+        "scores with position, syntax and rarity", "headroles score MODEL TREES.conllu",
         "heads", columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
     ),
     "offsets": RequiredTable(
-        "distances between words and their heads", "headroles score MODEL CORPUS, on a corpus with trees", "offsets"
+        "distances between words and their heads", "headroles score MODEL TREES.conllu", "offsets"
     ),
     "attention": RequiredTable("attention of the rarest head on sentences", REPRODUCE.format("fig5"), "attention-rare"),
     "sizes-encoder": RequiredTable("an encoder pruned to several sizes", SWEEP, "sparsity-l0-enc-self"),

@@ -16,6 +16,7 @@ from headroles.papers.bench import Bench, cost_of_all_heads
 from headroles.papers.verdicts import CLEAR, LITTLE, SURE, VALUES, Claim, Holds, Interval, Missing, Reproduced, Verdict
 from headroles.plots.axes import new_axes
 from headroles.plots.effects import effect_of
+from headroles.tables.declared import harm, signature_of
 from headroles.tables.frame import KINDS
 
 if TYPE_CHECKING:
@@ -119,9 +120,12 @@ def _draw_histogram(effects: pd.DataFrame, intact: float) -> Axes:
     from matplotlib.ticker import MaxNLocator
 
     ax = plots.histogram(effects)
-    low, high = ax.get_xlim()
-    ticks = [at for at in MaxNLocator(6).tick_values(intact + low, intact + high) if low < at - intact < high]
-    ax.set_xticks([at - intact for at in ticks], [f"{at:.5g}" for at in ticks])
+    name = effect_of(effects)
+    worse = harm(name, signature_of(effects, name))  # the histogram is of costs
+    low, high = sorted(intact + worse * end for end in ax.get_xlim())
+    ticks = [at for at in MaxNLocator(6).tick_values(low, high) if low < at < high]
+    ax.set_xticks([worse * (at - intact) for at in ticks], [f"{at:.5g}" for at in ticks])
+    ax.set_xlim(*(worse * (end - intact) for end in (low, high)))  # the metric grows to the right
     ax.set_xlabel(f"{v.metric_label(effects)} with one head ablated (dashed: none, {intact:.4g})")
     return ax
 

@@ -12,8 +12,8 @@ from headroles.plots.axes import TITLES, colour_bar, font, legend, needs, new_ax
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import DEEP, WIDTH, heatmap
 from headroles.plots.styling import colours, readable
-from headroles.tables.columns import Column, of_name
-from headroles.tables.declared import quality, signature_of
+from headroles.tables.columns import COST, Column, of_name
+from headroles.tables.declared import costs, quality, signature_of
 from headroles.tables.frame import LEVELS, Kind, described
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 
 def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the effect of ablating each head as layers x heads.
+    """Draw the cost of ablating each head as layers x heads.
 
-    Red is harm by every metric, white no effect; all kinds share one scale. "*" marks p < 0.01, "**" p < 0.01
-    after Holm's correction for all heads (after Michel et al. 2019, Table 1).
+    Above 0, and red, is harm by every metric, white no effect; all kinds share one scale. "*" marks p < 0.01, "**"
+    p < 0.01 after Holm's correction for all heads (after Michel et al. 2019, Table 1).
 
     Args:
         table: Table of `hr.ablate`.
@@ -38,13 +38,9 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
     marks = (table[f"{name}.p"] < SURE).astype(float) + (table[f"{name}.holm"] < SURE)
-    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
+    texts = costs(table[name]).map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
     texts += marks.map({0: "", 1: "*", 2: "**"})
-    metric, *unit = Column.parse(name).words
-    known = quality(metric, signature_of(table, name))
-    label = ", ".join([f"change in {known.title}", *(ABLATED.get(word, word) for word in unit)])
-    notes = "; ".join([*([known.unit] if known.unit else []), f"red: {'worse' if known.better else 'less'}"])
-    ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
+    ax = heatmap(table[name], kind=kind, annotate=texts, label=f"cost in {_measured(table)}\n({COST})", ax=ax)
     stars = of_kind(marks[table[name].notna()], kind)[0]
     sure = f"p < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
     ax.set_title(f"{ax.get_title()}\n{sure}" if table[f"{name}.p"].notna().any() else ax.get_title())
@@ -52,7 +48,7 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
 
 
 def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw the distribution of the effects of single heads, by kind (Michel et al. 2019, Fig. 1).
+    """Draw the distribution of the costs of ablating single heads, by kind (Michel et al. 2019, Fig. 1).
 
     Args:
         table: Table of `hr.ablate`.
@@ -63,13 +59,13 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     name = effect_of(table)
     ax = ax or new_axes((9, 13), cell=0.4)[0]
     kinds = [kind for kind in TITLES if kind in table.index.unique("kind")]
-    rows, legend = table[[name]].reset_index(), len(kinds) > 1
+    rows, legend = costs(table[name]).reset_index(), len(kinds) > 1
     sns.histplot(
         rows, x=name, hue="kind", hue_order=kinds, multiple="stack", palette=colours(kinds), alpha=0.9, legend=legend,
         ax=ax,
     )  # fmt: skip
     ax.axvline(0, color="0.2", linestyle="--", linewidth=1)
-    ax.set(xlabel=f"change in {_measured(table)} when one head is ablated", ylabel="heads")
+    ax.set(xlabel=f"cost in {_measured(table)} when one head is ablated\n({COST})", ylabel="heads")
     if legend:
         sns.move_legend(ax, "best", title="", frameon=False, labels=[TITLES[kind] for kind in kinds])
     sns.despine(ax=ax)
@@ -79,7 +75,7 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def agreement(
     first: pd.DataFrame, second: pd.DataFrame, *, names: tuple[str, str] = ("", ""), ax: Axes | None = None
 ) -> Axes:
-    """Draw the effects of the same heads on two corpora against each other.
+    """Draw the costs of the same heads on two corpora against each other.
 
     The title has their correlations with 95 % intervals (Michel et al. 2019, Fig. 2).
 
@@ -92,8 +88,9 @@ def agreement(
     import seaborn as sns
 
     columns = effect_of(first), effect_of(second)
-    both = of_both(first[columns[0]], second[columns[1]])
-    numbers = correlations(first[columns[0]], second[columns[1]]).loc["all"]
+    shown = [costs(table[name]) for table, name in zip((first, second), columns, strict=True)]
+    both = of_both(*shown)
+    numbers = correlations(*shown).loc["all"]
     ax = ax or new_axes((10, 11), cell=0.45)[0]
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
     rows = both.reset_index().replace({"kind": TITLES})
@@ -105,7 +102,7 @@ def agreement(
         f"{name} {numbers[key]:.2f} [{numbers[f'{key}.low']:.2f}, {numbers[f'{key}.high']:.2f}]" for name, key in RANKS
     )
     ax.set_title("\n".join(lines))
-    x, y = (f"change in {_measured(table)}" for table in (first, second))
+    x, y = (f"cost in {_measured(table)}" for table in (first, second))
     ax.set(xlabel=x + f" on {names[0]}" * bool(names[0]), ylabel=y + f" on {names[1]}" * bool(names[1]))
     sns.despine(ax=ax)
     return ax

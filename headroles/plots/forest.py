@@ -13,7 +13,7 @@ from headroles.plots.axes import FEW, any_of, evenly, finish, legend, needs, new
 from headroles.plots.labels import axis_label, direction, label_of, role_label
 from headroles.plots.styling import GREY, RGB, colours, hue
 from headroles.tables.columns import Column
-from headroles.tables.declared import signature_of
+from headroles.tables.declared import relation_costs, signature_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,14 +42,14 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     The axis is the chance that a head with the role has the larger outcome: a row per outcome, with the values that
     mean that a head matters more, and a colour per role. A mark is filled where p < 0.05 within layers, after Holm's
-    correction for all rows. Roles without heads are left out.
+    correction for all rows. Roles without heads are left out. Effects of ablation are costs.
 
     Args:
         table: Table of `hr.relate`.
         ax: Axes to draw on; by default a new figure.
     """
     needs(table, {"role", "outcome", "matters", "auc", "auc.low", "auc.high", "holm"}, "hr.relate")
-    rows = any_of(table[table["auc"].notna()], "; ".join(dict.fromkeys(table["note"])))
+    rows = relation_costs(any_of(table[table["auc"].notna()], "; ".join(dict.fromkeys(table["note"]))))
     label = "chance that a head with the role has the larger outcome"
     rows = rows.rename(columns={"role": "hue", "outcome": "row"})
     under = {row: direction(matters, row) for row, matters in zip(rows["row"], rows["matters"], strict=True)}

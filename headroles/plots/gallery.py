@@ -64,7 +64,7 @@ def plot(study: Study | str | Path) -> list[Path]:
     """  # noqa: DOC502
     study = as_study(study)
     if not study.names():
-        raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
+        raise study.lacks("tables")
     files = []
     for figure in figures(study.names(), study.load):
         path, digest = study.folder / f"{figure.name}.png", figure.digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ import pandas as pd
 
 from headroles.analysis.role_rules import ROLES
 from headroles.tables import declared
-from headroles.tables.columns import Column, Pruning, ranked_by
-from headroles.tables.declared import GROUPS, RELATIONS, SCORES, harm, metric_of, quality, signature_of, title_of
+from headroles.tables.columns import COST, Column, Pruning, ranked_by
+from headroles.tables.declared import GROUPS, RELATIONS, SCORES, metric_of, quality, signature_of, title_of
 
 LOOKS, FINDS, MATTERS = GROUPS
 UNITS = {
@@ -94,22 +95,25 @@ def strategy_label(pruning: Pruning, signature: str = "") -> str:
     return ", ".join(filter(None, [" ".join(filter(None, [title, seed])), *(SIDES[kind] for kind in pruning.kinds)]))
 
 
+def unit_label(column: object, signature: str = "") -> str:
+    """Return the unit of a column for a colour bar, in brackets: "(nats)", "(0 to 1)"; "" if it has none."""
+    about = column_label(str(column), signature).about
+    unit = re.search(r"[,(] ?(?:in )?(nats|bits|tokens|logits|[−0-9]+ to 1)\b", about)
+    notes = [unit[1]] * (unit is not None) + [COST] * (Column.parse(column).metric is not None)
+    return f"({'; '.join(notes)})" if notes else ""
+
+
 def direction(matters: str, outcome: object) -> str:
-    """Describe which values of an outcome mean that a head matters more; for effects, which side of 0 is harm."""
+    """Describe which values of an outcome mean that a head matters more; effects are costs."""
     known = {"higher": "larger values matter more", "lower": "smaller values matter more"}
     if matters in known and Column.parse(outcome).metric is not None and unit_of(outcome) != "all_but_one":
-        return harmful(more=matters == "higher")
+        return f"as a cost: {COST}"
     return known.get(matters, "direction not known")
 
 
 def unit_of(effect: object) -> str | None:
     """Return the unit of an effect of ablation, unless it is a single head: all_but_one, group, layer or kind."""
     return next((word for word in Column.parse(effect).words if word in UNITS), None)
-
-
-def harmful(*, more: bool) -> str:
-    """Say which side of 0 is harm in effects, by whether more of the metric is worse."""
-    return f"{'above' if more else 'below'} 0 is harm"
 
 
 def axis_label(signature: str) -> str:
@@ -206,9 +210,8 @@ def _ablation(column: Column, signature: str) -> ColumnLabel:
     metric, *rest = column.words or [""]
     known, unit = quality(metric, signature), unit_of(column)
     change = "the head is ablated" if unit is None else UNITS[unit]
-    needed = "Larger" if harm(column, signature) > 0 else "More negative"
     matters = "its layer loses more without the others" if unit == "all_but_one" else "matters more"
     options = "".join(f" ({word})" for word in rest if word not in UNITS)
     what = "" if unit is None else ", kept alone" if unit == "all_but_one" else f" of its {unit}"
     label = f"effect on {known.title}{what}{options}"
-    return ColumnLabel(MATTERS, label, f"Change of {known} when {change}{options}. {needed}: {matters}.")
+    return ColumnLabel(MATTERS, label, f"Cost in {known} when {change}{options}: {COST}. Larger: {matters}.")

@@ -14,11 +14,11 @@ import pandas as pd
 
 from headroles.analysis.role_rules import STABLE, families, held, names, prefer_nosink_roles, role_style
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
-from headroles.plots.labels import BY, label_of
+from headroles.plots.labels import BY, label_of, unit_label
 from headroles.plots.styling import RGB, colours, readable, scale
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import Column
-from headroles.tables.declared import RELATIONS, groups, signature_of
+from headroles.tables.declared import RELATIONS, costs, groups, signature_of
 from headroles.tables.frame import LEVELS, Kind, described
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def heatmap(
     """Draw one measurement as layers x heads, layer 0 at the bottom, or at the left for more than 16 layers.
 
     The title is the measurement and the kind of attention. Missing heads stay blank, heads without a value are hatched.
-    Lines separate groups of query heads that share keys and values.
+    Lines separate groups of query heads that share keys and values. Effects of ablation are drawn as costs: above 0,
+    and red, is harm by every metric.
 
     Args:
         values: A column of a head table.
@@ -59,9 +60,8 @@ def heatmap(
         annotate: True writes the values into the cells; a series writes its texts.
         vmin: Lower end of the scale. The whole column has one scale, also if one `kind` is drawn.
         vmax: Upper end of the scale.
-        cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for effects of
-            ablation, where red is harm by every metric.
-        label: Label of the colour bar, its first line the title; by default the column in words.
+        cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for costs.
+        label: Label of the colour bar, its first line the title; by default the column in words, with its unit.
         cbar: Whether to draw the colour bar.
         ax: Axes to draw on; by default a new figure.
 
@@ -70,8 +70,9 @@ def heatmap(
         >>> heads = hr.load_table("study/heads.parquet")  # doctest: +SKIP
         >>> hr.plots.heatmap(heads["confidence"], kind="enc-self")  # doctest: +SKIP
     """
-    part, kind = of_kind(values, kind)
     check_numbers(values)
+    values = costs(values)
+    part, kind = of_kind(values, kind)
     texts = values.astype(float).map("{:z.2f}".format).str.replace("-", "−") if annotate is True else annotate
     notes = None if texts is None else of_kind(texts.to_frame("text"), kind)[0]["text"].reindex(part.index).fillna("")
     cells = _ordered(pd.DataFrame({"value": part.astype(float), "text": notes}), order)
@@ -80,11 +81,15 @@ def heatmap(
     shape, cell = _size(grid)
     ax = ax or new_axes(shape, cell=cell)[0]
     _layers(ax, grid, kind, cmap=cmap, vmin=low, vmax=high)
-    label = label_of(values.name or "", signature_of(values, values.name)) if label is None else label
+    name, signature = values.name or "", signature_of(values, values.name)
+    label = f"{label_of(name, signature)}\n{unit_label(name, signature)}".strip() if label is None else label
     letters = max(int(ax.get_window_extent().width / ax.figure.dpi / 0.1), 20)  # of a line of the title
     titles = [*textwrap.wrap(label.partition("\n")[0], letters, break_on_hyphens=False), TITLES[kind]]
     ax.set_title("\n".join(titles))
-    for start, head in _starts_of_groups(values, kind) if order == "head" else []:
+    starts = _starts_of_groups(values, kind) if order == "head" else []
+    if starts:
+        (ax.set_ylabel if _is_deep(grid) else ax.set_xlabel)("head (lines part groups with one key-value head)")
+    for start, head in starts:
         (ax.hlines if _is_deep(grid) else ax.vlines)(head, start, start + 1, color="0.2", linewidth=1.2)
     if order == "sorted":
         axis = ax.yaxis if _is_deep(grid) else ax.xaxis
@@ -169,6 +174,7 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     for band in _stacked(bands[~sinks], deep=deep).to_dict("records"):
         _draw(ax, band, hues[band["family"]], shape, short=crowded)
     _mark(ax, bands[sinks], deep=deep)
+    ax.set_title(f"roles of heads, {TITLES[kind]}")
     return ax
 
 

@@ -140,13 +140,14 @@ _OTHERS = (9, 6, GREY)  # of families of the user's own
 def scale(
     values: pd.Series[float], vmin: float | None, vmax: float | None, cmap: str | None
 ) -> tuple[float, float, str]:
-    """Choose limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
+    """Choose limits and colours of a heatmap: from 0, or around 0 for costs of ablation and negative values."""
     known = values.astype(float)[np.isfinite(values.astype(float))]
     low, high = min([0.0, *known]), max([0.0, *known])
     high = high if high > low else 1.0
-    if cmap is None and (low < 0 or harm(values.name, signature_of(values, values.name)) != 0):
+    is_cost = harm(values.name, signature_of(values, values.name)) != 0
+    if cmap is None and (low < 0 or is_cost):
         far = max((abs(end) for end in (vmin, vmax) if end is not None), default=max(-low, high)) or 1.0
-        return -far, far, palette(values)
+        return -far, far, "vlag" if is_cost else "BrBG"
     return low if vmin is None else vmin, high if vmax is None else vmax, cmap or "YlGnBu"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -135,6 +136,12 @@ def ranked_by(text: str) -> tuple[str, bool]:
     return text.removeprefix("-"), text.startswith("-")
 
 
+WORDS = {  # of commands that add tables to a study; of others a model and a corpus
+    "roles": "{0}", "relate": "{0} {0} --study {0}", "sparsity-sweep": "MODEL CORPUS --held-out DEV --study {0}",
+    "compare-pruning": "MODEL CORPUS --held-out DEV --study {0}",
+}  # fmt: skip
+
+
 class Table(NamedTuple):
     """Facts about the tables of a stem, `stem.parquet` and `stem-....parquet`."""
 
@@ -146,6 +153,11 @@ class Table(NamedTuple):
     part: str = ""  # of the report, where it is shown
     per_head: bool = False  # a row for each head; its columns are on the maps and cards
     is_outcome: bool = False  # scores, effects and survival, side by side in `Study.scores`
+
+    def made_with(self, study: object) -> str:
+        """Return the command that adds the table to a study, unknown words in capitals, or else the function."""
+        words = WORDS.get(self.command, "MODEL CORPUS --study {0}").format(shlex.quote(str(study)))
+        return f"headroles {self.command} {words}" if self.command else self.made_by
 
 
 TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they differ
@@ -195,16 +207,19 @@ TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they diffe
 _UNKNOWN = Table("", "")
 
 
+COST = "above 0 is harm"  # of effects wherever they are printed or drawn, by `declared.costs`
+
+
 class Printed(NamedTuple):
     """How the command line prints a table.
 
-    Words in braces are arguments of the command and facts of the table (`rows`, `shown`, `metric`, `better`, `harm`).
+    Words in braces are arguments of the command and facts of the table (`rows`, `shown`, `metric`, `better`).
     In names of columns "*" is the first column: "*.p" of `ablation[loss]` is `ablation[loss].p`.
     """
 
     title: str
     columns: Mapping[str, str] = {}  # column -> heading; by default all
-    by: str = ""  # sorts the rows by this column, the largest value first; "|*|" by its size
+    by: str = ""  # sorts the rows by this column, the largest value first
     first: int = 0  # number of rows; 0 for all
     note: str = ""  # line below
 
@@ -212,26 +227,29 @@ class Printed(NamedTuple):
 PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
     "heads": Printed("the {shown} heads with the largest {measured}", by="*", first=10),
     "ablation-": Printed(
-        "the {shown} largest of {rows} effects on {metric}: {harm}",
-        {"*": "change", "*.p": "p", "*.holm": "Holm"},
-        by="|*|",
+        f"effects on {{metric}}, the {{shown}} largest of {{rows}} as costs: {COST}",
+        {"*": "cost", "*.p": "p", "*.holm": "Holm"},
+        by="*",
         first=10,
     ),
-    "best-": Printed("{which}, kept alone: {harm}", {"effect": "change", "effect.p": "p", "effect.holm": "Holm"}),
+    "best-": Printed(
+        f"{{which}}, kept alone, its costs: {COST}", {"effect": "cost", "effect.p": "p", "effect.holm": "Holm"}
+    ),
     "areas-": Printed("mean height of the ablation curve; {better}"),
     "budget-": Printed(
-        "{kept} of {rows} groups keep their whole cache; effect of streaming on the loss: {harm}",
+        f"{{kept}} of {{rows}} groups keep their whole cache; effect of streaming on the loss: {COST}",
         {"retrieval": "kept", "effect": "effect", "effect.p": "p", "effect.holm": "Holm"},
         by="effect",
         first=10,
     ),
-    "evaluation": Printed("metrics on {corpus.name}"),
+    "evaluation": Printed("metrics on {sentences} sentences of {corpus.name}"),
     "role-": Printed(
-        "what it costs; above 0 is harm",
+        f"what it costs: {COST}",
         {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},
         note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the role's "
         "pattern; explained: share of the cost of removal that this saves; removed_local: cost of removal at these "
-        "tokens alone; mean: of the mean output; wrong: of the cheapest of three patterns as sharp elsewhere",
+        "tokens alone; mean: of the mean output; wrong: of the cheapest of three patterns as sharp elsewhere; too few "
+        "places: the pattern applies to too few tokens to say",
     ),
     "sparsity-": Printed(
         "{strategy} on {held_out.name}; {better}",

@@ -7,14 +7,16 @@ of a stored table show them as well. Signatures also say which heads share keys 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pandas as pd
 
-from headroles.tables.columns import Column
+from headroles.tables.columns import Column, without_ends
 from headroles.tables.frame import fields, sign
 
 What = Literal["metric", "score", "role", "ranking"]
+Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
 DECLARES: dict[What, tuple[str, ...]] = {
     "metric": ("better", "title", "unit"),
     "score": ("title", "about", "matters"),
@@ -90,6 +92,7 @@ METRICS = {
     "pair_difference": Quality(1, "difference of minimal pairs", "nats"),
 }
 OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
+RELATED = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")  # of `hr.relate`
 OF = "Of(objective="  # how the mean of an objective is written
 LEARNED = {"l0": "L0", "exactly": "subset selection"}  # strategies of pruning that learn gates -> their titles
 
@@ -148,6 +151,37 @@ def harm(column: object, signature: str = "") -> int:
     """Return the sign of harm in a column of effects, by default -1; 0 for other columns."""
     metric = Column.parse(column).metric
     return 0 if metric is None else -(quality(metric, signature).better or 1)
+
+
+def costs(table: Rows) -> Rows:
+    """Return a table or column with effects of ablation as costs: above 0 is harm by every metric.
+
+    So they are printed and drawn; an effect in a table is the change of the metric. Other columns stay as they are.
+    """
+    if isinstance(table, pd.Series):
+        return 0 - table if harm(table.name, signature_of(table, table.name)) < 0 else table
+    gains = [name for name in without_ends(table) if harm(name, signature_of(table, name)) < 0]
+    return negated(table, [name for name in gains if not Column.parse(name).suffix])
+
+
+def relation_costs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return relations of `hr.relate`, their effects of ablation as costs."""
+    gains = table["outcome"].map(lambda outcome: harm(outcome, signature_of(table, "p")) < 0)
+    shown = negated(table, [name for name in RELATED if name in table])
+    shown[[name for name in shown if str(name).startswith("auc")]] += 1
+    shown["matters"] = table["matters"].replace({"higher": "lower", "lower": "higher"})
+    return shown.where(gains, table)
+
+
+def negated(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """Return a table with columns negated, the ends of their intervals exchanged."""
+    shown = table.copy()
+    for name in columns:
+        ends = {f"{name}.low": f"{name}.high", f"{name}.high": f"{name}.low"}
+        for part, other in {name: name, **ends}.items():
+            if part in table:
+                shown[part] = 0 - table[other]  # no -0.0
+    return shown
 
 
 def group_sizes(table: pd.DataFrame | pd.Series[float]) -> list[int]:

@@ -17,7 +17,7 @@ Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
 Draws = npt.NDArray[np.floating]  # bootstrap resamples of a column: [heads, resamples]
-_HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
+_HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|(?:({'|'.join(KINDS)}) +)?L(\d+)H(\d+))\s*")
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
@@ -166,15 +166,16 @@ def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> D
 
 
 def parsed_head(text: str) -> tuple[Kind | None, int, int]:
-    """Parse a head such as enc-self:0:2, or L0H2, which has no kind; raise ValueError for another form."""
+    """Parse a head such as L0H2, which has no kind, "enc-self L0H2" or enc-self:0:2; ValueError for another form."""
     if not (match := _HEAD.fullmatch(text)):
-        raise ValueError(
-            f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
-            f"one kind of heads"
-        )
-    name, *numbers = match.groups()
-    layer, head = (int(number) for number in numbers if number)
-    return next((kind for kind in KINDS if kind == name), None), layer, head
+        raise ValueError(f"head {text!r} is not of the form L0H2, or enc-self L0H2 where a model has several kinds")
+    given = [part for part in match.groups() if part]
+    return next((kind for kind in KINDS if kind in given), None), int(given[-2]), int(given[-1])
+
+
+def spelled(kind: str, layer: int, head: int, *, one_kind: bool = False) -> str:
+    """Return a head as it is printed everywhere: "enc-self L0H2", or L0H2 where a model has one kind of heads."""
+    return f"L{layer}H{head}" if one_kind else f"{kind} L{layer}H{head}"
 
 
 def sign(**fields: object) -> str:
@@ -199,6 +200,12 @@ def fields(text: str) -> list[tuple[str, str]]:
     return [(key, unquote(value)) for key, _, value in parts]
 
 
+def examples(signature: str) -> str:
+    """Return in words on what a column was measured: "500 sentences of news"."""
+    facts = dict(fields(signature))
+    return f"{facts.get('sentences', '?')} sentences of {facts.get('corpus', 'an unknown corpus')}"
+
+
 def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
     """Sign all columns of a table with the same provenance: its parts that are not empty, joined by bars."""
     table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
@@ -221,7 +228,14 @@ def provenance(table: pd.DataFrame, column: str) -> str:
     texts: dict[str, str] = table.attrs.get("signatures", {})
     if column not in texts:
         raise KeyError(f"column {column!r} has no signature; signed columns: {listed(texts)}")
-    return texts[column]
+    return Provenance(texts[column])
+
+
+class Provenance(str):
+    """The provenance of a column, a signature; a shell or a notebook shows a field a line."""
+
+    def __repr__(self) -> str:
+        return "\n".join(self.split("|"))
 
 
 def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import shutil
 import tempfile
 import weakref
@@ -16,7 +15,7 @@ import pandas as pd
 from filelock import FileLock
 
 from headroles.tables.arguments import several
-from headroles.tables.columns import Column, table_of, without_ends
+from headroles.tables.columns import TABLES, Column, table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, provenance, rows, shown
 from headroles.tables.frame import table as head_table
 from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
@@ -162,16 +161,20 @@ class Study:
     def load(self, name: str) -> pd.DataFrame:
         """Load the table `name`; raise FileNotFoundError, with the names of all tables, if there is none."""
         if not self.has(name):
-            hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
-            hint += f" {shlex.quote(str(self.folder))}" if command == "roles" else ""
+            table = table_of(name)
+            hint = f"; make it with {table.made_with(self.folder)}" if table.command else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}, which has {listed(self.names())}{hint}")
         return load_table(self.path(name))
+
+    def lacks(self, what: str) -> FileNotFoundError:
+        """Return the error of a study without tables to work on, with the command that makes some."""
+        return FileNotFoundError(f"no {what} in {self.folder}; make them with {TABLES['heads'].made_with(self.folder)}")
 
     def scores(self) -> pd.DataFrame:
         """Load and join the tables of scores, effects of ablation, and survival; FileNotFoundError without any."""
         names = [name for name in self.names() if table_of(name).is_outcome]
         if not names:
-            raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
+            raise self.lacks("scores")
         return join(*map(self.load, names))
 
     def has(self, name: str) -> bool:

@@ -533,7 +533,8 @@ def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
     done = run("ablate", place / "bert", place / "news.en", "--unit", "all_but_one", *common)
     assert (done.code, done.err) == (0, "")
     titles = (
-        f"the best head of each layer{how}, kept alone: above 0 is harm" for how in ("", ", chosen on other examples")
+        f"the best head of each layer{how}, kept alone, its costs: above 0 is harm"
+        for how in ("", ", chosen on other examples")
     )
     for name, title in zip(("best-loss-zero", "best-loss-zero-halves"), titles, strict=True):
         part = re.split(rf"^ *{re.escape(title)} *$", done.out, maxsplit=1, flags=re.M)[1]

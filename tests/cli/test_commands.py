@@ -283,7 +283,8 @@ def test_role_tests_of_a_study(study, model, tmp_path, caplog, monkeypatch):
     pd.testing.assert_frame_equal(_bare(table), _bare(expected), rtol=0, atol=1e-9)
     alone = [heads for heads, _ in table.index if ":" in heads]
     assert {*alone} == {"enc-self:0:0", "enc-self:1:5"}
-    assert all(heads in done.out for heads, _ in table.index)
+    assert all(heads in done.out for heads, _ in table.index if ":" not in heads)
+    assert [f"\n{head}, " in done.out for head in ("L0H0", "L1H5", "enc-self:0:0")] == [True, True, False]
     assert all(verdict in done.out for verdict in table["verdict"])
     assert {name for name in PRINTED["role-"].columns if table[name].notna().any()} <= {*done.out.split()}
     low, high = table.loc[("enc-self:0:0", slice(None)), ["role_pattern.low", "role_pattern.high"]].iloc[0]
@@ -402,7 +403,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
 def test_an_interrupted_run_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):
     how, end, before = cut_off
     if how == signal.SIGINT:
-        assert end == (130, "", "headroles: interrupted; finished tables are kept\n")
+        assert end == (130, "", "headroles: interrupted: run it again to continue\n")
     else:
         assert end == (-signal.SIGKILL, "", "")
     assert _contents(study) == before
@@ -554,7 +555,7 @@ def test_kept_heads_are_a_column_of_a_table_or_a_text(tmp_path: Path) -> None:
     assert named("enc-self:0:1,L0H2") == "enc-self:0:1,L0H2"
     for text, message in (
         (two, r"column of .*\.parquet must be one of survival\[a\], survival\[b\], got ''"),
-        ("L0H1,L0", r"head 'L0' is not of the form kind:layer:head"),
+        ("L0H1,L0", r"head 'L0' is not of the form L0H2, or enc-self L0H2"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             named(text)

@@ -43,9 +43,7 @@ def test_small_numbers_have_three_digits(capsys):
     assert "-0.00004 [-0.00010, 0.00002]" in shown
     assert "0.500" in shown
     print_table(pd.DataFrame({"role": ["a"], "p": [0.00012], "heads": [3.0]}), Printed("tests"), {})
-    assert cells(capsys.readouterr().out)[3] == ["a", "0.000120", "3"]
-    print_table(pd.DataFrame({"role": ["a"], "p": [1e-30]}), Printed("tests"), {})
-    assert cells(capsys.readouterr().out)[3] == ["a", "0.000000"]  # and no wider
+    assert cells(capsys.readouterr().out)[3] == ["a", "< 0.001", "3"]
 
 
 def test_missing_numbers_are_null(study, capsys):

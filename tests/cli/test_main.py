@@ -81,7 +81,7 @@ def test_ctrl_c_is_one_line(place, monkeypatch):
     monkeypatch.setattr(loading, "load", interrupted)
     before = files(place)
     end = run("score", "model", "text.txt", "--study", "new")
-    assert end == (130, "", "headroles: interrupted; finished tables are kept\n")
+    assert end == (130, "", "headroles: interrupted: run it again to continue\n")
     assert files(place) == before
 
 

@@ -12,6 +12,7 @@ REFUSED = {  # files are those of the fixture `place`
     "score model prose.conllu": "prose.conllu, line 1: found 1 column: 'Hello there.'; .*headroles parse",
     "score model empty.txt": "empty.txt is empty; expected at least one sentence",
     "score model none.txt": "no file at none.txt",
+    "score none text.txt": "could not load 'none': no such folder here; a hub id is owner/name: ",
     "score model none.txt none.txt": "no file at none.txt",
     "score model long.txt": "corpus 'long' must have a sentence of at most 32 tokens, .*; split them",
     "score model text.txt --scores syntax": "score 'syntax' needs dependency trees, .* headroles parse",
@@ -24,9 +25,9 @@ REFUSED = {  # files are those of the fixture `place`
     "parse none.txt": "no file at none.txt",
     "parse text.txt --models folder": "no Stanza models in folder: .*; --download missing fetches them",
     "parse tree.conllu": "sentence 1 of corpus 'tree' already has a tree on its source side; ",
-    "remove-heads model enc-self:2:0 --output new": r"no head \('enc-self', 2, 0\) in BertModel, .* 2 layers",
-    "remove-heads model cross:0:0 --output new": r"no head \('cross', 0, 0\) in BertModel, which has enc-self",
-    **{f"remove-heads none {text} --output new": f"head '{text}' is not of the form kind:layer:head, such as "
+    "remove-heads model enc-self:2:0 --output new": r"no head enc-self L2H0 in BertModel, .* 2 layers",
+    "remove-heads model cross:0:0 --output new": r"no head cross L0H0 in BertModel, which has enc-self",
+    **{f"remove-heads none {text} --output new": f"head '{text}' is not of the form L0H2, or enc-self L0H2 where "
        for text in ("0:1", "L0", "magic:0:1", "L0H1L0H2")},
     "remove-heads none study/heads.parquet --output new":
         r"column of study/heads.parquet must be one of survival\[...\], got ''",

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers.commands import cells, run
+from helpers.prunings import learnt
+from helpers.trainings import films
+from helpers.trainings import tokenizer as of_films
 
 import headroles as hr
+from headroles.cli.console import recording
 from headroles.cli.results import print_table, show_roles
 from headroles.tables import frame
 from headroles.tables.columns import PRINTED
+from headroles.tables.declared import costs
 
 FIGURES = Path(__file__).parents[2] / "figures"
 
@@ -142,6 +150,53 @@ def test_a_score_without_a_role_is_printed_by_its_largest_heads(tmp_path):
     lines = [row for row in cells(done.out) if row[0].startswith("L")]
     assert [row[0] for row in lines] == [f"L{layer}H{head}" for _, layer, head in values.index]
     assert all(row[1].startswith(f"{value:.3f} [") for value, row in zip(values, lines, strict=True))
+
+
+@pytest.fixture
+def classifier(tmp_path, monkeypatch):
+    """A classifier whose heads do nothing, and twelve films with labels: their files."""
+    monkeypatch.chdir(tmp_path)
+    model = deepcopy(learnt())
+    torch.nn.init.zeros_(model.classifier.weight)
+    torch.nn.init.zeros_(model.classifier.bias)
+    hr.save(model, of_films(), "model")
+    labels = ["neg", "pos", "pos"] * 4
+    rows = [f"{label}\t{one.text}\n" for label, one in zip(labels, films(12), strict=True)]
+    Path("films.tsv").write_text("".join(["label\tsentence\n", *rows]))
+    return "model", "films.tsv"
+
+
+def test_a_classifier_at_chance_is_said_to_be_and_that_no_head_changes_it(classifier):
+    end = run("evaluate", *classifier, "--metrics", "accuracy", "--resamples", 20)
+    assert end.out.startswith("metrics on 12 sentences of films\n")
+    assert end.out.endswith("accuracy is near chance (0.67)\n")
+    end = run("ablate", *classifier, "--metric", "accuracy", "--resamples", 20)
+    assert re.match(r"the intact model: accuracy 0\.\d+ \[.*\] on 12 sentences of films\nno head changes it\n", end.out)
+    assert "0.000" not in end.out
+
+
+def test_prune_prints_the_metric_before_and_after(classifier):
+    end = run("prune", *classifier, "--strategy", "random", "--keep", 4)
+    value = hr.evaluate(*hr.load("model"), hr.read("films.tsv"), "accuracy", n_resamples=0).loc["accuracy", "value"]
+    assert end.out.startswith(f"accuracy on 12 examples: {value:.3f} before, {value:.3f} after\npruned: L0H")
+
+
+def test_costs_are_printed_the_largest_first_and_kept_as_they_are(capsys):
+    values = {
+        "ablation[bleu]": [0.5, -2.0, 0.0],
+        "ablation[bleu].low": [0.1, -3.0, -1],
+        "ablation[bleu].high": [1.0, -1, 1],
+    }
+    table = frame.table(values, frame.index({("enc-self", 0): 2, ("cross", 0): 1}), "corpus:c")
+    with recording() as record:
+        print_table(costs(table), PRINTED["ablation-"], {}, whole=table)
+    title, _, _, *rows = cells(capsys.readouterr().out)
+    assert title == ["effects on bleu, the 3 largest of 3 as costs: above 0 is harm"]
+    assert rows[:3] == [
+        ["enc-self L0H1", "2.000 [1.000, 3.000]"], ["cross L0H0", "0.000 [-1.000, 1.000]"],
+        ["enc-self L0H0", "-0.500 [-1.000, -0.100]"],
+    ]  # fmt: skip
+    assert [row["ablation[bleu]"] for row in record.tables[0]["rows"]] == [0.5, -2, 0]
 
 
 def test_a_declared_column_is_printed_with_its_interval(capsys):

@@ -47,7 +47,7 @@ def in_pairs(second):
     return [Sentence("one", second="two"), Sentence("one", second=second)]
 
 
-SITES = ("enc-self 3 layers of 8 heads, dec-self 1 layers of 4", "no head ('enc-self', 0, 8) in MarianMTModel")
+SITES = ("enc-self 3 layers of 8 heads, dec-self 1 layers of 4", "no head enc-self L0H8 in MarianMTModel")
 FIRST, SECOND = ("dec-self", 0, 0), ("dec-self", 0, 1)
 REFUSED = [  # the call, two parts of the message
     (lambda: captured("mamba"), "no attention found in MambaForCausalLM", "OUTSIDE"),
@@ -59,7 +59,7 @@ REFUSED = [  # the call, two parts of the message
     ),
     (lambda: hr.head_mask(zoo.tiny("marian"), "L0H1"), "'L0H1' has no kind", "enc-self, dec-self, cross; try "),
     (lambda: hr.head_mask(zoo.tiny("marian-asymmetric"), [("enc-self", 0, 8)]), *SITES),
-    (lambda: hr.zero_heads(zoo.tiny("bert"), "L9H0"), "no head ('enc-self', 9, 0)", "in BertForMaskedLM"),
+    (lambda: hr.zero_heads(zoo.tiny("bert"), "L9H0"), "no head enc-self L9H0", "in BertForMaskedLM"),
     (lambda: hr.zero_heads(zoo.tiny("albert"), "L0H1"), "must be the same in 2 layers", "albert"),
     (lambda: masked("bert", torch.ones(7)), "gates must have shape [8] or [batch, 8]", "got [7]"),
     (lambda: masked("bert", torch.ones(3, 8)), "gates for 3 examples", "a batch of 2"),

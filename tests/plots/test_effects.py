@@ -46,7 +46,7 @@ def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
     assert [text.get_text() for text in ax.texts if text.get_text()] == texts
     sure = f"p < 0.01 for {(marks > 0).sum()} of {len(own)} heads, {(marks > 1).sum()} by Holm"
     assert ax.get_title().splitlines()[-1] == sure
-    assert ax.figure.axes[-1].get_ylabel().split() == ["change", "in", "loss", "(nats;", "red:", "worse)"]
+    assert ax.figure.axes[-1].get_ylabel().split() == ["cost", "in", "loss", "(nats)", "(above", "0", "is", "harm)"]
     far = table["ablation[loss]"].abs().max()
     assert ax.collections[0].get_clim() == (-far, far)  # of all kinds
 
@@ -71,15 +71,15 @@ def test_two_corpora_are_drawn_against_each_other():
     one, other = effects(), effects("ablation[bleu]", seed=1)
     ax = plots.agreement(one, other, names=("news", ""))
     points = np.concatenate([each.get_offsets() for each in ax.collections])
-    expected = np.stack([one["ablation[loss]"], other["ablation[bleu]"]], axis=1)
+    expected = np.stack([one["ablation[loss]"], -other["ablation[bleu]"]], axis=1)  # costs
     np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
-    told = outcomes.correlations(one["ablation[loss]"], other["ablation[bleu]"]).loc["all"]
+    told = outcomes.correlations(one["ablation[loss]"], -other["ablation[bleu]"]).loc["all"]
     keys = ("pearson", "spearman")
     values = [f"{told[key]:.2f} [{told[f'{key}.low']:.2f}, {told[f'{key}.high']:.2f}]" for key in keys]
     assert ax.get_title() == f"Pearson {values[0]}\nSpearman {values[1]}"
     both = [test(*expected.T).statistic for test in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
     np.testing.assert_allclose(told[["pearson", "spearman"]], both, rtol=1e-12)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss (nats) on news", "change in BLEU")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("cost in loss (nats) on news", "cost in BLEU")
 
 
 def test_a_given_ax_is_used():
@@ -90,11 +90,11 @@ def test_a_given_ax_is_used():
     assert plots.agreement(effects(), effects(seed=1), ax=ax) is ax
 
 
-def test_plans_are_said_in_words_and_red_says_less_of_a_metric_that_is_not_ours():
-    names = {"bleu all_but_one": "change in BLEU, all but one (red: worse)", "own": "change in own (red: less)"}
+def test_plans_are_said_in_words_and_effects_are_costs():
+    names = {"bleu all_but_one": "cost in BLEU, all but one", "own": "cost in own"}
     for name, expected in names.items():
         label = plots.ablation(effects(f"ablation[{name}]"), kind="cross").figure.axes[-1].get_ylabel()
-        assert " ".join(label.split()) == expected
+        assert " ".join(label.split()) == f"{expected} (above 0 is harm)"
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def swept(tmp_path_factory):
 @pytest.mark.slow
 def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
-    assert "largest of 16 effects on agreement: below 0 is harm" in done.out
+    assert "largest of 16 as costs: above 0 is harm" in done.out
     assert re.search(r"^\d+ of 16 have p < 0\.01; \d+ after Holm", done.out, flags=re.MULTILINE)
     table = load_table(folder / "s" / "ablation-agreement-head-zero.parquet")
     assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
@@ -144,7 +144,9 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
     assert wrong.err == f"headroles: column to order heads by must be one of {known}, got 'nonsense'\n"
     nothing = run("ablation-curve", *given[:2], "--study", folder / "none")
     place = folder / "none"
-    assert nothing.err == f"headroles: no scores in {place}; make them with headroles score or headroles ablate\n"
+    assert (
+        nothing.err == f"headroles: no scores in {place}; make them with headroles score MODEL CORPUS --study {place}\n"
+    )
 
 
 # --- words and colours -----------------------------------------------------------------------------------------------

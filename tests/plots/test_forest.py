@@ -68,7 +68,9 @@ def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05"]
     rows = [label.get_text() for label in ax.get_yticklabels()]
-    assert rows == ["effect on loss\nabove 0 is harm", "effect on BLEU\nbelow 0 is harm"]
+    assert rows == [f"effect on {metric}\nas a cost: above 0 is harm" for metric in ("loss", "BLEU")]
+    loss, bleu = (mark.get_xdata()[0] for mark in marks)
+    assert (loss, bleu) == pytest.approx((table["auc"].iloc[0], 1 - table["auc"].iloc[1]))
 
 
 def test_effects_of_a_head_a_group_and_a_layer_are_rows_of_their_own():
@@ -78,9 +80,9 @@ def test_effects_of_a_head_a_group_and_a_layer_are_rows_of_their_own():
     table = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0, 0, 0] * 3), outcomes, n_permutations=99)
     ax = hr.plots.relation(table)
     assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "effect on loss\nabove 0 is harm",
-        "effect on loss of its group\nabove 0 is harm",
-        "effect on loss of its layer\nabove 0 is harm",
+        "effect on loss\nas a cost: above 0 is harm",
+        "effect on loss of its group\nas a cost: above 0 is harm",
+        "effect on loss of its layer\nas a cost: above 0 is harm",
         "effect on loss, kept alone\nsmaller values matter more",
     ]
     assert len({mark.get_ydata()[0] for mark in ax.lines if mark.get_marker() == "o"}) == 4

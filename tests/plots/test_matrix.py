@@ -34,7 +34,7 @@ def test_heatmap_shows_the_table_with_layer_0_at_the_bottom() -> None:
     assert words(ax.get_xticklabels()) == [str(head) for head in range(12)]
     title = "confidence\nencoder self-attention"
     assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (title, "head", "layer")
-    assert ax.collections[0].colorbar.ax.get_ylabel() == "confidence"
+    assert ax.collections[0].colorbar.ax.get_ylabel() == "confidence\n(0 to 1)"
     assert not ax.texts
     assert not ax.patches
 
@@ -221,7 +221,8 @@ def test_roles_labels_and_colours_every_role_of_every_head() -> None:
     assert drawn[0, 1][1][1] == tint("#56b4e9", 0.7)  # a family of the user's own
     assert mesh(ax).tolist() == [[0, 0, 0], [0, 0, 0]]  # the pale cells behind
     assert ax.get_ylim() == (0, 2)
-    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == ("encoder self-attention", "head", "layer")
+    title = "roles of heads, encoder self-attention"
+    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (title, "head", "layer")
 
 
 def test_bands_fill_their_cell() -> None:

@@ -96,7 +96,7 @@ def test_sweep_and_remove_are_commands(folder):
     assert list(families.head_index(smaller)) == survivors.index[survivors == 1].tolist()
     done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
     assert done.code == 2
-    assert "no head ('enc-self', 9, 0) in BertForSequenceClassification, which has enc-self 2 layers" in done.err
+    assert "no head enc-self L9H0 in BertForSequenceClassification, which has enc-self 2 layers" in done.err
 
 
 def test_a_sweep_of_gates_on_a_frozen_model_has_the_model_as_control(tmp_path):

@@ -128,9 +128,9 @@ def test_the_report_shows_what_they_declare(study, tmp_path):
     data = told(hr.report(study, tmp_path / "page.html").read_text(encoding="utf-8"))
     shown = {column["name"]: column for column in data["columns"]}
     harm = {name: shown[f"ablation[{name}]"]["harm"] for name in ("surprise", "gain", "loss")}
-    assert harm == {"surprise": 1, "gain": -1, "loss": 1}
+    assert harm == {"surprise": 1, "gain": 1, "loss": 1}  # costs
     about = shown["ablation[surprise]"]["about"]
-    assert about.startswith("Change of surprise of readers (bits) when")
+    assert about.startswith("Cost in surprise of readers (bits) when")
     assert about.endswith("Larger: matters more.")
     assert (shown["itself"]["label"], shown["itself"]["about"]) == (Itself.title, Itself.about)
     assert shown["itself"]["group"] == column_label("importance").group

@@ -49,6 +49,19 @@ def test_signatures_of_earlier_versions_are_read():
 
 
 @pytest.mark.parametrize("signed", [True, False])
+def test_a_head_is_read_as_it_is_printed_everywhere():
+    for text, one_kind, parsed in (("L0H2", True, (None, 0, 2)), ("cross L10H3", False, ("cross", 10, 3))):
+        assert frame.parsed_head(text) == parsed
+        assert frame.spelled(parsed[0] or "enc-self", *parsed[1:], one_kind=one_kind) == text
+    assert frame.parsed_head("dec-self:1:12") == ("dec-self", 1, 12)
+
+
+def test_provenance_is_shown_a_field_a_line():
+    table = frame.table({"a": [1.0]}, frame.index({("cross", 0): 1}), "model:m|corpus:c")
+    shown = frame.provenance(table, "a")
+    assert (shown, repr(shown)) == ("model:m|corpus:c", "model:m\ncorpus:c")
+
+
 def test_a_column_without_a_signature(signed):
     made = table("a", "b") if signed else pd.DataFrame({"a": [1.0]})
     with pytest.raises(KeyError) as raised:

@@ -437,10 +437,11 @@ def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
 
 
 def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
-    message = f"no tables in {study.folder}; make them with headroles score"
+    message = f"no tables in {study.folder}; make them with headroles score MODEL CORPUS --study {study.folder}"
     with pytest.raises(FileNotFoundError, match=whole(message)):
         hr.plot(study)
-    message = f"no table 'heads' in {study.folder}, which has none; make it with headroles score"
+    made = f"headroles score MODEL CORPUS --study {study.folder}"
+    message = f"no table 'heads' in {study.folder}, which has none; make it with {made}"
     with pytest.raises(FileNotFoundError, match=whole(message)):
         hr.roles(study)
 

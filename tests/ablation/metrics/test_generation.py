@@ -135,7 +135,7 @@ def test_two_tokenisations_are_two_columns_and_two_tables(tmp_path):
     assert "tokenize='char'" in unquote(hr.provenance(tables[1], characters.name))
     assert "tokenize" not in unquote(hr.provenance(tables[0], words.name))  # as before there was a choice
     label = hr.plots.ablation(tables[1], kind="enc-self").figure.axes[-1].get_ylabel()
-    assert label.startswith("change in BLEU (char)")
+    assert label.startswith("cost in BLEU (char)")
 
 
 def test_effects_on_bleu_of_characters_are_sacrebleus():
