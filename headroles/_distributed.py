@@ -103,6 +103,6 @@ def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     start = last = monotonic()
     for number, item in enumerate(bar, 1):
         yield item
-        if bar.disable and first() and monotonic() - last >= MINUTE:
-            last = monotonic()
-            log.info("%s: %d of %s after %d minutes", what, number, total or "?", round((last - start) / MINUTE))
+        if bar.disable and first() and (now := monotonic()) - last >= MINUTE:
+            last = now
+            log.info("%s: %d of %s after %d minutes", what, number, total or "?", (now - start) // MINUTE)

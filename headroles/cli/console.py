@@ -144,7 +144,7 @@ def cells(table: pd.DataFrame, name: str) -> list[str]:
     decimals = 3 if not 0 < largest < 1 else min(6, max(3, 2 - math.floor(math.log10(largest))))
     decimals *= not (low.isna().all() and (values.dropna() % 1 == 0).all())
     return [
-        ("" if math.isnan(value) else f"{value:.{decimals}f}")
-        + ("" if any(map(math.isnan, (value, least, most))) else f" [{least:.{decimals}f}, {most:.{decimals}f}]")
+        ("" if math.isnan(value) else f"{value:z.{decimals}f}")
+        + ("" if any(map(math.isnan, (value, least, most))) else f" [{least:z.{decimals}f}, {most:z.{decimals}f}]")
         for value, least, most in zip(values, low, high, strict=True)
     ]

@@ -207,8 +207,7 @@ def show_ablation(call: Call) -> None:
     given, study, table = call.given, call.arguments["study"], call.result
     metric, unit, exact = given["metric"], given["unit"], given["precision"] == 1
     name = table_name(metric, unit, given["replacement"], precision=given["precision"])
-    star = str(table.columns[0])
-    where = examples(signature_of(table, star))
+    star, where = str(table.columns[0]), _where(call)
     stats = ExampleStats.of(study.load(f"examples-{name}"), hr.ablation.metrics.as_metric(metric))
     intact = metric_with_interval(stats, n_resamples=given["n_resamples"])
     ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
@@ -218,7 +217,8 @@ def show_ablation(call: Call) -> None:
         record().keep(table, f"no {what} changes it")
         say(f"no {what} changes it")
     else:
-        if not (table[f"{star}.holm"] < SURE).any():
+        holm = table[f"{star}.holm"]
+        if holm.notna().any() and not (holm < SURE).any():
             say(f"no {what} differs from 0 on {where} (p < {SURE:g} after Holm)")
         print_table(costs(table), PRINTED["ablation-"], {}, whole=table)
     if (explained := f"{star}.explained") in table:
@@ -234,6 +234,11 @@ def show_ablation(call: Call) -> None:
             shown = negated(kept, ["effect"]) if harm(star, signature_of(table, star)) < 0 else kept
             words = {"which": f"the best head of each layer{which}"}
             print_table(shown, PRINTED["best-"], words, rows=rows, whole=kept)
+
+
+def _where(call: Call) -> str:
+    corpus = call.arguments["corpus"]
+    return f"{len(corpus)} sentences of {corpus.name}"
 
 
 def show_areas(call: Call) -> None:
@@ -261,8 +266,7 @@ def show_tested(call: Call) -> None:
     heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
     together = heads.str.startswith("all ")
     alone = table[~together].sort_values("removed", ascending=False, kind="stable")
-    where = examples(signature_of(call.result, "removed"))
-    say(f"is its role what a head does? on {where}")
+    say(f"is its role what a head does? on {_where(call)}")
     for (head, role), row in islice(alone.iterrows(), FIRST):
         say(f"{head}, {_spoken(role)}: {row['verdict']}; removed it costs {row['removed']:z.3g}")
     if len(alone) > FIRST:
@@ -274,7 +278,7 @@ def show_tested(call: Call) -> None:
     counts["heads"] = counts["heads"].where(counts["heads"] != "", counts["count"].astype(str))
     verdicts = counts.sort_values("role", kind="stable")
     show_columns({str(name): verdicts[name].tolist() for name in shown}, "heads of each verdict", ["tokens"])
-    rows = pd.concat([table[~together].nlargest(5, "removed"), table[together]])
+    rows = pd.concat([alone.head(STRONGEST), table[together]])
     names = {"heads, role": ["\n".join(row) for row in rows.index]}
     print_table(rows, PRINTED["role-"], {}, rows=names, whole=call.result)
 

@@ -89,9 +89,10 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
 
 
 def _show(record: Record, following: Sequence[str]) -> None:
-    """Print what was left out and why, and on a terminal the next commands to try."""
-    for reason in dict.fromkeys(record.left_out.values()):
-        say(f"left out: {', '.join(what for what, why in record.left_out.items() if why == reason)}: {reason}")
+    """Print what was left out and why, unless a warning said so, and on a terminal the next commands to try."""
+    left_out = {what: why for what, why in record.left_out.items() if f"{what}: {why}" not in record.warnings}
+    for reason in dict.fromkeys(left_out.values()):
+        say(f"left out: {', '.join(what for what, why in left_out.items() if why == reason)}: {reason}")
     for line in record.last_lines:
         say(line)
     if the_console().is_terminal:

@@ -99,7 +99,7 @@ def unit_label(column: object, signature: str = "") -> str:
     """Return the unit of a column for a colour bar, in brackets: "(nats)", "(0 to 1)"; "" if it has none."""
     about = column_label(str(column), signature).about
     unit = re.search(r"[,(] ?(?:in )?(nats|bits|tokens|logits|[−0-9]+ to 1)\b", about)
-    notes = [unit[1]] * (unit is not None) + [COST] * (Column.parse(column).metric is not None)
+    notes = ([unit[1]] if unit else []) + [COST] * (Column.parse(column).metric is not None)
     return f"({'; '.join(notes)})" if notes else ""
 
 

@@ -64,7 +64,8 @@ function ways(head) {
 
 function opening(row) {
   if (!data.roles.length) return null;
-  const [first, ...others] = rolesOf(row);
+  const last = (role) => SINKS.includes(role.family); // a sink does nothing
+  const [first, ...others] = rolesOf(row).sort((a, b) => last(a) - last(b) || b.values[row] - a.values[row]);
   const scored = (role) => `${number(role.values[row], 2)} on ${role.on}`;
   const looks = first && data.families.find(({ family }) => family === first.family).about;
   const also = others.map((role) => `${role.name} (${scored(role)})`).join(", ");

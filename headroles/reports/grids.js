@@ -4,6 +4,7 @@ const tip = document.getElementById("tip");
 
 const DEEP = 16; // layers; where there are more, they go to the right
 const MANY = 256; // heads; where there are more, sinks are marks in the corners of cells
+const SINKS = ["sink", "sink-norm"];
 const own = (kind) => heads.filter((head) => head.kind === kind);
 const isDeep = (kind) => new Set(own(kind).map((head) => head.layer)).size > DEEP;
 

@@ -3,7 +3,6 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const heads = data.heads.map(([kind, layer, head], row) => ({ kind, layer, head, row }));
 const kinds = Object.keys(data.kinds);
 const NONE = "—";
-const SINKS = ["sink", "sink-norm"];
 
 function make(tag, options = {}, ...children) {
   const { text, ...attributes } = options;
@@ -64,8 +63,7 @@ function rankOf(column, row) {
 }
 
 function rolesOf(row) {
-  const last = (role) => SINKS.includes(role.family); // a sink does nothing
-  return data.roles.filter((role) => role.held[row]).sort((a, b) => last(a) - last(b) || b.values[row] - a.values[row]);
+  return data.roles.filter((role) => role.held[row]);
 }
 
 function unsure(role, row) {

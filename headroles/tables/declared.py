@@ -169,7 +169,7 @@ def relation_costs(table: pd.DataFrame) -> pd.DataFrame:
     gains = table["outcome"].map(lambda outcome: harm(outcome, signature_of(table, "p")) < 0)
     shown = negated(table, [name for name in RELATED if name in table])
     shown[[name for name in shown if str(name).startswith("auc")]] += 1
-    shown["matters"] = table["matters"].replace({"higher": "lower", "lower": "higher"})
+    shown = shown.replace({"matters": {"higher": "lower", "lower": "higher"}})
     return shown.where(gains, table)
 
 

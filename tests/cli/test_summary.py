@@ -44,7 +44,7 @@ def test_json_of_effects_has_every_head(model, text, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model, text, tmp_path):
+def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model, text, tmp_path, caplog):
     study = tmp_path / "new"
     for _ in range(2):  # computed, then kept
         done = run("score", model, text, "--study", study, "--resamples", 0)
@@ -53,13 +53,11 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
         assert summary.pop(1).startswith(f"tables are in {study}; headroles plot ")
         assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
         assert summary[0].endswith("on 6 sentences of few")
-        assert [row.split(": ")[:2] for row in summary[1:4]] == [
-            ["left out", "syntax"],
-            ["left out", "alignment"],
-            ["left out", "rarity of enc-self heads is NaN"],
-        ]
+        assert [row.split(": ")[:2] for row in summary[1:3]] == [["left out", "syntax"], ["left out", "alignment"]]
         assert "is for cross heads; the model has enc-self" in summary[2]
-        assert len(summary) == 4  # no next command: this is no terminal
+        warned = [text for text in caplog.messages if text.startswith("rarity of enc-self heads is NaN: ")]
+        assert len(warned) + len(summary[3:]) == 1  # and no next command: this is no terminal
+        caplog.clear()
 
 
 def test_a_terminal_is_shown_the_next_command(study, monkeypatch):
@@ -72,6 +70,16 @@ def test_what_is_left_out_for_one_reason_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(commands, "run", lambda *_: record().left_out.update(left_out))
     summarised(Command("demo"))(as_json=False, study="x")
     assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
+
+
+def test_what_was_warned_of_is_not_said_again(capsys, monkeypatch):
+    def warn(*_: object) -> None:
+        logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
+        record().left_out.update({"rarity is NaN": "few texts", "syntax": "no trees"})
+
+    monkeypatch.setattr(commands, "run", warn)
+    summarised(Command("demo"))(as_json=False, study="x")
+    assert capsys.readouterr().out.splitlines() == ["left out: syntax: no trees"]
 
 
 def test_what_was_warned_of_is_in_json_once(capsys, monkeypatch):

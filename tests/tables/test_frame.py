@@ -48,7 +48,6 @@ def test_signatures_of_earlier_versions_are_read():
     assert frame.fields("model:a:b|corpus:100 %|text:1") == [("model", "a:b"), ("corpus", "100 %"), ("text", "1")]
 
 
-@pytest.mark.parametrize("signed", [True, False])
 def test_a_head_is_read_as_it_is_printed_everywhere():
     for text, one_kind, parsed in (("L0H2", True, (None, 0, 2)), ("cross L10H3", False, ("cross", 10, 3))):
         assert frame.parsed_head(text) == parsed
@@ -62,6 +61,7 @@ def test_provenance_is_shown_a_field_a_line():
     assert (shown, repr(shown)) == ("model:m|corpus:c", "model:m\ncorpus:c")
 
 
+@pytest.mark.parametrize("signed", [True, False])
 def test_a_column_without_a_signature(signed):
     made = table("a", "b") if signed else pd.DataFrame({"a": [1.0]})
     with pytest.raises(KeyError) as raised:
