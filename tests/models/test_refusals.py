@@ -71,7 +71,7 @@ REFUSED = [  # the call, two parts of the message
     (lambda: masked("bert", ONES, "resample", batch=1), "'resample' needs another example", "a batch of one"),
     (lambda: masked("bloom", ZEROS, "uniform"), "attention in BloomForCausalLM: its values are outside", "'mean'"),
     (lambda: masked("mpnet", ZEROS, Streaming(1, 2)), "attn in MPNetForMaskedLM: its weights are outside", "'mean'"),
-    (lambda: masked("gpt2", ZEROS, {("dec-self", 9, 0): Previous()}), "no head ('dec-self', 9, 0)", "GPT2LMHeadModel"),
+    (lambda: masked("gpt2", ZEROS, {("dec-self", 9, 0): Previous()}), "no head dec-self L9H0", "GPT2LMHeadModel"),
     (lambda: masked("gpt2", ZEROS, {FIRST: Previous(), SECOND: "zero"}), "replacement of each head", "got 'zero'"),
     (lambda: masked("gpt2", ZEROS, Dependency("obj")), "needs dependency trees", "Dependency"),
     (lambda: masked("gpt2", ZEROS, Offset(1)), "offset must be 0 or below", "got Offset"),

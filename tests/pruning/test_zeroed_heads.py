@@ -132,7 +132,7 @@ def test_masks_have_a_place_for_them_and_a_name_has_none():
     )
     with pytest.raises(ValueError, match=re.escape(message)), hr.mask_heads(pruned(), torch.ones(4)):
         pass
-    with pytest.raises(ValueError, match=re.escape("no head ('dec-self', 0, 0) in LlamaForCausalLM")):
+    with pytest.raises(ValueError, match=re.escape("no head dec-self L0H0 in LlamaForCausalLM")):
         hr.ablate(pruned(), TOKENS, corpus(4), sets={"gone": [GONE[0]]})
 
 
