@@ -114,7 +114,8 @@ class Sites(list[Site]):
         chosen = [self._named(head) if isinstance(head, str) else (*head,) for head in given]
         known = {(*site.key, number) for site in self for number in (site.numbers if zeroed else site.remaining)}
         if lacking := next((head for head in chosen if head not in known), None):
-            raise ValueError(f"no head {frame.spelled(*lacking)} in {self.model}, which has {self.sizes}")
+            name = frame.spelled(*lacking) if len(lacking) == 3 else lacking
+            raise ValueError(f"no head {name} in {self.model}, which has {self.sizes}")
         return chosen
 
     def _named(self, text: str) -> Head:

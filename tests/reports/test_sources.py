@@ -11,14 +11,14 @@ from headroles.tables import frame
 from headroles.tables.io import save_table
 
 LACKS = {  # table -> what the page says without it
-    "heads": "no scores in these tables; <code>headroles score</code> makes them.",
-    "ablation-loss-head-zero": "no effects of ablation in these tables; <code>headroles ablate</code> makes them.",
+    "heads": "no scores in these tables; <code>headroles score ",
+    "ablation-loss-head-zero": "no effects of ablation in these tables; <code>headroles ablate ",
     "circuits": "no scores of the weights alone (copying, succession) in these tables; "
     "<code>hr.scores.copying</code> makes them.",
-    "roles": "no roles in these tables; <code>headroles roles</code> makes them.",
-    "sparsity-l0": "no models pruned to several sizes in these tables; <code>headroles sparsity-sweep</code> makes ",
-    "curves-loss": "no curves in these tables; <code>headroles ablation-curve</code> makes them.",
-    "relate": "no comparisons of roles with outcomes in these tables; <code>headroles relate</code> makes them.",
+    "roles": "no roles in these tables; <code>headroles roles ",
+    "sparsity-l0": "no models pruned to several sizes in these tables; <code>headroles sparsity-sweep ",
+    "curves-loss": "no curves in these tables; <code>headroles ablation-curve ",
+    "relate": "no comparisons of roles with outcomes in these tables; <code>headroles relate ",
     "attention": "no examples of attention in these tables; <code>hr.attention_examples</code> makes them.",
 }
 
