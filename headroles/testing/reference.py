@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import warnings
 
 import torch
@@ -35,7 +37,7 @@ def predicted(case: Case, sentence: Sentence) -> Tensor:
     if sentence.target is not None:
         return case.ids(sentence.target, target=True)
     ids = case.ids(sentence)
-    return _of_words(case, ids) if _reads_ahead(case, ids) else F.pad(ids[:, 1:], (0, 1), value=-100)
+    return F.pad(ids[:, 1:], (0, 1), value=-100) if _predicts_next(case, ids) else _of_words(case, ids)
 
 
 def _of_words(case: Case, ids: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ def model_loss(case: Case, sentence: Sentence) -> Tensor:
         raise NotAsked(f"{type(case.model).__name__} has neither classes nor tokens to predict, so it has no loss")
     if labels is None:
         labels = case.ids(sentence.target, target=True) if sentence.target else inputs["input_ids"]
-        if sentence.target is None and _reads_ahead(case, labels):
+        if sentence.target is None and not _predicts_next(case, labels):
             labels = _of_words(case, labels)
     try:
         with warnings.catch_warnings():
@@ -79,25 +81,33 @@ def model_loss(case: Case, sentence: Sentence) -> Tensor:
         raise NotAsked(f"{type(case.model).__name__} computes no loss of a text and its labels alone") from error
     if value is None:
         raise NotAsked(f"{type(case.model).__name__} has no loss of these labels alone")
-    if case.label(sentence) is None:
-        _check_shift(case, sentence)
+    ids = inputs["input_ids"]
+    if case.label(sentence) is None and sentence.target is None and not _reads_ahead(case, ids):
+        of_same, _ = _own_losses(case, ids)
+        if of_same <= NOISE:
+            raise NotAsked(f"{type(case.model).__name__} does not read ahead, and its own loss is of the same token")
     return value
 
 
-def _check_shift(case: Case, sentence: Sentence) -> None:
-    """Raise NotAsked for a next-token loss of a model that reads ahead, or a same-token loss of one that does not."""
-    if sentence.target is not None:
-        return
-    ids = case.ids(sentence)
+def _predicts_next(case: Case, ids: Tensor) -> bool:
+    """Return whether the next token is predicted: without reading ahead, or because the class shifts its labels."""
+    if not _reads_ahead(case, ids):
+        return True
+    if "labels" not in inspect.signature(case.model.forward).parameters:
+        return False
+    of_same, of_next = _own_losses(case, ids)
+    return of_next < of_same
+
+
+def _own_losses(case: Case, ids: Tensor) -> tuple[float, float]:
+    """Return how far the model's loss is from that of the same tokens and from that of the next ones."""
     with torch.no_grad():
         output = case.model(input_ids=ids, labels=ids, **without_cache(case.model))
-        if output.loss is None:  # of two tasks
-            raise NotAsked(f"{type(case.model).__name__} computes no loss of tokens alone")
-        of_same, of_next = F.cross_entropy(output.logits[0], ids[0]), F.cross_entropy(output.logits[0, :-1], ids[0, 1:])
-    unexpected, what = (of_next, "next") if _reads_ahead(case, ids) else (of_same, "same")
-    if difference(output.loss, unexpected) <= NOISE:
-        reads = "reads" if what == "next" else "does not read"
-        raise NotAsked(f"{type(case.model).__name__} {reads} ahead, and its own loss is of the {what} token")
+    if output.loss is None or output.logits is None:  # of two tasks
+        return 0.0, math.inf
+    rows = output.logits[0]
+    same, following = F.cross_entropy(rows, ids[0]), F.cross_entropy(rows[:-1], ids[0, 1:])
+    return difference(output.loss, same), difference(output.loss, following)
 
 
 def losses(case: Case, gates: Tensor) -> list[Tensor]:
