@@ -35,7 +35,6 @@ NOTES = {  # the cause of a result
     "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
     "hrm_text": "its 128 layers in a row amplify rounding: its own two attention functions are as far apart",
     "minimax": "it gives out numbers of its linear layers as if they were attention weights",
-    "paligemma": "it looks ahead in the text it is given, not in what it writes",
     "phimoe": "the gradient of its router is no gradient, by design",
     **dict.fromkeys(("swin", "swin, shifted"), _STAGES),
 }
