@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -85,7 +85,7 @@ def list_figures(files: list[Path], folder: Path) -> None:
 def row_names(index: pd.Index) -> dict[str, list[str]]:
     """Return the names of rows, by heading; a head has its kind if the table of these rows has several."""
     if list(index.names) == LEVELS:
-        one_kind = index.levels[0].size < 2  # also of kinds that no row has
+        one_kind = cast("pd.MultiIndex", index).levels[0].size < 2  # also of kinds that no row has
         return {"head": [spelled(*head, one_kind=one_kind) for head in index]}
     return {str(name): [*map(str, index.get_level_values(str(name)))] for name in index.names if name is not None}
 

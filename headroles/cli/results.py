@@ -121,7 +121,7 @@ def show_chance(call: Call) -> None:
         value, low = table.iloc[-1][["held_out accuracy", "held_out accuracy.low"]]
     else:
         return
-    labels = Counter(sentence.label for sentence in corpus)
+    labels = Counter(label for sentence in corpus or () for label in getattr(sentence, "labels", (sentence.label,)))
     chance = max(labels.values()) / labels.total()
     if min(value, low) <= chance:
         say(f"accuracy is near chance ({chance:.2f})")
@@ -286,8 +286,9 @@ def show_tested(call: Call) -> None:
 def _spelled(texts: Sequence[str]) -> list[str]:
     """Return heads written kind:layer:head as everywhere; other texts stay."""
     heads = {text: parsed_head(text) for text in texts if ":" in text}
-    kinds = {kind for kind, *_ in heads.values()}
-    return [spelled(*heads[text], one_kind=len(kinds) < 2) if text in heads else text for text in texts]
+    one_kind = len({kind for kind, *_ in heads.values()}) < 2
+    shown = {text: spelled(str(kind), layer, head, one_kind=one_kind) for text, (kind, layer, head) in heads.items()}
+    return [shown.get(text, text) for text in texts]
 
 
 def show_assigned(call: Call) -> None:

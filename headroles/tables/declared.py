@@ -168,7 +168,7 @@ def relation_costs(table: pd.DataFrame) -> pd.DataFrame:
     """Return relations of `hr.relate`, their effects of ablation as costs."""
     gains = table["outcome"].map(lambda outcome: harm(outcome, signature_of(table, "p")) < 0)
     shown = negated(table, [name for name in RELATED if name in table])
-    shown[[name for name in shown if str(name).startswith("auc")]] += 1
+    shown.loc[:, shown.columns.str.startswith("auc")] += 1
     shown = shown.replace({"matters": {"higher": "lower", "lower": "higher"}})
     return shown.where(gains, table)
 

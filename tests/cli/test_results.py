@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from copy import deepcopy
@@ -13,6 +14,7 @@ import pytest
 import torch
 from helpers.commands import cells, run
 from helpers.prunings import learnt
+from helpers.tagged import letters, tagged, tagger
 from helpers.trainings import films
 from helpers.trainings import tokenizer as of_films
 
@@ -173,6 +175,14 @@ def test_a_classifier_at_chance_is_said_to_be_and_that_no_head_changes_it(classi
     end = run("ablate", *classifier, "--metric", "accuracy", "--resamples", 20)
     assert re.match(r"the intact model: accuracy 0\.\d+ \[.*\] on 12 sentences of films\nno head changes it\n", end.out)
     assert "0.000" not in end.out
+
+
+def test_chance_is_that_of_the_labels_of_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hr.save(tagger(), letters(), "model")
+    Path("words.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in tagged()))
+    end = run("evaluate", "model", "words.jsonl", "--metrics", "accuracy", "--resamples", 0)
+    assert "\naccuracy is near chance (0.54)\n" in end.out  # 7 of 13 words
 
 
 def test_prune_prints_the_metric_before_and_after(classifier):
