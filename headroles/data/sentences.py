@@ -21,6 +21,7 @@ TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  
 FIELDS = ("sentence_good", "sentence_bad")  # of minimal pairs, in BLiMP
 TRANSLATION, MESSAGES = ("translation",), ("messages",)
 ANSWERED = (("prompt", "completion"), ("text", "answer"))
+RENAMED = ", or name them text, prompt and completion, messages or tokens"
 LABELLED_WORDS = [(*WORDS, column) for column in WORD_LABELS]
 SHAPES: list[tuple[str, ...]] = [TRANSLATION, FIELDS, MESSAGES, *ANSWERED, *LABELLED_WORDS, *TEXTS, ("text",), WORDS]
 TREE = ("spans", "heads", "relations")  # columns of a tree, written by `to_dataset`
@@ -224,7 +225,10 @@ def sentences(
     label = label or next((name for name in ((*WORD_LABELS, *LABELS) if of_words else LABELS) if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
         fault = f"no column {', '.join(columns)}" if columns else "no known text column"
-        raise ValueError(f"dataset {where} has {fault}: got {', '.join(names)}; give text= and label= from these")
+        known = "" if columns else ", or name them text, prompt and completion, messages or tokens"
+        raise ValueError(
+            f"dataset {where} has {fault}: got {', '.join(names)}; give text= and label= from these{known}"
+        )
     feature = (features or {}).get(label or "")
     classes = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
     if all(map(NO_NAME.fullmatch, classes)):
@@ -267,7 +271,7 @@ def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sente
 def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, ...], *, named: bool) -> Sentence:
     """Return the sentence of a row, with texts in columns of a known shape, or in columns that the user has named."""
     if not named and texts == MESSAGES:
-        return _chat(row[texts[0]], where, label)
+        return _chat(row.get(texts[0]), where, label)
     if not named and texts in ANSWERED:
         if not any(isinstance(row.get(name), str) for name in texts):
             return _chat([*_listed(row.get(texts[0]), where), *_listed(row.get(texts[1]), where)], where, label)

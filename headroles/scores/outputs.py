@@ -191,7 +191,7 @@ def _in_words_of(model: HeadModel, label: str) -> str:
     if {name.casefold() for name in label.names} != folded.keys():
         raise ValueError(
             f"classes must have the same names in the data and in {model.name}, got {', '.join(label.names)} in the "
-            f"data and {', '.join(folded.values())} in its label2id; try labels that are numbers, or rename the classes"
+            f"data and {', '.join(folded.values())} in its label2id; try the model's names"
         )
     return folded[label.casefold()]
 

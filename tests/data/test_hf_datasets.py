@@ -14,7 +14,7 @@ import headroles as hr
 from headroles.data import hf_datasets
 from headroles.data.corpus import Sentence
 from headroles.data.readers import as_corpus
-from headroles.data.sentences import Tagged
+from headroles.data.sentences import RENAMED, Tagged
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_pairs_of_sentences_and_columns_that_are_named(folder):
     with pytest.raises(ValueError, match=whole(said)):
         hr.read(place, text="body")
     other = folder("other", test=[{"body": "a"}])
-    said = f"dataset {other} has no known text column: got body; give text= and label= from these"
+    said = f"dataset {other} has no known text column: got body; give text= and label= from these{RENAMED}"
     with pytest.raises(ValueError, match=whole(said)):
         hr.read(other)
 

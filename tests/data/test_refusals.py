@@ -93,6 +93,7 @@ FILES = {  # what -> name, content, options of `read`, message
     "no answer": ("x.jsonl", '{"text": "x", "answer": null}\n', {}, "row 1 must have texts in text and answer, got an"),
     "a turn without content": ("x.jsonl", '{"messages": [{"role": "user"}]}\n', {}, "row 1 must .*, got content=None"),
     "no turns": ("x.jsonl", '{"messages": "Hi!"}\n', {}, "row 1 must have texts, or messages .* a list, got 'Hi!'"),
+    "rows of two shapes": ("x.jsonl", '{"messages": []}\n{"x": 1}\n', {}, "row 2 must .* messages .*got None"),
     "other fields": ("x.jsonl", '{"words": [], "tags": []}\n', {}, "has no known text column: got words, tags; "),
     "no JSON": ("x.jsonl", "x\n", {}, "x.jsonl, line 1 is not JSON: Expecting value"),
     "no object": ("x.jsonl", "[1]\n", {}, r"x.jsonl, line 1 must be an object, got '\[1\]'"),

@@ -243,8 +243,7 @@ def test_classes_that_only_the_data_or_the_model_has_are_refused(names):
     case, given = of_classes(names, [0, 1])
     said = (
         "classes must have the same names in the data and in BertForSequenceClassification, got "
-        f"{', '.join(names)} in the data and neg, neu, pos in its label2id; try labels that are numbers, or rename "
-        "the classes"
+        f"{', '.join(names)} in the data and neg, neu, pos in its label2id; try the model's names"
     )
     with pytest.raises(ValueError, match=whole(said)):
         value(classified(), case.tokenizer, given, "accuracy")
