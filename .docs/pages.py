@@ -49,7 +49,7 @@ COPIES = {  # text of the repository -> its page
 }
 SPECIALISTS = FIGURES / "specialists"
 for _page in sorted(
-    [*SPECIALISTS.rglob("*.md"), *FIGURES.glob("*/PLAN.md")]
+    {*SPECIALISTS.rglob("*.md"), *FIGURES.rglob("PLAN.md")}
 ):  # README.md: specialists.md; captions/README.md: specialists-captions.md
     _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
     COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"

@@ -289,7 +289,7 @@ def test_role_tests_of_a_study(study, model, tmp_path, caplog, monkeypatch):
     assert {name for name in PRINTED["role-"].columns if table[name].notna().any()} <= {*done.out.split()}
     low, high = table.loc[("enc-self:0:0", slice(None)), ["role_pattern.low", "role_pattern.high"]].iloc[0]
     assert re.search(rf"\[-?{abs(low):.3f}\d*, -?{abs(high):.3f}\d*\]", done.out) is not None
-    assert "p of removed is from 12 examples" in caplog.text
+    assert "p and interval of removed are from 12 examples" in caplog.text
 
 
 def test_role_tests_of_chosen_roles_of_another_study(study, model, tmp_path):

@@ -41,9 +41,9 @@ REFUSED = {
     "no numbers": (lambda: plots.heatmap(ONE.astype(object)), "not a column of numbers: got a Series .object."),
     "no values": (lambda: plots.heatmap(ONE * np.nan), "nothing to draw: 'confidence' has no value for any of 2 heads"),
     "no values of any kind": (lambda: plots.heatmaps(BOTH * np.nan), "nothing to draw: .* any of 4 heads"),
-    "a list": (lambda: plots.heatmap([0.1, 0.2]), r"not a head table: got \[0.1, 0.2\]"),  # type: ignore[arg-type]
+    "a list": (lambda: plots.heatmap([0.1, 0.2]), r"not a column of numbers: got \[0.1, 0.2\]"),  # type: ignore[arg-type]
     "no index": (lambda: plots.heatmap(ONE.reset_index(drop=True)), "not a head table: .* 2 rows, index None"),
-    "no rows": (lambda: plots.heatmap(ONE.iloc[:0]), "not a head table: .* 0 rows"),
+    "no rows": (lambda: plots.heatmap(ONE.iloc[:0]), "nothing to draw: .* any of 0 heads"),
     "rows twice": (lambda: plots.heatmap(pd.concat([ONE, ONE])), "not a head table: .* 4 rows"),
     "no relevance": (lambda: plots.relevance(ONE * np.nan), "nothing to draw: 'confidence'"),
     "no roles": (lambda: plots.roles(ONE.to_frame()), "not a table of roles: expected columns .stability"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
 
 import matplotlib.pyplot as plt
@@ -119,8 +118,7 @@ def swept(tmp_path_factory):
 @pytest.mark.slow
 def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
-    assert "largest of 16 as costs: above 0 is harm" in done.out
-    assert re.search(r"^\d+ of 16 have p < 0\.01; \d+ after Holm", done.out, flags=re.MULTILINE)
+    assert "\nno head changes it\n" in done.out
     table = load_table(folder / "s" / "ablation-agreement-head-zero.parquet")
     assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
     model, tokenizer = hr.load(folder / "model")

@@ -177,8 +177,8 @@ def test_a_record_that_does_not_fit_the_weights_is_no_model(tmp_path):
     ):  # fmt: skip
         record["headroles"]["sites"][0] |= change
         config.write_text(json.dumps(record))
-        hint = "(a local folder needs config.json, weights, tokenizer)"
-        with pytest.raises(OSError, match=whole(f"could not load {str(tmp_path)!r}: {reason} {hint}")):
+        hint = "a local folder needs config.json, weights, tokenizer"
+        with pytest.raises(OSError, match=whole(f"could not load {str(tmp_path)!r}: {hint}: {reason}")):
             hr.load(tmp_path)
 
 

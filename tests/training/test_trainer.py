@@ -413,7 +413,7 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     for name in ("loss", "held_out accuracy", "held_out loss"):
         assert name in done.out
         assert all(f"{value:.3f}" in done.out for value in history[name])
-    assert done.out.endswith(f"written: {tmp_path / 'new'}\n")
+    assert f"\nwritten: {tmp_path / 'new'}\n" in done.out
     model, tokens = hr.load(tmp_path / "new")
     assert type(model) is transformers.BertForSequenceClassification
     assert model.config.id2label == {0: "neg", 1: "pos"}
