@@ -14,25 +14,22 @@ from headroles.testing.case import Case
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
-def test_one_class_is_of_either_kind_by_its_config(is_decoder):
+def test_a_class_that_shifts_its_labels_predicts_the_next_token_also_if_it_reads_ahead(is_decoder):
     config = transformers.BertConfig(
         vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
         max_position_embeddings=32, is_decoder=is_decoder,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.BertLMHeadModel(config).eval()
+    model = zoo.drawn(lambda: transformers.BertLMHeadModel(config)).eval()
     case, total, count = Case(model), 0.0, 0
     for sentence in case.corpus:
         ids = torch.tensor([int(word) for word in sentence.text.split()])
         with torch.no_grad():
             logits = model(input_ids=ids[None]).logits[0]
-        rows, labels = (logits[:-1], ids[1:]) if is_decoder else (logits, ids)
+        rows, labels = logits[:-1], ids[1:]
         total += float(torch.nn.functional.cross_entropy(rows, labels, reduction="sum"))
         count += len(labels)
-        assert torch.equal(
-            reference.predicted(case, sentence)[0, : len(rows)], labels
-        )  # what check_model compares with
+        predicted = reference.predicted(case, sentence)  # what check_model compares with
+        assert torch.equal(predicted[0, : len(rows)], labels)
     found = hr.evaluate(model, case.tokenizer, case.corpus, ["loss"], n_resamples=0)["value"].iloc[0]
     close(found, total / count)
 
