@@ -46,7 +46,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (32_237, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: role tests, p of effects
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 38_980  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 38_977  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
