@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
@@ -247,10 +248,12 @@ def sentences(
 def complete(entries: Iterable[Sentence | None], where: str, limit: int | None = None) -> Iterator[Sentence]:
     """Yield the entries that are not None, at most `limit`, and log how many are left out; ValueError without any."""
     size = kept = 0
+    answers: Counter[bool] = Counter()  # of chats: without one they have another loss
     for entry in entries:
         size += 1
         if entry is not None:
             kept += 1
+            answers.update([entry.answer is not None] if isinstance(entry, Prompt) else [])
             yield entry
         if kept == limit:
             break
@@ -258,6 +261,9 @@ def complete(entries: Iterable[Sentence | None], where: str, limit: int | None =
         raise ValueError(f"{where}: all {size} entries have a blank text; expected at least one sentence")
     if kept < size:
         log.warning("%s: left out %d of %d entries, which have a blank text", where, size - kept, size)
+    if len(answers) == 2:
+        told = "%s: %d of %d texts have no answer, so that their loss is of the text itself; try answer_only=False"
+        log.warning(told, where, answers[False], answers.total())
 
 
 def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:

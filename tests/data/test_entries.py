@@ -219,6 +219,15 @@ def test_fields_that_the_first_row_lacks(file):
         assert corpus.sentences == (Sentence("a"), Sentence("b", label="x"))
 
 
+def test_chats_without_an_answer_beside_others_are_said(file, caplog):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    text = "".join(json.dumps({"messages": turns[:size]}) + "\n" for size in (2, 3, 2))
+    path = file("x.jsonl", text)
+    assert [chat.answer for chat in read(path)] == ["b", None, "b"]
+    told = f"{path}: 1 of 3 texts have no answer, so that their loss is of the text itself; try answer_only=False"
+    assert caplog.messages == [told]
+
+
 def test_a_table_without_text(file, caplog):
     path = file("x.tsv", "sentence\tlabel\n \t1\na\t0\n")
     assert read(path).sentences == (Sentence("a", label="0"),)
