@@ -262,8 +262,8 @@ def complete(entries: Iterable[Sentence | None], where: str, limit: int | None =
     if kept < size:
         log.warning("%s: left out %d of %d entries, which have a blank text", where, size - kept, size)
     if len(answers) == 2:
-        told = "%s: %d of %d texts have no answer, so that their loss is of the text itself; try answer_only=False"
-        log.warning(told, where, answers[False], answers.total())
+        message = "%s: %d of %d texts have no answer, so that their loss is of the text itself; try answer_only=False"
+        log.warning(message, where, answers[False], answers.total())
 
 
 def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
