@@ -74,16 +74,12 @@ def quality() -> Numbers:
     """Mutants of the code, and lines that tests run."""
     mutation, coverage = read("quality/mutation")["total"], read("quality/coverage")["total"]
     low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
-    reasons = [survivor["reason"] for survivor in read("quality/mutation")["survivors"]]
-    tested = sum(reason.startswith("a test") for reason in reasons)
     return {
         "mutants": f"{mutation['mutants']:,}",
         "run": str(mutation["run"]),
         "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
         "killed": f"{mutation['killed']:,}",
         "survived": str(mutation["survived"]),
-        "tested": str(tested),
-        "at_last": f"{(mutation['killed'] + tested) / mutation['run']:.2f}",
         "covered": f"{coverage['percent']:.1f}",
     }
 
