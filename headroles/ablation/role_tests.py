@@ -70,9 +70,9 @@ def test_roles(
 
     Each head attends by the pattern of its role, with the model's own values; where the pattern does not apply, its
     attention is not changed. The cost is compared with removing the head and with each of three patterns that are as
-    sharp, but wrong: the targets one token earlier, one token later, and at random places. A placebo is beside it: what
-    the same two changes cost in other heads of the layer. Cost is the change of the metric for the worse. All heads of
-    a role together, and all heads with a role, are tested as well.
+    sharp, but wrong: the targets one token earlier, one token later, and at random places. A placebo shows what the
+    same two changes cost in other heads of the layer. Cost is the change of the metric for the worse. All heads of a
+    role together, and all heads with a role, are tested as well.
 
     Args:
         model: A Hugging Face model.
