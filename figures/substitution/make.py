@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import headroles as hr
 from headroles.analysis.role_rules import names
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.models.loading import untrained
 from headroles.models.masking import Head
 from headroles.patterns import Dependency, First, Offset, Pattern, Special, Where
@@ -35,7 +37,7 @@ def main(
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
     work: Annotated[Path, typer.Option(help="Folder of unfinished sweeps.")] = Path(".substitution"),
     arms: Annotated[
-        str, typer.Option(help="Which of: trained, untrained, as sharp, fixed offset, every head; commas between.")
+        str, typer.Option(help="Of: trained, untrained, exchanged, as sharp, fixed offset, every head; commas between.")
     ] = "trained,untrained,as sharp,fixed offset",
     sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
     parts: Annotated[
@@ -60,6 +62,9 @@ def main(
                 patterns = _previous(roles) if arm in ("trained", "untrained") else {}
             if part == "-undecided":
                 patterns = _undecided(name, patterns) if arm == "trained" else {}
+            if arm == "exchanged":
+                layers, patterns = _exchanged(patterns) if part == "-repeated" else ((), {})
+                tested = _with_exchanged(model, *layers) if patterns else model
             if arm == "as sharp":
                 patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
             if arm == "fixed offset":
@@ -100,6 +105,27 @@ def _previous(roles: pd.DataFrame) -> dict[Head, list[Pattern]]:
     """Return the pattern of the previous token for all heads of the layers of a decoder that have such a head."""
     layers = {(kind, layer) for kind, layer, _ in roles.index[roles["positional[-1]"]] if kind == "dec-self"}
     return {(*head,): [Offset(-1)] for head in roles.index if head[:2] in layers}
+
+
+def _exchanged(patterns: Mapping[Head, list[Pattern]]) -> tuple[tuple[int, int], dict[Head, list[Pattern]]]:
+    """Return the layer with most heads with a role, the nearest one below without any, and the patterns of the first.
+
+    A model whose layers have each other's heads needs them, but their places have no role: a control that can fail.
+    """
+    layers = [layer for _, layer, _ in patterns]
+    most = max(layers, key=lambda layer: (layers.count(layer), layer))
+    other = max(layer for layer in range(most) if layer not in layers)
+    return (most, other), {head: given for head, given in patterns.items() if head[1] == most}
+
+
+def _with_exchanged(model: PreTrainedModel, layer: int, other: int) -> PreTrainedModel:
+    """Return a copy of a decoder in which two layers have each other's attention."""
+    exchanged = copy.deepcopy(model)
+    modules = [site.module for site in HeadModel(exchanged).sites if site.layer in (layer, other)]
+    states = [{name: tensor.clone() for name, tensor in module.state_dict().items()} for module in modules]
+    for module, state in zip(modules, reversed(states), strict=True):
+        module.load_state_dict(state)
+    return exchanged
 
 
 def _others(data: Path) -> Corpus:

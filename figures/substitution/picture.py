@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
-from table import PREVIOUS
+from table import PREVIOUS, beside_its_layer
 
 import headroles as hr
 from headroles.analysis.role_rules import names
@@ -28,10 +29,11 @@ PARTS = {"": "", "-repeated": "", "-previous": " on repeats"}
 SHOWN = {
     "role_pattern": ("the pattern of their role: it is what they do", "o", "C0"),
     "mean": ("their mean output", "^", "C7"),
-    "wrong": ("as sharp elsewhere", "D", "C1"),
+    "wrong": ("as sharp elsewhere, the cheapest of three", "D", "C1"),
+    "placebo_removed": ("other heads of their layers removed", "X", "C5"),
+    "placebo_pattern": ("other heads of their layers under this pattern", "P", "C2"),
 }
 SINKS = ("sink",)
-ENDS = ("", ".low", ".high")
 MOST = 0.45  # of the tokens, at least, of roles whose heads are drawn together: induction has half of a repeated text
 LEAST = 0.02  # share of tokens to which the pattern of a head in the picture applies
 
@@ -54,18 +56,18 @@ def tested(name: str) -> pd.DataFrame:
 
 
 def shares() -> pd.DataFrame:
-    """What all heads of a role cost together, in shares of what removing them costs, in every model.
+    """What all heads of a role cost together, and other heads, in shares of what removing the first costs.
 
-    Of a role that applies to half of the tokens or nearly, and where removal costs something for sure.
+    In every model, of a role that applies to half of the tokens or nearly, and where removal costs something for sure.
     """
-    rows = []
+    rows, columns = [], [f"{cost}{end}" for cost in SHOWN for end in ("", ".low", ".high")]
     for role, words in WORDS.items():
         for part, where in PARTS.items():
             for name, model in (MODELS | TRANSLATORS).items():
                 if (row := _together(name, part, role)) is None:
                     continue
                 count = row.name[0].removeprefix("all ") if row.name[0].startswith("all ") else "1"
-                shown = {f"{cost}{end}": row[f"{cost}{end}"] / row["removed"] for cost in SHOWN for end in ENDS}
+                shown = {column: row.get(column, nan) / row["removed"] for column in columns}
                 shown |= {
                     "role_pattern.low": 1 - row["explained.high"],
                     "role_pattern.high": 1 - row["explained.low"],
@@ -81,7 +83,7 @@ def _together(name: str, part: str, role: str) -> pd.Series | None:
     table = hr.load_table(file) if file.is_file() else pd.DataFrame()
     found = table[table.index.get_level_values("role") == role] if len(table) else table
     if part == "-previous" and len(found):
-        found = found.loc[[PREVIOUS[name]]]  # beside it are other heads of its layer, without the role
+        found = beside_its_layer(found, PREVIOUS[name])
     if found.empty or not (found.index[-1][0].startswith("all ") or len(found) == 1):
         return None
     row = found.iloc[-1]
@@ -90,10 +92,10 @@ def _together(name: str, part: str, role: str) -> pd.Series | None:
 
 def draw_shares(rows: pd.DataFrame) -> None:
     """Draw the costs of the heads of each role together, in shares of the cost of removal."""
-    figure, ax = plt.subplots(figsize=(9, 1.3 + 0.32 * len(rows)), layout="constrained")
+    figure, ax = plt.subplots(figsize=(9, 1.7 + 0.45 * len(rows)), layout="constrained")
     for y, row in enumerate(rows.to_dict("records")):
         for place, (cost, (_, marker, color)) in enumerate(SHOWN.items()):
-            height = y + 0.18 * (place - 1)
+            height = y + 0.15 * (place - (len(SHOWN) - 1) / 2)
             is_hollow = cost == "role_pattern" and not row["verdict"].startswith("its role")
             ax.plot([row[f"{cost}.low"], row[f"{cost}.high"]], [height] * 2, color=color, linewidth=1.4)
             ax.plot(
@@ -106,14 +108,13 @@ def draw_shares(rows: pd.DataFrame) -> None:
         ax.axvline(x, color="0.4", linestyle=":", linewidth=1)
         ax.annotate(words, (x, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
     ax.set_xscale("symlog", linthresh=2, linscale=1.5)
-    ticks = [-0.5, 0, 0.5, 1, 2, 5, 10, 20]
+    ticks = [-0.5, 0, 0.5, 1, 2, 5, 10, 20, 50]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
     names = [f"{row.role}: {row.heads} of {row.model}" for row in rows.itertuples()]
     ax.set_yticks(range(len(rows)), names)
-    ax.set(
-        xlabel="cost, in shares of the cost of removing the same heads", xlim=(-0.7, 24), ylim=(len(rows) - 0.4, -0.6)
-    )
+    label = "cost, in shares of the cost of removing the heads with the role"
+    ax.set(xlabel=label, xlim=(-0.7, 1.2 * rows[[*SHOWN]].max(axis=None)), ylim=(len(rows) - 0.4, -0.6))
     ax.spines[["top", "right"]].set_visible(False)
     marks = [Line2D([], [], color=color, marker=marker, label=words) for words, marker, color in SHOWN.values()]
     words = "the same: this is not shown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan, nan
 from pathlib import Path
 
 import pandas as pd
@@ -37,17 +38,25 @@ def rows() -> list[str]:
         for part in ("", "-repeated", "-previous"):
             if (file := HERE / f"{name}{part}.parquet").is_file():
                 table = hr.load_table(file)
+                table = beside_its_layer(table, PREVIOUS[name]) if part == "-previous" else table
                 found += [
                     _row(name, part, place, row) for place, row in table.iterrows() if _shown(name, part, place, row)
                 ]
     return found
 
 
+def beside_its_layer(table: pd.DataFrame, head: str) -> pd.DataFrame:
+    """The row of one head of a table of all heads of its layer; the others, which lack the role, are its placebo."""
+    others = table[~table.index.get_level_values("heads").str.startswith("all ")].drop(index=head)
+    placebo = {"placebo_removed": others["removed"].mean(), "placebo_pattern": others["role_pattern"].mean()}
+    return table.loc[[head]].assign(**placebo)
+
+
 def _shown(name: str, part: str, place: tuple[str, str], row: pd.Series) -> bool:
     heads, role = place
     alone = not heads.startswith("all ")
     if part == "-previous":
-        return heads == PREVIOUS[name]
+        return True
     if role in ("special", "all"):  # the same sinks but for punctuation; mostly sinks, with few heads of other roles
         return False
     if alone and (role == "diagonal" or (role == "first" and name != "translator")):
@@ -71,6 +80,7 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
         _cost(row["removed"]),
         _cost(row["role_pattern"]),
         f"{_cost(row[control])} ({CONTROLS[control]})",
+        f"{_cost(row.get('placebo_removed', nan))}, {_cost(row.get('placebo_pattern', nan))}",
         explained,
         row["verdict"],
     ]
@@ -78,6 +88,8 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
 
 
 def _cost(value: float) -> str:
+    if isnan(value):
+        return "none"
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
