@@ -2,6 +2,7 @@ from . import ablation as ablation
 from . import analysis as analysis
 from . import budgets as budgets
 from . import data as data
+from . import exports as exports
 from . import models as models
 from . import papers as papers
 from . import patterns as patterns
@@ -27,7 +28,6 @@ from .analysis.role_rules import roles as roles
 from .analysis.seeds import stability as stability
 from .budgets.cache import BudgetedCache as BudgetedCache
 from .budgets.selection import cache_budget as cache_budget
-from .budgets.selection import export_budget as export_budget
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
 from .data.hf_datasets import to_dataset as to_dataset
@@ -40,6 +40,7 @@ from .data.probes import repeated_tokens as repeated_tokens
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.synthetic import synthetic_corpus as synthetic_corpus
+from .exports.budgets import export_budget as export_budget
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load

@@ -37,16 +37,17 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "ablation": (3_200, 14),
     "training": (950, 6),
     "pruning": (2_450, 10),
-    "budgets": (850, 5),
+    "budgets": (745, 5),
+    "exports": (101, 2),
     "testing": (1_000, 6),
     "papers": (2_447, 11),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (950, 6),
     "cli": (1_639, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (350, 5),
-    "all": (32_243, 160),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: role tests, p of effects
+    "all": (32_262, 162),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: role tests, p of effects
 }  # fmt: skip
 PUBLIC_NAMES = 75
-LINES_OF_TESTS = 38_986  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 39_015  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

@@ -1,4 +1,4 @@
-"""Budgets: which key-value heads need the long context, a cache in which others stream, exports of the choice."""
+"""Budgets: which key-value heads need the long context, and a cache in which others stream."""
 
 import lazy_loader
 

@@ -1,4 +1,3 @@
 from . import calibration as calibration
 from .cache import BudgetedCache as BudgetedCache
 from .selection import cache_budget as cache_budget
-from .selection import export_budget as export_budget

@@ -1,18 +1,16 @@
-"""Selection: the key-value heads that keep their whole cache, by a ranking, and files of them for other programs."""
+"""Selection: the key-value heads that keep their whole cache, by a ranking."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from headroles.analysis.intervals import Array, corrections, least_p, t_test
-from headroles.budgets.cache import budget_of
 from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
@@ -23,15 +21,11 @@ from headroles.pruning.selection import counted
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
-from headroles.tables.declared import group_sizes
 from headroles.tables.frame import LEVELS
-from headroles.tables.io import replacing
 from headroles.tables.study import Study, kept
 
 By = Literal["integrated-gradients", "l0", "ablation", "retrieval", "random"]
 RANKINGS: tuple[By, ...] = get_args(By)
-Form = Literal["duo", "kvpress", "vllm-hook", "json"]
-FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def cache_budget(
@@ -174,79 +168,3 @@ def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
         missing = ":".join(map(str, lacking[0]))
         raise ValueError(f"column {column.name!r} must have a value for each group, got none for {missing}")
     return values.loc[calibration.index].to_numpy(float)
-
-
-def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -> list[Path]:
-    """Write the budget of a model for DuoAttention, kvpress or vLLM-Hook, or as plain JSON.
-
-    - "duo": `full_attention_heads.tsv`, a row for each layer with tabs between the key-value heads, 1 for a head that
-      keeps its whole cache, and `config.json` with `sink_size` and `recent_size`, as `load_attn_pattern` of
-      mit-han-lab/duo-attention (`duo_attn/utils.py`) reads them. Layers with a window have rows of ones.
-    - "kvpress": the same files, which `DuoAttentionPress.load_attention_pattern` of NVIDIA/kvpress reads, and in
-      `config.json` its `head_compression_ratio`: it lets this share of the heads with the lowest numbers stream. It
-      loads files of six known checkpoints only, so you have to replace that method. Its format is taken from its
-      source, since it needs transformers below 5.3.
-    - "vllm-hook": `vllm-hook.json`, which `HookLLM.load_config` of IBM/vLLM-Hook (`hook_llm.py`) reads;
-      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache, by their numbers in
-      the whole model, since vLLM does not read one with removed heads. Its workers record these heads; nothing streams
-      there. Its format is taken from its source, since it needs vLLM.
-    - "json": `budget.json` with `sink`, `recent`, and `retrieval` and `streaming`, each a list of [layer, group].
-
-    Args:
-        table: A table of `hr.cache_budget`.
-        folder: Where the files are written.
-        form: For which program: "duo", "kvpress", "vllm-hook" or "json".
-
-    Returns:
-        The files.
-
-    Raises:
-        ValueError: If the table is of another kind, or layers have different numbers of groups and the form is "duo"
-            or "kvpress".
-    """  # noqa: DOC502
-    one_of("form", form, FORMS)
-    pattern, _ = budget_of(table)
-    text = dict(frame.fields(frame.provenance(table, "streaming")))
-    if form == "vllm-hook":
-        retained = table[table["retrieval"] == 1]
-        pruned = dict(layer.split("=") for layer in text.get("heads", "").split(",") if layer)
-        heads = [
-            [int(layer), int(number)]
-            for (_, layer, group), size in zip(retained.index, group_sizes(retained), strict=True)
-            for number in (
-                filter(None, pruned[str(layer)].split("/")[group].split("."))
-                if str(layer) in pruned
-                else range(group * size, (group + 1) * size)
-            )
-        ]
-        hook = {"model_info": {"model_id": text.get("model")}, "params": {"important_heads": heads}}
-        files = {"vllm-hook.json": json.dumps(hook)}
-    elif form == "json":
-        content: dict[str, Any] = {"model": text.get("model"), "weights": text.get("weights")}
-        content |= {"sink": pattern.sink, "recent": pattern.recent}
-        for role in ("retrieval", "streaming"):
-            content[role] = [[int(layer), int(group)] for _, layer, group in table.index[table[role] == 1]]
-        files = {"budget.json": json.dumps(content)}
-    else:
-        matrix = _matrix(table, int(text["layers"]))
-        config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
-        if form == "kvpress":
-            config["head_compression_ratio"] = float((matrix == 0).mean())
-        rows = "".join("\t".join(f"{value:.18e}" for value in row) + "\n" for row in matrix)
-        files = {"full_attention_heads.tsv": rows, "config.json": json.dumps(config)}
-    for name, contents in files.items():
-        with replacing(Path(folder) / name) as draft:
-            draft.write_text(contents, encoding="utf8")
-    return [Path(folder) / name for name in files]
-
-
-def _matrix(table: pd.DataFrame, layers: int) -> Array:
-    """Return 1 for each group that keeps its cache, and for all of layers with windows: [layer, group]."""
-    numbers = table.index.get_level_values("layer")
-    sizes = {int(size) for size in table.groupby(level="layer").size()}
-    if len(sizes) != 1:
-        got = ", ".join(map(str, sorted(sizes)))
-        raise ValueError(f"groups of each layer must be equally many for a matrix, got {got}; try form='json'")
-    matrix = np.ones((layers, *sizes))
-    matrix[numbers, table.index.get_level_values("group")] = table["retrieval"]
-    return matrix

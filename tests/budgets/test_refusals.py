@@ -76,9 +76,6 @@ CALLS = {
     "another table": (lambda _: hr.BudgetedCache(given()[0], hr.ablate(*given(), n_resamples=0)),
                       "expected a table of hr.cache_budget, got a DataFrame"),
     "other attention": (lambda _: hr.BudgetedCache(fused(), budget()), "needs eager or sdpa .* got 'flash_atten"),
-    "a form": (lambda place: hr.export_budget(budget(), place, "csv"), "form must be one of duo, .*, got 'csv'"),
-    "uneven layers": (lambda place: hr.export_budget(budget().iloc[1:], place), "equally many .* got 1, 2;"),
-    "no budget": (lambda place: hr.export_budget(hr.ablate(*given(), n_resamples=0), place), "got a DataFrame"),
 }  # fmt: skip
 
 

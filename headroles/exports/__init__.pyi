@@ -1,0 +1,1 @@
+from .budgets import export_budget as export_budget
