@@ -82,6 +82,8 @@ def _signed(value: float) -> str:
 
 
 def _p(value: float) -> str:
+    if pd.isna(value):  # fewer than five heads with the role, or all alike
+        return "not tested"
     return "<0.001" if value < 0.001 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 

@@ -221,7 +221,7 @@ def _forest(
         ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
     marks = {names[name]: Line2D([], [], color=shades[name], marker=markers[name]) for name in hues}
     marks[sure] = Line2D([], [], color="0.3", marker="o", linestyle="")
-    marks[f"p ≥ {SURE:g}"] = Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="")
+    marks[f"p ≥ {SURE:g}, or too few heads"] = Line2D([], [], color="0.3", marker="o", mfc="white", linestyle="")
     legend(ax, [*marks.values()], [*marks])
     sns.despine(ax=ax)
     return ax

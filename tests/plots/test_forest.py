@@ -66,7 +66,7 @@ def test_a_mark_is_filled_after_holm_and_a_row_says_what_matters():
     marks = [mark for mark in ax.lines if mark.get_marker() == "o"]
     assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, True]
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05"]
+    assert legend[-2:] == ["p < 0.05 within layers, after Holm's correction", "p ≥ 0.05, or too few heads"]
     rows = [label.get_text() for label in ax.get_yticklabels()]
     assert rows == [f"effect on {metric}\nas a cost: above 0 is harm" for metric in ("loss", "BLEU")]
     loss, bleu = (mark.get_xdata()[0] for mark in marks)
