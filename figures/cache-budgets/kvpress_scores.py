@@ -1,7 +1,7 @@
 """What kvpress itself says of the same tokens as our rewriting: python kvpress_scores.py MODEL WORK, by its own Python.
 
-Needs `pip install kvpress "transformers<5.3"` in an environment of its own, and WORK of `questions.py run`. Its function
-for models without published scores draws books from the Hub; here it gets the tokens that `questions.py` kept.
+Needs `pip install kvpress "transformers<5.3"` in an environment of its own, and WORK of `questions.py run`. For models
+without published scores kvpress draws books from the Hub; here it gets the tokens that `questions.py` kept.
 Writes kvpress-scores.csv: for each key-value head kvpress' score, ours, and which a quarter of the heads keeps.
 """
 
