@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from time import monotonic
@@ -95,14 +95,23 @@ def _join() -> None:
     atexit.register(PartialState(cpu=not torch.cuda.is_available()).destroy_process_group)
 
 
-def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """Yield `items`; the first process shows a bar on a terminal and in notebooks, elsewhere logs a line a minute."""
+def track(
+    items: Iterable[T], what: str, total: int | None, advice: Callable[[float], str] | None = None
+) -> Iterator[T]:
+    """Yield `items`; the first process shows a bar on a terminal and in notebooks, elsewhere logs a line a minute.
+
+    After the first item it logs how many minutes the others take, and what `advice` says of so many seconds.
+    """
     from tqdm.auto import tqdm
 
     bar = tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal
     start = last = monotonic()
     for number, item in enumerate(bar, 1):
         yield item
-        if bar.disable and first() and (now := monotonic()) - last >= MINUTE:
+        now = monotonic()
+        if number == 1 and first() and (rest := (now - start) * ((total or 1) - 1)) >= MINUTE:
+            bar.clear()
+            log.info("%s: about %.0f more minutes%s", what, rest / MINUTE, advice(rest) if advice else "")
+        if bar.disable and first() and now - last >= MINUTE:
             last = now
             log.info("%s: %d of %s after %d minutes", what, number, total or "?", (now - start) // MINUTE)

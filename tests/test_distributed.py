@@ -272,8 +272,16 @@ def test_long_work_shows_how_much_is_done_and_the_time_left():
 def test_where_there_is_no_terminal_a_line_a_minute_says_how_much_is_done(monkeypatch, caplog):
     monkeypatch.setattr(_distributed, "monotonic", map((25.0).__mul__, range(1000)).__next__)  # 25 seconds an item
     with caplog.at_level("INFO"):
-        assert [*track(range(7), "scoring heads", total=7)] == [*range(7)]
-    assert caplog.messages == ["scoring heads: 3 of 7 after 1 minutes", "scoring heads: 6 of 7 after 2 minutes"]
+        assert [*track(range(7), "scoring heads", 7, "; or {:.0f} seconds".format)] == [*range(7)]
+    assert caplog.messages == [
+        "scoring heads: about 2 more minutes; or 150 seconds",
+        "scoring heads: 3 of 7 after 1 minutes",
+        "scoring heads: 6 of 7 after 2 minutes",
+    ]
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert [*track(range(2), "scoring heads", 2)] == [0, 1]
+    assert caplog.messages == []  # less than a minute was left
 
 
 def test_long_work_shows_nothing_where_nobody_looks_and_in_other_processes(monkeypatch):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
-from headroles.ablation.prediction_powered import run_until_precise
+from headroles.ablation.prediction_powered import FIRST, run_until_precise
 from headroles.ablation.significance import best, effects, is_mean, metric_with_interval, skewness, warn_of_few
 from headroles.ablation.sweep import ReplacementLike, Sweep, Word, known_replacement, replacement_name
 from headroles.analysis.intervals import rounded
@@ -141,7 +141,7 @@ class Ablation:
         number("precision", self.precision, least=1)
         if self.sets is not None and (not self.sets or self.unit != "head"):
             raise ValueError(f"sets must be one or more, with unit='head', got {len(self.sets)} and {self.unit!r}")
-        if self.is_sampled and not (is_mean(self.metric) and self.metric.has_gradient(self.model)):
+        if self.is_sampled and not self.can_be_sampled:
             raise ValueError(
                 f"precision must be 1 for {self.metric.name} of {self.model.name}, got {self.precision:g}: no gradient "
                 f"predicts the effects; try a metric that is a mean, such as 'loss'"
@@ -194,7 +194,22 @@ class Ablation:
         """Measure the example statistics of the intact model and of all variants."""
         variants, options = list(dict.fromkeys(self.masked)), {"max_tokens": max_tokens, "seed": self.seed}
         sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, folder=folder, **options)
-        return run_until_precise(sweep, variants, self.precision) if self.is_sampled else sweep.run(variants)
+        if self.is_sampled:
+            return run_until_precise(sweep, variants, self.precision)
+        return sweep.run(variants, advice=partial(self._on_time, FIRST / len(sweep.examples)))
+
+    def _on_time(self, share: float, seconds: float) -> str:
+        """Advise fewer ablations, which take at least this share of the time, if that is less than half of it."""
+        if share > 0.5 or not self.can_be_sampled:
+            return ""
+        return (
+            f"; with precision=1.1 at least {max(1, share * seconds / 60):.0f}, for intervals up to 1.1 times as wide"
+        )
+
+    @property
+    def can_be_sampled(self) -> bool:
+        """Whether the metric is a mean whose effects a gradient predicts."""
+        return is_mean(self.metric) and self.metric.has_gradient(self.model)
 
     def table(self, stats: ExampleStats) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""

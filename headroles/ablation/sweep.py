@@ -170,7 +170,12 @@ class Sweep:
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
 
-    def run(self, variants: Sequence[HeadSet], rows: Sequence[int] | None = None) -> ExampleStats:
+    def run(
+        self,
+        variants: Sequence[HeadSet],
+        rows: Sequence[int] | None = None,
+        advice: Callable[[float], str] | None = None,  # of the seconds that are left after the first batch
+    ) -> ExampleStats:
         """Measure the intact model and every variant on the examples `rows`, by default all."""
         self.check(variants)
         gates, key = self._gates(variants), self._key(variants, rows)
@@ -181,7 +186,7 @@ class Sweep:
                 numbers = [size * row + place for row in rows for place in range(size)]
                 batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
             runs = [partial(self._measure, self.read, batch, variants, gates) for batch in batches]
-            joined = np.concatenate(self._spread(runs, key, "masking heads"), axis=1)  # [1 + variant, ...]
+            joined = np.concatenate(self._spread(runs, key, "masking heads", advice), axis=1)  # [1 + variant, ...]
         stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
         return stats.check() if rows is None else stats
 
@@ -226,21 +231,22 @@ class Sweep:
         name, code = replacement_name(self.replacement), fingerprint(self.metric)
         return self.model.cache_key(self.corpus, metric=self.metric, code=code, replacement=name, **fields)
 
-    def _spread(self, runs: Sequence[Callable[[], Array]], key: str, what: str) -> list[Array]:
+    def _spread(
+        self, runs: Sequence[Callable[[], Array]], key: str, what: str, advice: Callable[[float], str] | None = None
+    ) -> list[Array]:
         """Load the statistics of each batch from the folder, or measure and keep them; processes share the batches."""
         axis = self.model.axis
         share = range(axis.rank, len(runs), axis.count)
         paths = [None if self.folder is None else self.folder / f"{key}-{place}.npy" for place in share]
         kept = axis.agreed([path is not None and path.is_file() for path in paths])
-        measured = []
-        for place, path, is_kept in track(zip(share, paths, kept, strict=True), what, total=len(share)):
-            if path is not None and is_kept:
-                statistics = np.load(path, allow_pickle=False)
-            else:
-                statistics = runs[place]()
-                if path is not None:
-                    with replacing(path) as draft, draft.open("wb") as file:
-                        np.save(file, statistics, allow_pickle=False)
+        rows = [*zip(share, paths, kept, strict=True)]
+        measured = [(place, np.load(path, allow_pickle=False)) for place, path, is_kept in rows if path and is_kept]
+        left = [(place, path) for place, path, is_kept in rows if not is_kept]
+        for place, path in track(left, what, len(left), advice):
+            statistics = runs[place]()
+            if path is not None:
+                with replacing(path) as draft, draft.open("wb") as file:
+                    np.save(file, statistics, allow_pickle=False)
             measured.append((place, statistics))
         return [statistics for _, statistics in sorted(axis.gathered(axis.agreed(measured)))]
 

@@ -7,6 +7,7 @@ from .relations import predict_outcome as predict_outcome
 from .relations import relate as relate
 from .relations import survival_odds as survival_odds
 from .role_rules import Role as Role
+from .role_rules import by_head as by_head
 from .role_rules import roles as roles
 from .seeds import match_heads as match_heads
 from .seeds import stability as stability

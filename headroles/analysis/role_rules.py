@@ -221,6 +221,26 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
     return holders
 
 
+def by_head(roles: pd.DataFrame) -> pd.Series[str]:
+    """List the roles of each head that has any, in a column to print: L0H2, positional[-1].
+
+    Args:
+        roles: A table of `roles`.
+
+    Returns:
+        Names of roles joined by commas, by the names of heads.
+
+    Example:
+        >>> index = hr.tables.frame.index({("enc-self", 0): 2})
+        >>> scores = hr.tables.frame.table({"rarity": [0.2, 0.7]}, index, "made:by hand")
+        >>> hr.analysis.by_head(hr.roles(scores)).to_dict()
+        {'L0H1': 'rare'}
+    """
+    rows, one_kind = held(prefer_nosink_roles(roles)), roles.index.unique("kind").size < 2
+    heads = [frame.spelled(*head, one_kind=one_kind) for head in rows[frame.LEVELS].itertuples(index=False)]
+    return rows["role"].groupby(pd.Index(heads, name="head"), sort=False).agg(", ".join)
+
+
 def prefer_nosink_roles(roles: pd.DataFrame) -> pd.DataFrame:
     """Return roles as maps and lists show them: a role without the sink replaces the same role with it."""
     columns = {name: Column.parse(name) for name in map(str, roles)}

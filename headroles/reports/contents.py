@@ -65,6 +65,8 @@ def _role_findings(data: Any) -> Iterator[str]:
         yield f"{some} of {total} heads have a role: {counts}."
     elif heads_of:
         yield f"None of the {total} heads has a role."
+    if heads_of:
+        yield f"Roles that were measured: {', '.join(heads_of)}."
 
 
 def _effect_findings(data: Any) -> Iterator[str]:

@@ -60,8 +60,8 @@ class Rarity(Score):
         if not counts.any() or known >= self.frequent:
             return None
         return (
-            f"the {self.frequent} most frequent tokens are not known, since {known} occur more than once in the corpus "
-            f"itself; count them in a larger one: reference="
+            f"rare means outside the {self.frequent} most frequent tokens, and only {known} occur more than once in "
+            f"this corpus; count them in a larger one: reference="
         )
 
 

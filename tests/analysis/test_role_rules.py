@@ -238,6 +238,14 @@ def test_the_roles_a_head_has_are_listed():
     assert (len(none), list(none)) == (0, list(expected))
 
 
+def test_roles_are_listed_by_the_names_of_heads():
+    index = frame.index({("enc-self", 0): 2, ("cross", 0): 1})
+    columns = {"position[-1]": [0.95, 0.2, nan], "rarity": [0.6, 0.1, 0.8], "rarity-nosink": [0.7, 0.2, 0.2]}
+    told = roles(table(columns, index=index))
+    assert role_rules.by_head(told).to_dict() == {"enc-self L0H0": "positional[-1], rare"}  # without the sink
+    assert str(role_rules.by_head(roles(table({"rarity": [0.1, 0.6]})))).startswith("head\nL0H1    rare\n")
+
+
 def test_the_roles_of_a_head_are_listed_in_the_order_of_the_table():
     told = roles(table({name: [1.0] * 30 for name in ("sink[first]", "rarity", "position[-1]", "induction")}))
     assert role_rules.held(told)["role"].tolist() == role_rules.names(told) * 30

@@ -226,6 +226,7 @@ def test_what_pruning_costs_and_that_no_head_has_a_role():
     data = {"heads": [["enc-self", 0, 0]] * 2, "kinds": {"enc-self": ""}, "roles": [role], "columns": []}
     assert contents.findings(data | {"sizes": [sizes | {"rows": rows}]}) == [
         "None of the 2 heads has a role.",
+        "Roles that were measured: rare.",
         "Pruned to 6 of 24 heads left (l0), BLEU changes by −1.2.",
     ]
 

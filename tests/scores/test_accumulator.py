@@ -67,5 +67,7 @@ def test_rarity_has_no_interval_where_ties_decide_which_tokens_are_frequent(capl
         assert (table["rarity.low"].notna() == known).all()
         assert frame.resamples(table)
         assert np.isnan(frame.resamples(table)["rarity"]).all() != known
-        said = f"no interval of rarity: the {frequent} most frequent tokens are not known, since {repeated} occur more"
+        said = (
+            f"no interval of rarity: rare means outside the {frequent} most frequent tokens, and only {repeated} occur"
+        )
         assert (said in caplog.text) != known
