@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -626,13 +627,33 @@ def roles_and_survival() -> Numbers:
     holds("the ranges have 288, 16, 8, 14 and 10 heads", shares["heads"].tolist()[:5] == [288, 16, 8, 14, 10])
     holds("of the sharpest heads 8 are positional, 34 not", shares["heads"].tolist()[-2:] == [8, 34])
     found |= dict(zip(("least", "most", "important", "sharp", "elsewhere"), kept.iloc[[0, 4, 5, 6, 7]], strict=True))
-    return found | {
-        "as_important": str(shares["heads"].iloc[5]),
-        "p": f"{shares['p'].iloc[-1]:.3f}".lstrip("0"),
-        "german": f"{one}; {other}: in 0 of 2",
-        "nearest": f"{mean['random'] - mean['roles']:.3f}",
-        "whole": f"{mean['random'] - mean['all heads']:.3f}",
-        "weighted": f"{-pooled.loc[('roles', 'random'), 'difference']:.3f}",
+    return (
+        found
+        | _translators()
+        | {
+            "as_important": str(shares["heads"].iloc[5]),
+            "p": f"{shares['p'].iloc[-1]:.3f}".lstrip("0"),
+            "german": f"{one}; {other}: in 0 of 2",
+            "nearest": f"{mean['random'] - mean['roles']:.3f}",
+            "whole": f"{mean['random'] - mean['all heads']:.3f}",
+            "weighted": f"{-pooled.loc[('roles', 'random'), 'difference']:.3f}",
+        }
+    )
+
+
+def _translators() -> Numbers:
+    """How many heads with a role survive in the translators trained from nothing, of ten of each role."""
+    overview = table("specialists/overview.csv")
+    scratch = overview["of"] == "translators trained from nothing"
+    survivors = overview[(overview["panel"] == "survivors") & scratch].set_index("what")
+    kept = (survivors["value"] * survivors["heads"]).round(1)
+    holds("there are ten positional heads", survivors.loc["positional | positional heads", "heads"] == 10)
+    return {
+        "translators": str(overview.loc[(overview["panel"] == "rank") & scratch, "models"].iloc[0]),
+        "survive": str(kept["positional | positional heads"]),
+        "expected": str(kept["positional | expected of their layers"]),
+        "syntactic": str(kept["syntactic | syntactic heads"]),
+        "syntactic_expected": str(kept["syntactic | expected of their layers"]),
     }
 
 
@@ -713,6 +734,25 @@ def circuits() -> Numbers:
     }
 
 
+def comparison() -> Numbers:
+    """Other tools, as they were on a day."""
+    told = tomllib.loads((FIGURES.parent / ".docs/comparison.toml").read_text(encoding="utf-8"))
+    tools = told["tools"]
+    named = [f"[{tool['name']}]({tool['url']})" for tool in tools]
+    short = [
+        [tool["task"], f"{name} {tool['version']}", tool["heads"]] for name, tool in zip(named, tools, strict=True)
+    ]
+    details = [
+        [name, *(tool[part] for part in ("models", "beyond", "lacks"))] for name, tool in zip(named, tools, strict=True)
+    ]
+    return {
+        "looked": told["looked"],
+        "tools": grid([f"to ... ({told['looked']})", "there is", "of heads it has"], short),
+        "details": grid(["", "models", "beyond heads, or in another way", "lacks"], details),
+        "seen": "; ".join(f"{tool['name']} by its {tool['seen']}" for tool in tools),
+    }
+
+
 def readme() -> Numbers:
     """Numbers of the README."""
     sys.path.insert(0, str(FIGURES / "families"))
@@ -723,12 +763,15 @@ def readme() -> Numbers:
     types = (FIGURES / "families/families.md").read_text(encoding="utf-8").split(f"| all | {len(results)} | ")[1]
     rows = [table(f"substitution/{name}-repeated").loc[(heads, "induction")] for name, heads in
             (("smollm2", "all 5"), ("gemma3", "all 3"))]  # fmt: skip
-    holds("its role is what it does", all(row["verdict"].startswith("its role is what it does") for row in rows))
-    overview = table("specialists/overview.csv")
-    scratch = overview["of"] == "translators trained from nothing"
-    survivors = overview[(overview["panel"] == "survivors") & scratch].set_index("what")
-    kept = (survivors["value"] * survivors["heads"]).round(1)
-    holds("there are ten positional heads", survivors.loc["positional | positional heads", "heads"] == 10)
+    for row in rows:
+        holds("sets of induction heads pass, and lose nothing", row["verdict"].startswith("its role is what it does"))
+        holds("under exact induction they lose nothing", row["role_pattern.high"] < 0)
+    shares = table("substitution/shares.csv").set_index(["role", "model"])["verdict"]
+    passing = shares[shares == "its role is what it does"].index
+    holds("their previous-token heads pass on repeats", len(shares.loc["previous token on repeats"]) == sum(
+        role == "previous token on repeats" for role, _ in passing) == 2)  # fmt: skip
+    holds("MPNet's heads and sets of sinks do not pass, nor is it shown of syntactic heads", not any(
+        model == "MPNet base" or "sinks" in role or "syntactic" in role for role, model in passing))  # fmt: skip
     return {
         "models": str(len(results)),
         "types": types.split()[0],
@@ -737,14 +780,9 @@ def readme() -> Numbers:
         "relevance": relevant,
         "pruning": pruned,
         "removal": removal,
-        "removed": "{:.1f} and {:.1f}".format(*(row["removed"] for row in rows)),
-        "elsewhere": "{:.1f} and {:.1f}".format(*(row["wrong"] for row in rows)),
-        "longer": cache_budgets()["longer"],
-        "translators": str(overview.loc[(overview["panel"] == "rank") & scratch, "models"].iloc[0]),
-        "survive": str(kept["positional | positional heads"]),
-        "expected": str(kept["positional | expected of their layers"]),
-        "syntactic": str(kept["syntactic | syntactic heads"]),
-        "syntactic_expected": str(kept["syntactic | expected of their layers"]),
+        **{name: f"{row['removed']:.1f}" for name, row in zip(("smollm2", "gemma3"), rows, strict=True)},
+        **_translators(),
+        "tools": comparison()["tools"],
     }
 
 
@@ -758,7 +796,7 @@ def write_readme() -> str:
 
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
-    *(correlations, training, strategies, roles_and_survival, paper_size, papers, circuits),
+    *(correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
 )
 
 

@@ -208,7 +208,7 @@ class Ablation:
 
     @property
     def can_be_sampled(self) -> bool:
-        """Whether the metric is a mean whose effects a gradient predicts."""
+        """Whether the metric is a mean and a gradient predicts the effects on it."""
         return is_mean(self.metric) and self.metric.has_gradient(self.model)
 
     def table(self, stats: ExampleStats) -> pd.DataFrame:
