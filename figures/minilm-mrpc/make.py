@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import pandas as pd
 import torch
 import typer
+from again import ranked_again
 
 import headroles as hr
 from headroles.ablation import curves
@@ -65,7 +66,7 @@ def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: P
     importance = hr.score(model, tokenizer, ranked, ["importance", hr.Importance(norm="layer")], study=study)
     orders = {
         **curves.orders(importance, ["importance[layer]", "importance"]),
-        "importance, again": curves.repeated_ranking(model, tokenizer, ranked),
+        "importance, again": ranked_again(model, tokenizer, ranked),
         "ablation[accuracy]": effects["ablation[accuracy]"].sort_values(ascending=False, kind="stable").index,
     }
     chance = curves.orders(importance, [], seeds=DRAWS)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
@@ -22,7 +21,7 @@ from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.masking import Head, head_mask
+from headroles.models.masking import Head
 from headroles.models.replacements import Replacement
 from headroles.scores import Attribution, Importance, Measure, Relevance, objectives, outputs
 from headroles.scores import score as score_heads
@@ -123,68 +122,6 @@ def _with_values(
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
     table.attrs["draws"] = frame.Resamples(table, {"value": values})
     return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
-
-
-def repeated_ranking(
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: CorpusLike,
-    score: str | Measure = "importance",
-    *,
-    column: str | None = None,
-    kind: Kind | None = None,
-    steps: int = 10,
-    **options: Any,
-) -> list[Head]:
-    """Order heads by a score that is recomputed after each step, with the heads ordered so far masked.
-
-    The smallest score comes first (`--exact_pruning` in the released scripts of Michel et al. 2019). The score
-    "ablation" is the harm of ablating one more head; with `precision` it is estimated by prediction.
-
-    Args:
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus on which the score is computed.
-        score: A score or its name, or "ablation".
-        column: Column of the score, by default the first.
-        kind: Kind of the heads, by default all.
-        steps: Number of steps of equal size.
-        **options: Further options of `score`, or of `ablate` for "ablation" (`metric`, `precision`).
-
-    Returns:
-        The heads, (kind, layer, head) each.
-
-    Raises:
-        ValueError: If the score of the intact model is not defined.
-    """
-    number("steps", steps, least=1, whole=True)
-    handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
-    left = [head for head in handle.heads if kind in (None, head[0])]
-    size, masked, rest = len(left), list[Head](), list[Head]()
-    options = {"n_resamples": 0, **options}
-    better = as_metric(options.get("metric", "loss")).better
-    is_zero = options.get("replacement", "zero") == "zero"  # others depend on all masked heads
-    for step in range(1, steps + 1):
-        if not (count := round(size * step / steps) - len(masked)):
-            continue
-        with handle.mask(head_mask(handle.model, masked if is_zero else [])):
-            try:
-                if score == "ablation":
-                    sets = {str(head): [*([] if is_zero else masked), head] for head in left}
-                    table = ablate(model, tokenizer, corpus, sets=sets, **options)
-                    harm = -table.iloc[:, 0] * better
-                    values = harm.set_axis(pd.MultiIndex.from_tuples(left))
-                else:
-                    table = score_heads(model, tokenizer, corpus, [score], **options)
-                    values = table[column or table.columns[0]].loc[left]
-            except ValueError:  # no output depends on the remaining heads: they keep their order
-                if not masked:
-                    raise
-                return masked + rest
-        ranked = values.sort_values(kind="stable").index.tolist()
-        masked, rest = masked + ranked[:count], ranked[count:]
-        left = [head for head in left if head in rest]
-    return masked
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers import zoo
-from helpers.ablations import files, looped, mean
+from helpers.ablations import files, looped
 from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
@@ -23,11 +22,11 @@ from helpers.sweeps import inputs_of, traces
 
 import headroles as hr
 from headroles import plots
-from headroles.ablation.curves import ABLATION, ablation_curve, agreement, areas, compare, orders, repeated_ranking
+from headroles.ablation.curves import ABLATION, ablation_curve, agreement, areas, compare, orders
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
-from headroles.models import loading, masking
+from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.parts import sharing
 from headroles.patterns import First, Previous
@@ -232,109 +231,6 @@ def test_random_orders_have_each_head_once_and_are_the_same_again(kind):
     assert orders(scores(), ["one"], kind=kind, seeds=6) == found
     fewer = orders(scores(), [], kind=kind, seeds=3)
     assert fewer == {name: found[name] for name in ("random 0", "random 1", "random 2")}
-
-
-# --- orders that are told again -------------------------------------------------------------------------------------
-
-
-def again(name, text=None, **options):
-    return repeated_ranking(zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
-
-
-def counts(size, steps):
-    """How many heads are closed after each step."""
-    return [round(size * step / steps) for step in range(1, steps + 1)]
-
-
-def told_again(name, score, column, steps, kind=None):
-    """The same in a plain loop: measure with what is gone closed, and let the smallest of what is left go."""
-    model, gone = zoo.tiny(name), []
-    every = [head for head in families.head_index(model) if kind in (None, head[0])]
-    for count in counts(len(every), steps):
-        with hr.mask_heads(model, masking.head_mask(model, gone)):
-            values = hr.score(model, tokens_of(name), corpus(6), score, n_resamples=0)[column]
-        left = [head for head in every if head not in gone]
-        gone += sorted(left, key=lambda head: values[head])[: count - len(gone)]
-    return gone
-
-
-AGAIN = [
-    ("gpt2", "importance", "importance", 3, None),
-    ("bert", "importance", "importance", 10, None),  # more steps than heads
-    ("marian", "confidence", "confidence", 1, "dec-self"),
-    ("marian", "importance", "importance", 4, None),
-    ("marian", "importance", "importance", 3, "cross"),
-    ("bert", "position", "position[+1]", 2, None),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "score", "column", "steps", "kind"), AGAIN)
-def test_what_is_left_is_measured_again_after_each_step(name, score, column, steps, kind):
-    found = again(name, score=score, column=column, steps=steps, kind=kind)
-    every = [head for head in families.head_index(zoo.tiny(name)) if kind in (None, head[0])]
-    assert sorted(found) == sorted(every)
-    assert found == told_again(name, score, column, steps, kind)
-    assert steps == 1 or found != again(name, score=score, column=column, steps=1, kind=kind)
-
-
-def test_the_column_is_by_default_the_first_of_the_score():
-    first = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(6), "position", n_resamples=0).columns[0]
-    assert first == "position[-2]"
-    assert again("bert", score="position", steps=2) == again("bert", score="position", column=first, steps=2)
-    assert again("bert", score="position", steps=2) != again("bert", score="position", column="position[+1]", steps=2)
-
-
-def head_gradients(model, gone):
-    """Michel et al.'s importance by hand: the mean over sentences of |d loss / d gate|, some gates closed."""
-    found = []
-    for sentence in corpus(6):
-        row = masking.head_mask(model, gone).requires_grad_()
-        ids = tokens_of("gpt2")(sentence.text, return_tensors="pt")["input_ids"]
-        with hr.mask_heads(model, row):
-            loss = F.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
-        found.append(torch.autograd.grad(loss, row)[0].abs())
-    return pd.Series(torch.stack(found).mean(0).numpy(), families.head_index(model))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [2, 8])
-def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
-    model, gone = zoo.tiny("gpt2"), []
-    for count in counts(8, steps):
-        values = head_gradients(model, gone).drop(gone)
-        gone += values.sort_values().index.tolist()[: count - len(gone)]
-    assert again("gpt2", steps=steps) == gone
-
-
-@pytest.mark.parametrize("options", [{}, {"precision": 1.2}, {"replacement": "rescale"}], ids=str)
-def test_heads_are_ordered_again_by_their_ablation(options):
-    """The least harmful beside those that are masked; six sentences are fewer than a prediction needs."""
-    masked, heads = [], list(families.head_index(zoo.tiny("gpt2")))
-    replacement = options.get("replacement", "zero")
-    for count in counts(8, 4):
-        harm = {head: mean("gpt2", frozenset([*masked, head]), replacement) for head in heads if head not in masked}
-        masked += sorted(harm, key=harm.get)[: count - len(masked)]
-    assert again("gpt2", score="ablation", steps=4, **options) == masked
-
-
-@pytest.mark.slow
-def test_a_model_is_left_as_it_was_by_a_repeated_ranking():
-    model = zoo.tiny("marian").train()
-    before = traces(model)
-    assert repeated_ranking(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
-    assert traces(model) == before
-    assert all(parameter.grad is None for parameter in model.parameters())
-    with pytest.raises(ValueError, match=r"\Ascore must be one of .*, got 'nonsense'"):
-        repeated_ranking(model, tokens_of("marian"), corpus(6), "nonsense")
-    assert traces(model) == before
-
-
-@pytest.mark.slow
-def test_heads_that_no_longer_matter_have_a_place_too():
-    """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
-    found = again("marian", steps=24)
-    assert sorted(found) == sorted(families.head_index(zoo.tiny("marian")))
 
 
 # --- going on -------------------------------------------------------------------------------------------------------

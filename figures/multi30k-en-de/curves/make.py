@@ -6,6 +6,7 @@ beside this file; it resumes. SHARED is a folder with `models/multi30k-en-de` an
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,11 @@ import headroles as hr
 from headroles.ablation import curves
 from headroles.tables import frame
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parents[1] / "minilm-mrpc"))
+
+from again import ranked_again  # noqa: E402 - in another folder
+
 MICHEL = ["importance[layer]", "importance"]  # normalised within layers, as in the paper, and raw
 OTHERS = ["-importance", "confidence", "relevance[cp].size", "ablation[loss]"]
 SCORES = ["confidence", "importance", hr.Importance(norm="layer"), "relevance"]
@@ -41,7 +46,7 @@ def main(
     rankings = MICHEL if kind else MICHEL + OTHERS
     orders = curves.orders(frame.join(scores, effects), rankings, kind=kind, seeds=0 if kind else 3)
     if not kind:
-        orders["importance, again"] = curves.repeated_ranking(model, tokenizer, val[:AGAIN])
+        orders["importance, again"] = ranked_again(model, tokenizer, val[:AGAIN])
     table = hr.ablation_curve(model, tokenizer, test, orders, metric="bleu", kind=kind, study=work)
     place, suffix = work if limit else HERE, "-each" if kind else ""  # a trial is no result
     for name in (f"curves-bleu{suffix}", f"areas-bleu{suffix}", "heads", "ablation-loss-head-zero"):
