@@ -1,7 +1,6 @@
 from . import metrics as metrics
 from .curves import ablation_curve as ablation_curve
 from .curves import areas as areas
-from .curves import compare as compare
 from .curves import orders as orders
 from .effects import ablate as ablate
 from .effects import evaluate as evaluate

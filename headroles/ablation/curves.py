@@ -6,33 +6,28 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
 from headroles.analysis.intervals import Array, bounds
-from headroles.analysis.summaries import agreement
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.models.replacements import Replacement
-from headroles.scores import Attribution, Importance, Measure, Relevance, objectives, outputs
-from headroles.scores import score as score_heads
-from headroles.scores.lrp import Rules
+from headroles.scores import objectives
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
-from headroles.tables.columns import of_name, ranked_by, without_ends
+from headroles.tables.columns import ranked_by, without_ends
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, as_study, kept
-
-ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 
 
 def ablation_curve(
@@ -187,75 +182,3 @@ def orders(
         ordered[name] = (rising[::-1] if descending else rising) + unknown
     chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
     return ordered | chance
-
-
-class Comparison(NamedTuple):
-    """Results of `compare`: correlations of scores with effects, and mean heights of curves."""
-
-    agreement: pd.DataFrame
-    areas: pd.DataFrame
-
-
-def compare(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: CorpusLike,
-    held_out: CorpusLike,
-    *,
-    rules: Sequence[Rules] = ("cp", "attn", "voita", "gradient"),
-    seeds: int = 10,
-    max_tokens: int = 1024,
-    n_resamples: int = 1000,
-    study: Study | str | Path | None = None,
-) -> Comparison:
-    """Compare relevance by each rule set with importance, confidence and chance.
-
-    Four tables are kept in the study: `heads`, scores and ablation effects of every head on `corpus`; `agreement`, rank
-    correlations of scores with these effects; `curves`, heads ablated cumulatively on `held_out`, the least relevant
-    first (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`, the mean
-    heights of the curves. Only Voita's rules explain the sum of all steps in one pass.
-
-    Args:
-        model: Model with the heads.
-        tokenizer: Its tokenizer.
-        corpus: Corpus on which heads are scored.
-        held_out: Corpus of the curves.
-        rules: Rule sets of relevance.
-        seeds: Number of random rankings.
-        max_tokens: Tokens in a batch, padding included; four times as many for the curves.
-        n_resamples: Number of bootstrap resamples.
-        study: Study or folder that keeps the tables.
-
-    Returns:
-        The tables `agreement` and `areas`.
-    """
-    corpus, held_out = as_corpus(corpus), as_corpus(held_out)
-    place, scores = as_study(study), _scores(rules, HeadModel(model))
-    table = score_heads(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=place)
-    ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
-    names = [name for name in map(str, table) if name in ranked]
-    correlations = agreement(table, names, ABLATION)
-    rankings = orders(table, [*names, ABLATION], seeds=seeds)
-    scored = frame.holding(scores=frame.provenance(table, names[0]))
-    shown = frame.sign_version(text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples)
-    key = f"{frame.sign(weights=identity.weights_digest(model))}|{scored}|{shown}"
-
-    @cache  # for both tables
-    def curves() -> pd.DataFrame:
-        return ablation_curve(model, tokenizer, held_out, rankings, n_resamples=n_resamples, max_tokens=4 * max_tokens)
-
-    place.keep("curves", key, curves)
-    heights = place.keep("areas", key, lambda: areas(curves()))
-    place.save("agreement", correlations)
-    return Comparison(correlations, heights)
-
-
-def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
-    """Return the compared scores; without a loss, importance has the objective of relevance: similarity."""
-    lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
-    importance = Importance(objective=objectives.Similarity() if lossless else None)
-    chosen: list[str | Measure] = ["confidence", importance, Attribution(method="FeatureAblation")]
-    for name in rules:
-        steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
-        chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
-    return chosen

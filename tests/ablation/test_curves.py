@@ -22,7 +22,7 @@ from helpers.sweeps import inputs_of, traces
 
 import headroles as hr
 from headroles import plots
-from headroles.ablation.curves import ABLATION, ablation_curve, agreement, areas, compare, orders
+from headroles.ablation.curves import ablation_curve, areas, orders
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
@@ -475,60 +475,3 @@ def test_hard_coded_heads_are_those_of_a_slow_loop(tmp_path):
     assert hard_coded.tolist() == pytest.approx(expected, rel=1e-5)
     assert abs(expected[1] - expected[2]) > 1e-3
     assert (removed - hard_coded).abs()[1:].min() > 1e-4
-
-
-OPTIONS = {"rules": ["cp", "voita"], "seeds": 2, "n_resamples": 20}
-COMPARED = {f"relevance[{rules}{by}].size" for rules in ("cp", "voita") for by in ("", " logit")}
-COMPARED |= {"confidence", "importance"}
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    """A comparison on a few sentences: its study, and what it returned."""
-    study = hr.Study(tmp_path_factory.mktemp("compared"))
-    return study, compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
-
-
-@pytest.mark.slow
-def test_a_comparison_keeps_its_tables(compared):
-    study, (found, area) = compared
-    assert {"heads", "curves", "areas", "agreement"} <= set(study.names())
-    assert set(found.index) == COMPARED
-    assert set(area.index) == COMPARED | {ABLATION, "random 0", "random 1"}
-    pd.testing.assert_frame_equal(frame.bare(study.load("agreement")), frame.bare(found))
-    pd.testing.assert_frame_equal(frame.bare(study.load("areas")), frame.bare(area))
-    pd.testing.assert_frame_equal(
-        frame.bare(found), frame.bare(agreement(study.load("heads"), list(found.index), ABLATION))
-    )
-    assert found["all"].between(-1, 1).all()
-
-
-def test_the_least_relevant_heads_are_masked_first(compared):
-    study, (_, area) = compared
-    score_table, curves = study.load("heads"), study.load("curves")
-    for name in ("confidence", "relevance[cp].size"):
-        order = {name: score_table[name].sort_values(kind="stable").index.tolist()}
-        alone = ablation_curve(zoo.tiny("marian"), tokens_of("marian"), corpus(20)[6:], order, n_resamples=20)
-        kept = curves[curves["order"] == name].reset_index(drop=True)
-        pd.testing.assert_frame_equal(frame.bare(kept), frame.bare(alone), rtol=0, atol=bound(1))
-        np.testing.assert_allclose(area.loc[name], areas(alone).loc[name], rtol=0, atol=bound(1))
-
-
-def test_a_second_comparison_computes_nothing_again(compared):
-    study, (found, area) = compared
-    names = ("heads", "curves", "areas")
-    before = {name: study.path(name).stat().st_mtime_ns for name in names}
-    again = compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
-    assert {name: study.path(name).stat().st_mtime_ns for name in names} == before
-    for one, other in zip(again, (found, area), strict=True):
-        pd.testing.assert_frame_equal(frame.bare(one), frame.bare(other))
-
-
-def test_an_encoder_without_a_head_is_compared_by_its_states(tmp_path):
-    study, given = hr.Study(tmp_path), (zoo.tiny("bert").base_model, tokens_of("bert"), corpus(6), corpus(20)[6:])
-    found, area = compare(*given, study=study, **OPTIONS | {"rules": ["cp"]})
-    assert set(found.index) == {name for name in COMPARED if "voita" not in name}
-    score_table = study.load("heads")
-    for column in ("importance", "relevance[cp]", ABLATION):
-        assert "objective:Similarity()" in frame.provenance(score_table, column).split("|")
-    assert area["area"].between(-1, 1).all()
