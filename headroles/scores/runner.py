@@ -145,7 +145,7 @@ def _keep_beside(
 ) -> None:
     """Keep the conservation report of each relevance score, and the offsets of a corpus with trees."""
     for score in (score for score in scores if isinstance(score, Relevance)):
-        options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "max_tokens": max_tokens}
+        options: dict[str, Any] = {"objective": score.objective, "max_tokens": max_tokens}
         report = partial(conservation, model, model.tokenizer, corpus[:CHECKED], score.rules, **options)
         study.keep(f"conservation-{score.rules}", key, report)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):

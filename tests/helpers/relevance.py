@@ -40,11 +40,11 @@ def begun(values, rules):
     return (values / values.detach() if rules.startswith("voita") else values).sum()
 
 
-def relevance(model, inputs, rules="cp", *, epsilon=0.0, step=2, number=explained):
+def relevance(model, inputs, rules="cp", *, step=2, number=explained):
     """The relevance of every head: [batch, heads]."""
     size = len(next(iter(inputs.values()))), len(families.head_index(model))
     ones = torch.ones(size, dtype=torch.promote_types(model.dtype, torch.float32), requires_grad=True)
-    with lrp_rules(model, rules, epsilon=epsilon), hr.mask_heads(model, ones):
+    with lrp_rules(model, rules), hr.mask_heads(model, ones):
         values = number(model(**inputs, **without_cache(model)), step)
     return torch.autograd.grad(begun(values, rules), ones)[0]
 

@@ -30,9 +30,9 @@ class Result(NamedTuple):
     heads: dict[Key, Tensor]  # the relevance of each head
 
 
-def marian(model: PreTrainedModel, source: Tensor, target: Tensor, step: int, token: int, rules: str, epsilon=0.0):
+def marian(model: PreTrainedModel, source: Tensor, target: Tensor, step: int, token: int, rules: str):
     """Relevance of all heads for one logit of a post-norm encoder-decoder; `source` and `target` are [token] ids."""
-    book = Book(model, rules, epsilon)
+    book = Book(model, rules)
     state = book.embedded("model.encoder", source)
     for layer in range(model.config.encoder_layers):
         path = f"model.encoder.layers.{layer}"
@@ -50,9 +50,9 @@ def marian(model: PreTrainedModel, source: Tensor, target: Tensor, step: int, to
     return book.closed(book.shifted(logits, book.weights["final_logits_bias"][0]), step, token)
 
 
-def gpt2(model: PreTrainedModel, ids: Tensor, step: int, token: int, rules: str, epsilon=0.0):
+def gpt2(model: PreTrainedModel, ids: Tensor, step: int, token: int, rules: str):
     """Relevance of all heads for one logit of a pre-norm decoder; `ids` are [token]."""
-    book = Book(model, rules, epsilon)
+    book = Book(model, rules)
     state = book.node(book.weights["transformer.wte.weight"][ids] + book.weights["transformer.wpe.weight"][: len(ids)])
     for layer in range(model.config.n_layer):
         path, width = f"transformer.h.{layer}", model.config.n_embd
@@ -69,8 +69,8 @@ def gpt2(model: PreTrainedModel, ids: Tensor, step: int, token: int, rules: str,
 class Book:
     """Every operation of a forward, and how relevance goes back through it, to be done in reverse."""
 
-    def __init__(self, model: PreTrainedModel, rules: str, epsilon: float) -> None:
-        self.model, self.rules, self.epsilon = model, rules, epsilon
+    def __init__(self, model: PreTrainedModel, rules: str) -> None:
+        self.model, self.rules = model, rules
         self.weights = {name: weight.detach().double() for name, weight in model.state_dict().items()}
         self.backs: list[Back] = []
         self.sites: dict[Key, Node] = {}
@@ -122,7 +122,7 @@ class Book:
         def back() -> None:
             for t in range(len(x.value)):
                 z = weight.T * x.value[t]  # [out, in]
-                x.relevance[t] += self._shared(z, bias, y.value[t], y.relevance[t], self.epsilon)
+                x.relevance[t] += self._shared(z, bias, y.value[t], y.relevance[t])
 
         self.backs.append(back)
         return y
@@ -145,16 +145,16 @@ class Book:
                 slope = weight[:, None] * centre / deviation[t]
                 if self.rules == "voita-exact":
                     slope = torch.autograd.functional.jacobian(normed, row)
-                x.relevance[t] += self._shared(slope * row, bias, y.value[t], r, 0.0)
+                x.relevance[t] += self._shared(slope * row, bias, y.value[t], r)
 
         self.backs.append(back)
         return y
 
-    def _shared(self, z: Tensor, bias: Tensor, y: Tensor, r: Tensor, epsilon: float) -> Tensor:
+    def _shared(self, z: Tensor, bias: Tensor, y: Tensor, r: Tensor) -> Tensor:
         """The relevance of one token's inputs: [in], from all contributions z [out, in]."""
         if self.rules == "voita-exact":
             z = z + bias[:, None] / z.shape[1]
-        return rescaled(alphabeta(z, r), r) if "voita" in self.rules else ratio(z, y, r, epsilon)
+        return rescaled(alphabeta(z, r), r) if "voita" in self.rules else ratio(z, y, r)
 
     def activation(self, x: Node, function: Callable[[Tensor], Tensor]) -> Node:
         """R passes."""
@@ -221,9 +221,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tenso
     return ((q @ k.T) * scale + mask).softmax(-1) @ v
 
 
-def ratio(z: Tensor, y: Tensor, r: Tensor, epsilon: float = 0.0) -> Tensor:
-    """LRP-0 and LRP-epsilon: R_i = sum_j z_ji R_j / (y_j + epsilon sign y_j)."""
-    return (z * (r / (y + epsilon * (1 - 2 * (y < 0).double())))[:, None]).sum(0)
+def ratio(z: Tensor, y: Tensor, r: Tensor) -> Tensor:
+    """LRP-0: R_i = sum_j z_ji R_j / y_j."""
+    return (z * (r / y)[:, None]).sum(0)
 
 
 def alphabeta(z: Tensor, r: Tensor) -> Tensor:

@@ -235,27 +235,25 @@ def checkpointed():
 
 
 RULES = {
-    "rules": (lambda: zoo.tiny("bert"), "lrp", 0.0, "rules must be one of cp, .*, got 'lrp'"),
-    **{f"epsilon {rules}": (lambda: zoo.tiny("bert"), rules, epsilon, f"epsilon of .*'{rules}' must .*, got {epsilon}")
-       for rules, epsilon in (("cp", -0.1), ("attn", math.nan), ("voita", 0.1), ("gradient", 1))},
-    "train mode": (training, "cp", 0.0, "rules need BertForMaskedLM in eval mode, got train mode"),
-    "checkpointing": (checkpointed, "cp", 0.0, "rules need BertForMaskedLM without gradient checkpointing"),
+    "rules": (lambda: zoo.tiny("bert"), "lrp", "rules must be one of cp, .*, got 'lrp'"),
+    "train mode": (training, "cp", "rules need BertForMaskedLM in eval mode, got train mode"),
+    "checkpointing": (checkpointed, "cp", "rules need BertForMaskedLM without gradient checkpointing"),
     "quantised": (
-        lambda: quantised("bert.encoder.layer.0.output.dense"), "cp", 0.0,
+        lambda: quantised("bert.encoder.layer.0.output.dense"), "cp",
         "weights of BertForMaskedLM: got bert.encoder.layer.0.output.dense.weight, which is quantised"),
-    **{f"voita {name}": (lambda name=name: zoo.tiny(name), "voita", 0.0, "rules 'voita' need .* got .*outside")
+    **{f"voita {name}": (lambda name=name: zoo.tiny(name), "voita", "rules 'voita' need .* got .*outside")
        for name in sorted(zoo.OUTSIDE)},
-    **{f"no attention {rules}": (lambda: zoo.tiny("mamba"), rules, 0.0, "no attention found in MambaForCausalLM")
+    **{f"no attention {rules}": (lambda: zoo.tiny("mamba"), rules, "no attention found in MambaForCausalLM")
        for rules in ("cp", "gradient")},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_context_of_rules_is_refused_and_leaves_no_trace(name):
-    made, rules, epsilon, message = RULES[name]
+    made, rules, message = RULES[name]
     model = made()
     before = _traces(model), torch._C._len_torch_function_stack()
-    with pytest.raises(ValueError, match=message), lrp_rules(model, rules, epsilon=epsilon):
+    with pytest.raises(ValueError, match=message), lrp_rules(model, rules):
         pass
     assert (_traces(model), torch._C._len_torch_function_stack()) == before
 

@@ -106,7 +106,6 @@ def head_gradients(
     batch: Batch,
     *,
     rules: Rules = "gradient",
-    epsilon: float = 0.0,
     steps: Steps = "all",
     chunk: int = 4,
     by_token: bool = True,
@@ -121,8 +120,8 @@ def head_gradients(
     # to the last hidden states serves all steps: the gradient of step t is the part of it at token t. Only the passes
     # from there to the masks are then made step by step, several (`chunk`) at once.
     gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
-    with torch.enable_grad(), lrp_rules(model, rules, epsilon=epsilon) as changes, model.mask(gates):
-        vocabulary = Projection(sparse=F.linear not in table(rules, epsilon))
+    with torch.enable_grad(), lrp_rules(model, rules) as changes, model.mask(gates):
+        vocabulary = Projection(sparse=F.linear not in table(rules))
         if (projection := model.model.get_output_embeddings()) is not None:
             changes.hook(projection, vocabulary, after=True)
         output = model.forward(batch)

@@ -39,11 +39,10 @@ class Relevance(GradientScore):
     The rules "cp", "cp-gate", "voita" and "voita-exact" conserve relevance: inputs and biases receive the target. If
     more than `max_residue` of it is lost or invented in the first batch, in the model or in a layer, the rules do not
     fit an operation of the model, and ValueError is raised; also if a head has relevance below 0 by the rules of Voita,
-    which do not conserve relevance of both signs. "attn", "gradient" and rules with `epsilon` are not checked.
+    which do not conserve relevance of both signs. "attn" and "gradient" are not checked.
 
     Args:
         rules: LRP rule set (`headroles.scores.lrp.context.table`); "gradient" for gradient x input.
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
         by: "layer" for shares of the sum of |R| over the heads of the layer, step by step; "logit" for shares of the
             target, which are comparable between layers.
         steps: "all" generation steps, or their "sum" in one backward pass.
@@ -55,14 +54,13 @@ class Relevance(GradientScore):
     """
 
     rules: Rules = "cp"
-    epsilon: float = 0.0
     by: Literal["layer", "logit"] = "layer"
     steps: Steps = "all"
     chunk: int = 4
     max_residue: float | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        table(self.rules, self.epsilon)
+        table(self.rules)
         if self.max_residue is not None:
             number("max_residue", self.max_residue)
         one_of("steps", self.steps, ("all", "sum"))
@@ -80,10 +78,10 @@ class Relevance(GradientScore):
 
     def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and the totals of the conservation report of the first batch; ValueError for a leak."""
-        balance = report(model, target, batch, self.rules, epsilon=self.epsilon)
+        balance = report(model, target, batch, self.rules)
         fractions = totals(balance)
         log.info("%s of the target: %s", self.label, ", ".join(f"{k} {100 * v:z.1f} %" for k, v in fractions.items()))
-        if self.rules in CONSERVING and not self.epsilon:
+        if self.rules in CONSERVING:
             self._check_conserved(model, balance)
         return super().notes(model, target, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
 
@@ -119,7 +117,6 @@ class Relevance(GradientScore):
             target,
             batch,
             rules=self.rules,
-            epsilon=self.epsilon,
             steps=self.steps,
             chunk=self.chunk,
             by_token=self.chosen(model).by_token,

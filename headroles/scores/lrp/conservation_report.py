@@ -44,7 +44,6 @@ def conservation(
     corpus: CorpusLike,
     rules: Rules = "cp",
     *,
-    epsilon: float = 0.0,
     objective: Name | Objective | None = None,
     max_tokens: int = 4096,
 ) -> pd.DataFrame:
@@ -58,7 +57,6 @@ def conservation(
         tokenizer: tokenizer of the model.
         corpus: the sentences; every step of each counts.
         rules: name of the rule set (`headroles.scores.lrp.context.table`).
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
         objective: name or instance of the target; default: the model's own.
         max_tokens: upper bound on tokens per batch and side, padding included.
 
@@ -73,7 +71,7 @@ def conservation(
     with handle.evaluating():
         target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
         batches, count = handle.batches(encoded, max_tokens=max_tokens), len(batching.groups(encoded, max_tokens))
-        reports = [report(handle, target, batch, rules, epsilon=epsilon) for batch in track(batches, "balance", count)]
+        reports = [report(handle, target, batch, rules) for batch in track(batches, "balance", count)]
     reports = [table for table in reports if table.attrs["explained"]]
     if not reports:
         raise ValueError(NOTHING)
@@ -84,9 +82,7 @@ def conservation(
     return mean
 
 
-def report(
-    model: HeadModel, target: Targets, batch: Batch, rules: Rules = "cp", *, epsilon: float = 0.0
-) -> pd.DataFrame:
+def report(model: HeadModel, target: Targets, batch: Batch, rules: Rules = "cp") -> pd.DataFrame:
     """Compute the report of `balance` on all targets of a batch, with the sum of their sizes in `attrs["size"]`."""
     sizes: list[Tensor] = []
 
@@ -97,18 +93,13 @@ def report(
         sizes.append(started.detach().double().abs().sum())
         return started.sum()
 
-    table = balance(model, batch.inputs, total, rules, epsilon=epsilon)
+    table = balance(model, batch.inputs, total, rules)
     table.attrs["size"] = float(sizes[0])
     return table
 
 
 def balance(
-    model: HeadModel,
-    inputs: Mapping[str, Tensor],
-    total: Callable[[Output], Tensor],
-    rules: Rules = "cp",
-    *,
-    epsilon: float = 0.0,
+    model: HeadModel, inputs: Mapping[str, Tensor], total: Callable[[Output], Tensor], rules: Rules = "cp"
 ) -> pd.DataFrame:
     """Compute where the relevance of `total`, a number computed from the model's output, ends up, layer by layer.
 
@@ -120,7 +111,7 @@ def balance(
         relevance of the source arrives again. Keys and values that later layers reuse are part of the stream.
     """
     recorder = _Recorder(model)
-    rows = {**table(rules, epsilon)}
+    rows = {**table(rules)}
     with applied(model, rows | recorder.rules(rows)) as changes, torch.enable_grad():
         for layer, part in recorder.layers.items():
             changes.hook(layer, partial(recorder.before, part), with_kwargs=True)

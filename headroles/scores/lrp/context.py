@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, get_args
@@ -17,8 +16,8 @@ from headroles.models import attention_hooks
 from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.alphabeta import alphabeta
-from headroles.scores.lrp.rules import Operation, Rule, damped, plain, products
-from headroles.tables.arguments import number, one_of
+from headroles.scores.lrp.rules import Operation, Rule, plain
+from headroles.tables.arguments import one_of
 
 Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
 RULES: tuple[Rules, ...] = get_args(Rules)
@@ -30,7 +29,7 @@ _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadA
 _modes: list[_Mode] = []  # of all open blocks
 
 
-def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Changes:
+def lrp_rules(model: Model, rules: Rules = "cp") -> Changes:
     """Propagate relevance instead of gradients through a model.
 
     Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
@@ -39,7 +38,6 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Cha
     Args:
         model: the model, in eval mode.
         rules: name of the rule set (`headroles.scores.lrp.context.table`).
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
     Returns:
         A context manager; on entry it raises ValueError for a model in train mode, with gradient checkpointing or
@@ -52,7 +50,7 @@ def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Cha
         >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
     handle = HeadModel.of(model, allow_sharded=rules == "gradient")
-    return applied(handle, table(rules, epsilon))
+    return applied(handle, table(rules))
 
 
 def applied(model: HeadModel, rules: Table) -> Changes:
@@ -122,9 +120,7 @@ class _Mode(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        rule, every = self.rules.get(func, plain), self.rules.get("every")
-        call = rule if every is None else partial(every, rule)
-        return call(func, *args, **(kwargs or {}))
+        return self.rules.get(func, plain)(func, *args, **(kwargs or {}))
 
 
 def is_activation(module: nn.Module) -> bool:
@@ -161,7 +157,7 @@ def _check(model: HeadModel, rules: Table) -> None:
         )
 
 
-def table(rules: Rules, epsilon: float = 0.0) -> Table:
+def table(rules: Rules) -> Table:
     """Return the table of a rule set.
 
     Args:
@@ -174,7 +170,6 @@ def table(rules: Rules, epsilon: float = 0.0) -> Table:
             - "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
             - "voita-exact": "voita" with full Jacobians, for tiny models.
             - "gradient": no rules.
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
     Returns:
         Rules by operation.
@@ -182,18 +177,13 @@ def table(rules: Rules, epsilon: float = 0.0) -> Table:
     # Operations without a rule keep their gradient. All rule sets share `_common`: norms have a constant deviation,
     # factors of a product take half each, activations pass all of it. They differ in attention: "cp" takes its weights
     # for constants, "attn" leaves the softmax its gradient, and "voita" shares relevance by alpha-beta among the inputs
-    # of linear maps, of sums, and of attention as a whole. With `epsilon`, linear maps damp small outputs; "every" sees
-    # each operation, since models also write linear maps as products.
+    # of linear maps, of sums, and of attention as a whole.
     one_of("rules", rules, RULES)
-    number(f"epsilon of rules {rules!r}", epsilon, most=math.inf if rules in ("cp", "cp-gate", "attn") else 0)
     if rules == "gradient":
         return {}
     if rules in ("voita", "voita-exact"):
         return _common() | alphabeta(exact=rules == "voita-exact")
     composite = _common()
-    if epsilon:
-        composite |= dict.fromkeys(lrp.LINEAR, partial(damped, epsilon))
-        composite["every"] = partial(products, epsilon)
     if rules != "attn":
         composite |= dict.fromkeys(lrp.SOFTMAX, lrp.constant)
     if rules == "cp-gate":

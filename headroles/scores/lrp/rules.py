@@ -1,4 +1,4 @@
-"""LRP rules: functions that replace the gradient of one operation, and the epsilon rule on linear maps.
+"""LRP rules: functions that replace the gradient of one operation.
 
 The relevance of a tensor x for the target is R(x) = x * c(x), where c is the cotangent that autograd carries back.
 Linear maps, sums, views and gathers follow LRP-0 by their own gradient, so a table holds the other operations only. A
@@ -7,17 +7,15 @@ rule is called as `rule(func, *args, **kwargs)` with the operation and its argum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
-from torch.utils.hooks import RemovableHandle
 
-# a torch function, a part of the model, or what is called with the rule of every function
-Operation = Callable[..., object] | Literal["activation", "attention", "every"]
+Operation = Callable[..., object] | Literal["activation", "attention"]  # a torch function, or a part of the model
 
 _CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
 LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
@@ -215,84 +213,3 @@ def fused(func: Rule, *_: object, **__: object) -> Tensor:
         f"rules need attention by transformers' interface, got {func.__name__}, which cannot be taken apart into "
         f"softmax and products; try rules='gradient'"
     )
-
-
-# The epsilon rule on linear maps (Bach et al. 2015, eq. 58). A product of activations with weights is a linear map,
-# whether it is called `F.linear`, `@`, `bmm` or `einsum`. Weights are frozen parameters and tensors made of them,
-# such as transposed, cast or selected ones: each operation marks its outputs. A bias that is added to a product is part
-# of the map, so that the damping moves from the product to the sum.
-_SUMMED = (torch.baddbmm, Tensor.baddbmm)  # their first tensor is added to the product
-_PRODUCT = (*MATMUL, *_SUMMED, torch.einsum, torch.mv, Tensor.mv)
-_OF_EXPERTS = ("_grouped_mm", "grouped_mm_fallback")  # in torch, and in transformers where torch has none
-_NO_PRODUCT = ("cat", "concat", "stack", "where", "to", "type_as", "expand_as", "view_as", "reshape_as", "copy_")
-
-
-def damped(epsilon: float, func: Rule, *args: object, **kwargs: object) -> Tensor:
-    """Damp the cotangent of a linear map where its output is small."""
-    y = func(*args, **kwargs)
-    _damp(epsilon, y)
-    return y
-
-
-def products(epsilon: float, rule: Rule, func: Rule, *args: object, **kwargs: object) -> Any:
-    """Call any operation by its rule; damp products of activations with weights, and refuse unclear cases."""
-    y = rule(func, *args, **kwargs)
-    tensors = list(_floating((*args, *kwargs.values())))
-    weights = [x for x in tensors if _is_weight(x)]
-    if tensors and func is not F.embedding:  # of tokens
-        _mark(args[0] if y is None else y, made_of_weights=len(weights) == len(tensors))
-    if not weights or not isinstance(y, Tensor) or not y.requires_grad:
-        return y
-    factors = tensors[-2:] if func in _SUMMED else tensors
-    is_known = True
-    if func in _PRODUCT or func.__name__ in _OF_EXPERTS:
-        activations = sum(not _is_weight(x) for x in factors)
-        is_known = activations in (1, len(factors))
-        if activations == 1 < len(factors):
-            y._product = _damp(epsilon, y)  # type: ignore[attr-defined]
-    elif func in (*ADD, *SUBTRACT):
-        _add_bias(epsilon, y, args[:2])
-    else:
-        is_known = rule is not plain or func.__name__ in _NO_PRODUCT or all(x.ndim <= 1 for x in weights)
-    if not is_known:
-        raise ValueError(
-            f"epsilon must be 0 for a model with {func.__name__}, an operation on weights that may be a linear map "
-            f"other than F.linear, addmm, a convolution, matmul, bmm, einsum or grouped_mm"
-        )
-    return y
-
-
-def _damp(epsilon: float, y: Tensor) -> RemovableHandle | None:
-    if not y.requires_grad:
-        return None
-    size = y.detach().abs()
-    damping = size / (size + epsilon)
-    return y.register_hook(lambda c: c * damping)  # type: ignore[no-any-return]
-
-
-def _add_bias(epsilon: float, y: Tensor, summands: Iterable[object]) -> None:
-    """Damp a product where its sum y with a bias is small."""
-    for x in summands:
-        product = getattr(x, "_product", None) or getattr(getattr(x, "_base", None), "_product", None)
-        if product is not None and isinstance(x, Tensor) and x.shape == y.shape:
-            product.remove()
-            _damp(epsilon, y)
-
-
-def _floating(values: Iterable[object]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            if value.is_floating_point():
-                yield value
-        elif isinstance(value, list | tuple):
-            yield from _floating(value)
-
-
-def _is_weight(x: Tensor) -> bool:
-    return not x.requires_grad and (isinstance(x, nn.Parameter) or getattr(x, "_made_of_weights", False))
-
-
-def _mark(y: object, *, made_of_weights: bool) -> None:
-    for x in _floating([y]):
-        if made_of_weights != _is_weight(x):
-            x._made_of_weights = made_of_weights  # type: ignore[attr-defined]

@@ -166,37 +166,36 @@ def small(name, **options):
 
 # --- the textbook ----------------------------------------------------------------------------------------------------
 
-WAYS = [(rules, 0.0) for rules in ("cp", "attn", "voita", "voita-exact")] + [("cp", 0.1), ("attn", 0.1)]
+WAYS = ("cp", "attn", "voita", "voita-exact")
 
 
 SMALL = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "scale_embedding": True}
 SMALL |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
 
 
-def compared(model, inputs, textbook, rules, epsilon):
-    found = relevance(model, inputs, rules, epsilon=epsilon)[0]
+def compared(model, inputs, textbook, rules):
+    found = relevance(model, inputs, rules)[0]
     with torch.no_grad():
         torch.testing.assert_close(model(**inputs).logits[0], textbook.logits, atol=1e-12, rtol=1e-12)
     close(found, torch.cat([textbook.heads[site.key] for site in families.attention_sites(model)]), 1e-12)
 
 
 @pytest.mark.parametrize(
-    ("rules", "epsilon", "activation"),
-    [(*way, "swish") for way in WAYS] + [("cp", 0.0, "relu"), ("voita", 0.0, "relu")],
+    ("rules", "activation"), [(rules, "swish") for rules in WAYS] + [("cp", "relu"), ("voita", "relu")]
 )
-def test_marian_by_the_textbook(rules, epsilon, activation):
+def test_marian_by_the_textbook(rules, activation):
     model = small("marian", **SMALL, encoder_layers=2, decoder_layers=2, activation_function=activation)
     source, target = torch.tensor([5, 9, 20, 7, zoo.EOS]), torch.tensor([zoo.EOS, 11, 30, 6])
     inputs = {"input_ids": source[None], "decoder_input_ids": target[None]}
-    compared(model, inputs, slow_lrp.marian(model, source, target, 2, TOKEN, rules, epsilon), rules, epsilon)
+    compared(model, inputs, slow_lrp.marian(model, source, target, 2, TOKEN, rules), rules)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rules", "epsilon"), WAYS)
-def test_gpt2_by_the_textbook(rules, epsilon):
+@pytest.mark.parametrize("rules", WAYS)
+def test_gpt2_by_the_textbook(rules):
     model = small("gpt2", n_embd=8, n_head=2, n_inner=12, n_layer=2)
     ids = torch.tensor([5, 9, 20, 7])
-    compared(model, {"input_ids": ids[None]}, slow_lrp.gpt2(model, ids, 2, TOKEN, rules, epsilon), rules, epsilon)
+    compared(model, {"input_ids": ids[None]}, slow_lrp.gpt2(model, ids, 2, TOKEN, rules), rules)
 
 
 SHARES = {  # of the relevance of an operation on a and b: what each takes
@@ -311,19 +310,18 @@ class Frozen(nn.Module):
 # --- other packages --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_captum_on_a_perceptron(epsilon):
+def test_captum_on_a_perceptron():
     attr = pytest.importorskip("captum.attr")
     rules = pytest.importorskip("captum.attr._utils.lrp_rules")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = [nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3)]
         model, x = nn.Sequential(*layers).double(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-    with context._Mode(table("cp", epsilon)):
+    with context._Mode(table("cp")):
         found = torch.autograd.grad(model(x)[:, 1].sum(), x)[0] * x
     for layer in layers:
         if isinstance(layer, nn.Linear):
-            layer.rule = rules.EpsilonRule(epsilon or 1e-12)
+            layer.rule = rules.EpsilonRule(1e-12)
     close(found, attr.LRP(model).attribute(x, target=1).detach(), 1e-8)
 
 
