@@ -122,19 +122,16 @@ class Book:
         def back() -> None:
             for t in range(len(x.value)):
                 z = weight.T * x.value[t]  # [out, in]
-                x.relevance[t] += self._shared(z, bias, y.value[t], y.relevance[t])
+                x.relevance[t] += self._shared(z, y.value[t], y.relevance[t])
 
         self.backs.append(back)
         return y
 
     def norm(self, x: Node, path: str) -> Node:
-        """Layer norm. cp and attn: its deviation is a constant; voita: R passes; voita-exact: the full Jacobian."""
+        """Layer norm. cp and attn: its deviation is a constant; voita: R passes."""
         weight, bias = self.weights[f"{path}.weight"], self.weights[f"{path}.bias"]
         deviation = (x.value.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()  # [token, 1]
         y = self.node((x.value - x.value.mean(-1, keepdim=True)) / deviation * weight + bias)
-
-        def normed(row: Tensor) -> Tensor:
-            return (row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt() * weight
 
         def back() -> None:
             for t, (row, r) in enumerate(zip(x.value, y.relevance, strict=True)):
@@ -143,17 +140,13 @@ class Book:
                     continue
                 centre = torch.eye(len(row)).double() - 1 / len(row)
                 slope = weight[:, None] * centre / deviation[t]
-                if self.rules == "voita-exact":
-                    slope = torch.autograd.functional.jacobian(normed, row)
-                x.relevance[t] += self._shared(slope * row, bias, y.value[t], r)
+                x.relevance[t] += self._shared(slope * row, y.value[t], r)
 
         self.backs.append(back)
         return y
 
-    def _shared(self, z: Tensor, bias: Tensor, y: Tensor, r: Tensor) -> Tensor:
+    def _shared(self, z: Tensor, y: Tensor, r: Tensor) -> Tensor:
         """The relevance of one token's inputs: [in], from all contributions z [out, in]."""
-        if self.rules == "voita-exact":
-            z = z + bias[:, None] / z.shape[1]
         return rescaled(alphabeta(z, r), r) if "voita" in self.rules else ratio(z, y, r)
 
     def activation(self, x: Node, function: Callable[[Tensor], Tensor]) -> Node:

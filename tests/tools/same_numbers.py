@@ -82,7 +82,7 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     ]  # fmt: skip
     for number, score in enumerate(gradients):
         yield f"gradients-{number}", call(hr.score, [score], **few)
-    for rules in ("cp", "attn", "voita", "voita-exact"):
+    for rules in ("cp", "attn", "voita"):
         yield f"relevance-{rules}", call(hr.score, [hr.Relevance(rules, max_residue=None)], **few)
     for replacement in ("zero", "mean", "resample", "uniform", Offset(-1)):
         name = replacement if isinstance(replacement, str) else "pattern"

@@ -130,7 +130,7 @@ def head_gradients(
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
     if steps != "all":
-        if steps == "mean" or rules.startswith("voita"):  # by the voita rules the sum of the steps starts at 1, too
+        if steps == "mean" or rules == "voita":  # by the voita rules the sum of the steps starts at 1, too
             begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))

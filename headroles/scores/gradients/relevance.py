@@ -21,7 +21,7 @@ from headroles.scores.lrp.context import start, table
 from headroles.scores.objectives import Targets
 from headroles.tables.arguments import number, one_of
 
-CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
+CONSERVING = ("cp", "cp-gate", "voita")
 LEAK = 0.02  # residue above which a conserving rule set lacks a rule for some operation of the model
 LEAK_IN_HALF = 0.1  # in float16 and bfloat16: tiny models reach 0.07 by rounding
 NEGATIVE, NEGATIVE_IN_HALF = 1e-5, 1e-2  # relevance below 0 that is taken for rounding, by the rules of Voita
@@ -36,7 +36,7 @@ class Relevance(GradientScore):
     Columns are `relevance[rules]`, signed, and `relevance[rules].size`, of |R|; with `by="logit"`,
     `relevance[rules logit]`.
 
-    The rules "cp", "cp-gate", "voita" and "voita-exact" conserve relevance: inputs and biases receive the target. If
+    The rules "cp", "cp-gate" and "voita" conserve relevance: inputs and biases receive the target. If
     more than `max_residue` of it is lost or invented in the first batch, in the model or in a layer, the rules do not
     fit an operation of the model, and ValueError is raised; also if a head has relevance below 0 by the rules of Voita,
     which do not conserve relevance of both signs. "attn" and "gradient" are not checked.
@@ -121,7 +121,7 @@ class Relevance(GradientScore):
             chunk=self.chunk,
             by_token=self.chosen(model).by_token,
         )
-        if self.rules.startswith("voita"):
+        if self.rules == "voita":
             self._check_positive(model, target, batch, float(gradients.gradients.min()))
         return gradients
 

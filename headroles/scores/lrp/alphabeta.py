@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from headroles.models.attention_hooks import AttentionCall
-from headroles.scores.lrp.rules import ADD, Operand, Operation, Ratio, Rule, Shape, Weight, whole
+from headroles.scores.lrp.rules import ADD, NORM, Operand, Operation, Ratio, Rule, whole
 
 BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
 
@@ -82,74 +82,23 @@ class Attend(Function):
         return cq * scale * ctx.scaling, ck * scale, cv * scale, None, None, None, None
 
 
-class ExactLinear(Function):
-    """`Linear` with all contributions [..., out, in]; each input takes 1 / in of the bias."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
-        y = F.linear(x, weight.T, bias)
-        ctx.save_for_backward(x, weight, y, torch.zeros_like(weight[0]) if bias is None else bias)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
-        x, weight, y, bias = ctx.saved_tensors
-        return _exact(c * y, x, _value(x)[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
+def alphabeta() -> dict[Operation, Rule]:
+    """Return the rules that differ from the other composites."""
+    table: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d}
+    table |= dict.fromkeys(NORM, whole)  # factored, its Jacobian passes all R (Achtibat et al. 2024)
+    return table | dict.fromkeys(ADD, residual) | {"attention": attend}
 
 
-class ExactNorm(Function):
-    """Layer norm by its full Jacobian; each input takes 1 / n of the bias."""
-
-    @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
-    ) -> Tensor:
-        y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
-        weight = torch.ones_like(x[0]) if weight is None else weight
-        ctx.save_for_backward(x, (x - mean) * rstd, rstd, weight, torch.zeros_like(weight) if bias is None else bias, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: D102
-        x, normed, rstd, weight, bias, y = ctx.saved_tensors
-        n = x.shape[-1]
-        jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
-        z = weight[:, None] * rstd[..., None] * jacobian * _value(x)[..., None, :] + bias[:, None] / n
-        return _exact(c * y, x, z), None, None, None, None
+def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply alpha-beta to the inputs of a linear map (Voita's code, `Dense`)."""
+    y: Tensor = Linear.apply(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
+    return y
 
 
-def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
-    """Return the rules that differ from the other composites; `exact` forms every Jacobian (tiny models)."""
-    factored: Rule = (ExactLinear if exact else Linear).apply
-
-    def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Apply alpha-beta to the inputs of a linear map (Voita's code, `Dense`)."""
-        return factored(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
-
-    def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Apply `linear` to GPT-2's Conv1D."""
-        return factored(x, weight, bias) if x.requires_grad else func(bias, x, weight)
-
-    def norm(
-        func: Rule,
-        x: Tensor,
-        shape: Shape,
-        weight: Weight = None,
-        bias: Weight = None,
-        eps: float = 1e-5,
-        *rest: object,
-    ) -> Tensor:
-        """Apply the Jacobian of layer norm (Voita's code, `LayerNorm`); factored, pass all R (Achtibat et al. 2024)."""
-        inputs = x, shape, weight, bias, eps
-        y: Tensor = ExactNorm.apply(*inputs) if exact and x.requires_grad else whole(func, *inputs, *rest)
-        return y
-
-    table: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d, F.layer_norm: norm, torch.layer_norm: norm}
-    table |= dict.fromkeys(ADD, residual)
-    table["attention"] = attend
-    if exact:
-        table["activation"] = kept
-    return table
+def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Apply `linear` to GPT-2's Conv1D."""
+    y: Tensor = Linear.apply(x, weight, bias) if x.requires_grad else func(bias, x, weight)
+    return y
 
 
 def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
@@ -167,27 +116,6 @@ def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object
     whole_y = func(a, b, *args, **kwargs)
     y = Ratio.apply(variable[0], lambda _: whole_y.detach()) if with_constant else whole_y
     return y
-
-
-def kept(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """Pass all R of an activation, also its part of a bias where it is 0: its value is then replaced by `_stand_in`."""
-
-    def f(x: Tensor) -> Tensor:
-        y = func(x, *args, **kwargs)
-        return y.masked_fill(y == 0, _stand_in(y))
-
-    return whole(f, x)
-
-
-def _stand_in(x: Tensor) -> float:
-    """Return the tiny number that stands for 0, since R = x c is 0 there whatever the cotangent."""
-    return float(torch.finfo(x.dtype).tiny ** 0.5)
-
-
-def _value(x: Tensor) -> Tensor:
-    """Return x with 0 where a tiny number stands for 0, also times a gate: as sole contribution it would take half."""
-    gated = 1 if x.dtype == torch.float16 else 1e4  # in float16 that would be a number like others
-    return torch.where(x.abs() <= _stand_in(x) * gated, 0.0, x)
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -269,12 +197,3 @@ def _scale(outputs: Tensor, inputs: Tensor) -> Tensor:
 
 def _ratio(whole: Tensor, part: Tensor) -> Tensor:
     return torch.where(part == 0, 0.0, whole / torch.where(part == 0, 1.0, part))
-
-
-def _exact(r: Tensor, x: Tensor, z: Tensor) -> Tensor:
-    """Return the cotangent of x from R of its outputs and all contributions z [..., out, in]."""
-    positive, negative = z.clamp(min=0), z.clamp(max=0)
-    s, t = _split(r, positive.sum(-1), negative.sum(-1))
-    taken = (s[..., None] * positive + t[..., None] * negative).sum(-2)
-    taken = taken * _scale(r, taken)
-    return taken / torch.where(x == 0, 1.0, x)

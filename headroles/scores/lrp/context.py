@@ -19,7 +19,7 @@ from headroles.scores.lrp.alphabeta import alphabeta
 from headroles.scores.lrp.rules import Operation, Rule, plain
 from headroles.tables.arguments import one_of
 
-Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
+Rules = Literal["cp", "cp-gate", "attn", "voita", "gradient"]
 RULES: tuple[Rules, ...] = get_args(Rules)
 Table = Mapping[Operation, Rule]
 
@@ -168,7 +168,6 @@ def table(rules: Rules) -> Table:
             - "cp-gate": "cp" with the gates of gated units constant too.
             - "attn": AttnLRP, relevance through the softmax (Achtibat et al. 2024).
             - "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
-            - "voita-exact": "voita" with full Jacobians, for tiny models.
             - "gradient": no rules.
 
     Returns:
@@ -181,8 +180,8 @@ def table(rules: Rules) -> Table:
     one_of("rules", rules, RULES)
     if rules == "gradient":
         return {}
-    if rules in ("voita", "voita-exact"):
-        return _common() | alphabeta(exact=rules == "voita-exact")
+    if rules == "voita":
+        return _common() | alphabeta()
     composite = _common()
     if rules != "attn":
         composite |= dict.fromkeys(lrp.SOFTMAX, lrp.constant)
@@ -193,7 +192,7 @@ def table(rules: Rules) -> Table:
 
 def start(values: Tensor, rules: Rules) -> Tensor:
     """Return the first cotangent: 1, so that the target's relevance is its value; voita's relevance starts at 1."""
-    if not rules.startswith("voita"):
+    if rules != "voita":
         return torch.ones_like(values)
     return 1 / torch.where(values == 0, 1.0, values)
 

@@ -42,14 +42,11 @@ def test_without_rules_it_is_the_gradient_of_the_gate(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "albert", "gpt2", "llama-grouped", "falcon"])
 def test_a_head_that_nothing_reads_has_no_relevance(name):
-    """No more than a bias of the output projection, of which voita-exact gives every input a part."""
     model, inputs = exact(name)
     index = list(families.head_index(model))
     site = families.attention_sites(model)[-1]
     rows = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
     rows[:, site.size : 2 * site.size] = 0
-    if site.out.bias is not None:
-        site.out.bias.data.zero_()
     for rules in allowed(name):
         found = relevance(model, inputs, rules)[:, index.index((*site.key, 1))]
         assert found.abs().max() == 0, rules
@@ -61,7 +58,7 @@ def test_a_head_that_nothing_reads_has_no_relevance(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rules"),
-    [("marian", rules) for rules in RULES] + [("t5", "cp"), ("t5", "voita"), ("bert", "attn"), ("bert", "voita-exact")],
+    [("marian", rules) for rules in RULES] + [("t5", "cp"), ("t5", "voita"), ("bert", "attn")],
 )
 def test_padding_and_company_do_not_count(name, rules):
     model, inputs = exact(name)
@@ -96,10 +93,9 @@ def test_half_precision(name, rules, dtype, tolerance):
     close(relevance(model.to(dtype), inputs, rules), unchanged(name, rules, torch.float32), tolerance)
 
 
-@pytest.mark.parametrize("rules", ["voita", "voita-exact"])
-def test_small_sums_of_contributions_do_not_overflow(rules):
+def test_small_sums_of_contributions_do_not_overflow():
     """T5's numbers are far apart, so that 1 over a sum may be beyond float16."""
-    test_half_precision("t5", rules, torch.float16, 2e-2)
+    test_half_precision("t5", "voita", torch.float16, 2e-2)
 
 
 # --- ways to write norms and products --------------------------------------------------------------------------------
