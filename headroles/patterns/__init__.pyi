@@ -6,7 +6,6 @@ from .controls import Shift as Shift
 from .controls import Shuffle as Shuffle
 from .controls import Where as Where
 from .dependency import Dependency as Dependency
-from .learned import LearnedOffset as LearnedOffset
 from .simple import Duplicate as Duplicate
 from .simple import First as First
 from .simple import Induction as Induction

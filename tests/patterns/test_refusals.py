@@ -9,7 +9,7 @@ from helpers.imposed import lettered, tiny
 from helpers.letters import corpus, linked, tokenizer, tokens_of
 
 import headroles as hr
-from headroles.patterns import Alignment, Dependency, Diagonal, LearnedOffset, Shift, Shuffle, Where
+from headroles.patterns import Alignment, Dependency, Diagonal, Shift, Shuffle, Where
 from headroles.patterns.simple import Offset, Previous, Rarest, Special, Streaming
 
 
@@ -39,10 +39,6 @@ def states_alone():
         case.model(encoder_outputs=states, decoder_input_ids=case.inputs["decoder_input_ids"])
 
 
-def learnt_on(heads):
-    return LearnedOffset({("enc-self", 0): torch.ones(heads, 5)})
-
-
 CASES = {
     "half a token": (lambda: Offset(-1.5), "offset must be an integer, got -1.5"),
     "a negative sink": (lambda: Streaming(-1, 1), "sink must be a number >= 0, got -1"),
@@ -69,10 +65,6 @@ CASES = {
     "no trees": (lambda: ablate("gpt2", Shift(Dependency("obj"), 1), corpus(3, trees=False)),
                  "shift=dependency=obj,1 needs dependency trees.*'letters'"),
     "no links": (lambda: ablate("marian", Shift(Alignment(), 1), corpus(3)), "alignment,1 needs word links.*'letters'"),
-    **{f"learnt on {heads} heads": (
-        lambda heads=heads: forward("bert", learnt_on(heads)),
-        rf"pattern LearnedOffset\(digest='\w+'\) must be learnt on the 4 heads of enc-self layer 0, got {heads}")
-       for heads in (0, 3)},
 }  # fmt: skip
 
 test_a_call_is_refused_with_its_subject_and_value = refuses(CASES)
