@@ -53,7 +53,6 @@ from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
 from .pruning.learned_gates import L0 as L0
-from .pruning.learned_gates import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads
 from .pruning.removal import zero_heads as zero_heads

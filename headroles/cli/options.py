@@ -322,12 +322,12 @@ def threshold(text: str) -> tuple[str, float]:
 
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
-    from headroles.pruning.learned_gates import L0, SubsetSelection
+    from headroles.pruning.learned_gates import L0
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 
     if name in LEARNED:
-        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
+        return L0(rate=gate_rate, freeze=freeze)
     return name if name != "roles" or role_scores is None else ByRoles(load_table(role_scores))
 
 

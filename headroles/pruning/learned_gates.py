@@ -1,4 +1,4 @@
-"""Learned gates: L0 pruning (Voita et al. 2019) and selection of k heads (Li et al. 2021), trained with the model."""
+"""Learned gates: L0 pruning (Voita et al. 2019), trained with the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
-DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
 SHARE = 0.5  # of heads that are kept if neither a number nor a strength is given
 SHARP = 20.0  # final stretch of log alpha away from the threshold, where no rate is given
@@ -267,73 +266,6 @@ class L0(GateStrategy):
         return _HardConcreteGates(model, learnt, self, keep)
 
 
-def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
-    """Compute a relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each without the mass of those before."""
-    itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
-    chosen, left = torch.zeros_like(weights), weights
-    for _ in range(k):
-        scaled = left / temperature
-        rest = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
-        chosen = chosen + torch.softmax(scaled, -1)
-        left = left + rest - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
-    return chosen
-
-
-class _SubsetGates(Gates):
-    """Relaxed selection of k heads."""
-
-    keep: int
-
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], strategy: SubsetSelection, keep: int) -> None:
-        super().__init__(model, learnt, 0.0)
-        self.keep, self.strategy = keep, strategy
-
-    def sample(self) -> Tensor:
-        """Draw the relaxed indicator of the k largest perturbed weights; its sum is k."""
-        noise = -(-torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6).log()).log()
-        return relaxed_top(self.log_alpha + noise, self.keep, self.temperature())
-
-    def temperature(self) -> float:
-        """Return the temperature, which falls geometrically over the schedule."""
-        hot, cold = self.strategy.hot, self.strategy.cold
-        return math.exp(math.log(hot) + self.progress() * math.log(cold / hot))
-
-    def final(self) -> Tensor:
-        return _largest(self.log_alpha, self.keep)
-
-    def chances(self) -> Tensor:
-        """Estimate how often each head is among the k largest perturbed weights, with a generator of fixed seed."""
-        generator = torch.Generator().manual_seed(0)
-        noise = -(-torch.rand(DRAWS, len(self.learnt), generator=generator).clamp(1e-6, 1 - 1e-6).log()).log()
-        places = (self.log_alpha.detach().cpu() + noise).topk(self.keep).indices  # [draw, k]
-        return (places.flatten().bincount(minlength=len(self.learnt)) / DRAWS).to(self.log_alpha)
-
-
-@dataclass(frozen=True)
-class SubsetSelection(GateStrategy):
-    """Differentiable selection of exactly k heads: a relaxed top-k of Gumbel-perturbed weights (Li et al. 2021).
-
-    Attributes:
-        hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
-        cold: Temperature at its end (1e-8).
-        rate: Learning rate of the weights, by default 20 over the number of steps, at most 1.
-        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
-    """
-
-    hot: float = 4.0
-    cold: float = 0.05
-    rate: float | None = None
-    freeze: Freeze = "nothing"
-    name = "exactly"
-
-    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        if keep is None:
-            raise ValueError("keep must be given for SubsetSelection, got None; try keep=0.5")
-        for temperature in (self.hot, self.cold):
-            number("a temperature of SubsetSelection", temperature, above=0)
-        return _SubsetGates(model, learnt, self, keep)
-
-
 def _largest(weights: Tensor, k: int) -> Tensor:
     return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)
 
@@ -349,7 +281,7 @@ def train_gates(
     Args:
         model: A Hugging Face model, which must return a loss: a forward pass in training mode without one (as with
             label smoothing outside the model) raises ValueError.
-        gates: Gates made by `L0.gates` or `SubsetSelection.gates`.
+        gates: Gates made by `L0.gates`.
         study: Study or folder in which the end of the block keeps the table `survival-NAME`, as `prune` does.
 
     Returns:

@@ -244,7 +244,7 @@ def ranking(given: str | Ranking) -> Ranking:
         return given
     if given.startswith("-"):
         return Reverse(ranking(given[1:]))
-    return NAMED[one_of("strategy", given, NAMED, ", with a minus for the reverse, or l0 or exactly for gates")]
+    return NAMED[one_of("strategy", given, NAMED, ", with a minus for the reverse, or l0 for gates")]
 
 
 def _rising(values: pd.Series[float], setting: RankingContext) -> list[Head]:

@@ -21,12 +21,12 @@ from headroles.models.heads import head_index
 from headroles.models.identity import fingerprint
 from headroles.models.loading import is_adapted
 from headroles.pruning import learned_gates
-from headroles.pruning.learned_gates import L0, GateRecords, GateStrategy, SubsetSelection, frozen, train_gates
+from headroles.pruning.learned_gates import L0, GateRecords, GateStrategy, frozen, train_gates
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
-from headroles.tables.declared import LEARNED, declaration
+from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, as_study
@@ -71,7 +71,7 @@ def prune(
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
-            on), "l0" or "exactly". Or a ranking (`rankings.NAMED`), an `L0` or a `SubsetSelection`.
+            on), or "l0". Or a ranking (`rankings.NAMED`), or an `L0`.
         keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
             strength, keeps half. With the unit "group" it counts groups.
         unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the
@@ -156,8 +156,8 @@ def _check_changes(handle: HeadModel, train: Training | None, remove: bool, *, l
 
 def strategy_of(given: str | Strategy) -> Strategy:
     """Return the strategy of a name (an unknown one raises ValueError)."""
-    if isinstance(given, str) and given in LEARNED:
-        return L0() if given == "l0" else SubsetSelection()
+    if given == "l0":
+        return L0()
     return ranking(given) if isinstance(given, str | Ranking) else given
 
 

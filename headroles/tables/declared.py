@@ -94,7 +94,7 @@ METRICS = {
 OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
 RELATED = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")  # of `hr.relate`
 OF = "Of(objective="  # how the mean of an objective is written
-LEARNED = {"l0": "L0", "exactly": "subset selection"}  # strategies of pruning that learn gates -> their titles
+LEARNED = {"l0": "L0"}  # strategies of pruning that learn gates -> their titles
 
 
 def declaration(what: What, name: str, thing: object) -> dict[str, object]:

@@ -57,12 +57,12 @@ REFUSED = {  # files are those of the fixture `place`
     # options that are not read with the others
     "score none text.txt --scores confidence,importance --rules attn": "--rules requires --scores relevance",
     "score none text.txt --max-residue 0.001": "--max-residue requires --scores relevance",
-    "prune none text.txt --gate-rate 0.5": "--gate-rate requires --strategy l0 or exactly",
-    "prune none text.txt --strategy -importance --freeze all": "--freeze requires --strategy l0 or exactly",
-    "prune none text.txt --warmup 5": "--warmup requires --train, or --strategy l0 or exactly",
+    "prune none text.txt --gate-rate 0.5": "--gate-rate requires --strategy l0",
+    "prune none text.txt --strategy -importance --freeze all": "--freeze requires --strategy l0",
+    "prune none text.txt --warmup 5": "--warmup requires --train, or --strategy l0",
     f"sparsity-sweep none {SWEEP} --role-scores none.parquet": "--role-scores requires --strategy roles",
     f"compare-pruning none {SWEEP} --strategies importance,random --gate-rate 0.5":
-        "--gate-rate requires --strategies l0 or exactly",
+        "--gate-rate requires --strategies l0",
     "cache-budget none text.txt --by random --steps 7": "--steps requires --by l0",
     "cache-budget none text.txt --haystack text.txt": "--haystack requires corpus=hidden-facts",
 }  # fmt: skip

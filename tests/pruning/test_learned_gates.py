@@ -24,7 +24,7 @@ from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.identity import weights_digest
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.learned_gates import L0, RATE, HardConcrete, SubsetSelection, frozen, relaxed_top, train_gates
+from headroles.pruning.learned_gates import L0, RATE, HardConcrete, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -33,7 +33,7 @@ from headroles.training.checkpoints import GATES
 from headroles.training.trainer import train
 
 ALPHAS = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0], dtype=torch.float64)
-STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (SubsetSelection(), 3)}
+STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3)}
 HORIZON = "gates.horizon must be .*, got 0"
 NO_LOSS = "the model must return a loss in training, got none"
 
@@ -165,39 +165,6 @@ def test_gradients_of_the_penalty_are_those_of_finite_differences():
     assert float(penalty.detach()) == pytest.approx(0.3 * float(HardConcrete().nonzero_probability(alpha).sum()))
     expected = head_gradients(lambda at: 0.3 * HardConcrete().nonzero_probability(at), alpha)
     torch.testing.assert_close(gates.log_alpha.grad, expected, rtol=1e-6, atol=1e-10)
-
-
-# --- exactly k --------------------------------------------------------------------------------------------------------
-
-DISTINCT = st.lists(st.integers(-15, 15), min_size=1, max_size=12, unique=True)
-
-
-@st.composite
-def choices(draw, weights=DISTINCT):
-    """Weights at least one apart, and a number of them."""
-    values = torch.tensor(draw(weights), dtype=torch.float32)
-    return values, draw(st.integers(0, len(values)))
-
-
-@DETERMINISTIC
-@given(choices(), st.sampled_from([4.0, 1.0, 0.3, 0.05]))
-def test_a_relaxed_choice_sums_to_k_and_has_a_gradient(choice, temperature):
-    weights, k = choice[0].requires_grad_(), choice[1]
-    chosen = relaxed_top(weights, k, temperature)
-    assert float(chosen.detach().sum()) == pytest.approx(k, abs=1e-4)
-    assert (chosen >= 0).all()
-    if k:
-        (chosen * torch.arange(len(weights))).sum().backward()
-        assert weights.grad.isfinite().all()
-
-
-@DETERMINISTIC
-@given(choices())
-def test_a_cold_choice_is_that_of_the_k_largest(choice):
-    weights, k = choice
-    expected = torch.zeros(len(weights))
-    expected[weights.argsort(descending=True)[:k]] = 1
-    torch.testing.assert_close(relaxed_top(weights, k, 0.01), expected, rtol=0, atol=1e-4)
 
 
 # --- final ------------------------------------------------------------------------------------------------------------
@@ -358,9 +325,7 @@ def test_gates_that_are_undecided_are_said_with_numbers(caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "which"), [("translator", "a strength"), ("classifier", "a target"), ("translator", "exactly")]
-)
+@pytest.mark.parametrize(("name", "which"), [("translator", "a strength"), ("classifier", "a target")])
 def test_gates_learn_with_the_stock_trainer_and_leave_no_trace(name, which, tmp_path):
     model, rows, collator = rows_of(name)
     before, weights = state(model), {key: value.clone() for key, value in model.state_dict().items()}
@@ -369,7 +334,7 @@ def test_gates_learn_with_the_stock_trainer_and_leave_no_trace(name, which, tmp_
     with train_gates(model, gates):
         assert dict(model.named_modules())[GATES] is gates
         own = {key.removeprefix(f"{GATES}.") for key in model.state_dict() if key.startswith(GATES)}
-        assert own == {"log_alpha", "step"} | ({"pressure"} if which != "exactly" else set())
+        assert own == {"log_alpha", "step", "pressure"}
         stock(model, rows, collator, tmp_path)
     assert (gates.log_alpha != start).all()
     assert float(gates.step) == 8
@@ -423,11 +388,10 @@ class Stop(transformers.TrainerCallback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["a target", "exactly"])
-def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
+def test_interrupted_training_resumes_with_the_same_result(tmp_path):
     def ran(folder, **options):
         model = untrained(num_hidden_layers=2)  # with dropout
-        gates = gates_of(model, *STRATEGIES[which])
+        gates = gates_of(model, *STRATEGIES["a target"])
         gates.horizon = 8
         with train_gates(model, gates):
             stock(model, *rows_of("classifier")[1:], folder, save_strategy="steps", save_steps=4, **options)
@@ -441,7 +405,7 @@ def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
     same_weights(model, expected)
     same_weights(gates, their)
     assert float(gates.step) == 8
-    assert which != "a target" or gates.pressure > 0
+    assert gates.pressure > 0
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------
@@ -458,9 +422,7 @@ def pruned(strategy, study=None, *, name="classifier", tune=SHORT, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "keep", "label", "count"),
-    [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), ("exactly", 5, "exactly 5", 5),
-     (SubsetSelection(), 0.5, "exactly 4", 4),
-     (L0(), None, "l0 4", 4), (L0(0.1), None, "0.1", 0)],
+    [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), (L0(), None, "l0 4", 4), (L0(0.1), None, "0.1", 0)],
 )  # fmt: skip
 def test_as_many_heads_survive_as_are_to_be_kept(strategy, keep, label, count):
     model, table = pruned(strategy, keep=keep)
@@ -469,29 +431,24 @@ def test_as_many_heads_survive_as_are_to_be_kept(strategy, keep, label, count):
     assert set(table[column]) <= {0.0, 1.0}
     assert table[column].sum() == count
     assert table[f"{column}.open"].between(0, 1).all()
-    assert f"strategy:{ {'l0': L0(), 'exactly': SubsetSelection()}.get(strategy, strategy) }" in (
-        frame.provenance(table, column).split("|")
-    )
+    assert f"strategy:{ {'l0': L0()}.get(strategy, strategy) }" in (frame.provenance(table, column).split("|"))
     assert not model.training
     assert not hasattr(model, GATES)
 
 
-@pytest.mark.parametrize("strategy", ["l0", "exactly"])
-def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strategy, tmp_path):
-    _, table = pruned(strategy, tmp_path, name="translator", keep=3, kinds=["enc-self", "cross"])
-    column = f"survival[{strategy} 3 enc-self cross]"
+def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(tmp_path):
+    _, table = pruned("l0", tmp_path, name="translator", keep=3, kinds=["enc-self", "cross"])
+    column = "survival[l0 3 enc-self cross]"
     learnt = table.index[table.index.get_level_values("kind") != "dec-self"]
     assert (table.loc["dec-self"] == 1).all(axis=None)
     assert table.loc[learnt, column].sum() == 3
-    history = load_table(tmp_path / f"gates-{strategy}-enc-self-cross-3.parquet")
+    history = load_table(tmp_path / "gates-l0-enc-self-cross-3.parquet")
     assert list(history) == [*frame.LEVELS, "step", "open"]
     steps = [0, 1, 2, 3, 4]  # two epochs of two batches
     assert history["step"].tolist() == [step for step in steps for _ in learnt]
     assert list(history[frame.LEVELS].itertuples(index=False, name=None)) == list(learnt) * len(steps)
-    start = float(HardConcrete().nonzero_probability(torch.tensor(2.0))) if strategy == "l0" else 3 / len(learnt)
-    assert history.loc[history["step"] == 0, "open"].tolist() == pytest.approx(
-        [start] * len(learnt), abs=1e-6 if strategy == "l0" else 0.06
-    )
+    start = float(HardConcrete().nonzero_probability(torch.tensor(2.0)))
+    assert history.loc[history["step"] == 0, "open"].tolist() == pytest.approx([start] * len(learnt), abs=1e-6)
     assert history.loc[history["step"] == 4, "open"].tolist() == table.loc[learnt, f"{column}.open"].tolist()
 
 
@@ -505,7 +462,7 @@ def test_what_is_scheduled_is_done_when_training_is(parts, length, forwards):
     """Four forwards in each epoch: of three parts the second step has but one."""
     made = []
 
-    class Seen(SubsetSelection):
+    class Seen(L0):
         def gates(self, *asked):
             made.append(super().gates(*asked))
             return made[-1]
@@ -537,11 +494,10 @@ def test_pruning_is_not_done_again_and_resumes_with_the_same_result(which, tmp_p
 
 
 def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
-    for strategy in ("l0", "exactly"):
-        model, table = pruned(strategy, tmp_path, keep=8)
-        same_weights(model, classifier())
-        assert (table == 1).all(axis=None)
-        assert list(tmp_path.rglob("checkpoint-*")) == []
+    model, table = pruned("l0", tmp_path, keep=8)
+    same_weights(model, classifier())
+    assert (table == 1).all(axis=None)
+    assert list(tmp_path.rglob("checkpoint-*")) == []
 
 
 @pytest.mark.slow

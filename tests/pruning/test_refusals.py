@@ -15,7 +15,7 @@ from helpers.removals import snapshot, unchanged
 from helpers.trainings import films, same_weights, tokenizer, untrained
 
 import headroles as hr
-from headroles.pruning.learned_gates import L0, SubsetSelection
+from headroles.pruning.learned_gates import L0
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
 
@@ -31,12 +31,9 @@ PRUNE = [
     ("random", {"keep": 2, "train": "after", "remove": False}, "remove must be True .* got train='after'"),
     ("random", {"keep": 2, "kinds": ["cross"]}, "kind must be .*'cross'"),
     (L0(rate=-1.0), {"keep": 3}, "the rate of gates must be a number > 0, got -1.0"),
-    (SubsetSelection(rate=0.0), {"keep": 3}, "the rate of gates must be a number > 0, got 0.0"),
     (L0(0.1), {"keep": 3}, "L0 must have either .* got strength=0.1 and keep=3"),
     (L0(-0.1), {}, "the strength of L0 must be a number >= 0, got -0.1"),
     (L0(temperature=0), {}, "the temperature of L0 must be a number > 0, got 0"),
-    (SubsetSelection(), {}, "keep must be given for SubsetSelection, got None"),
-    (SubsetSelection(cold=0), {"keep": 2}, "a temperature of SubsetSelection must be a number > 0, got 0"),
     (L0(0.1, freeze="encoder"), {}, "freeze must be one of nothing, decoder, all, got 'encoder'"),
     (L0(0.1, freeze="decoder"), {}, "freeze='decoder' needs an encoder-decoder, got BertForSequenceClassification"),
 ]  # fmt: skip

@@ -107,7 +107,7 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "odds", lambda: hr.survival_odds(roles, survival)
     yield "predictors", lambda: hr.predict_outcome(scores, survival, n_resamples=20, n_permutations=99)
     yield "role-tests", call(hr.test_roles, {"enc-self:0:1" if kind != "llama" else "dec-self:0:1": Offset(-1)}, **few)
-    for strategy in ("importance", "effect", "random", "bottom", "l0", "exactly"):
+    for strategy in ("importance", "effect", "random", "bottom", "l0"):
         options = {"keep": 0.5, "remove": False}
         options |= {"unit": "group"} if kind == "llama" and strategy == "importance" else {}
         yield f"prune-{strategy}", partial(pruned, kind, strategy, options)
