@@ -1,4 +1,3 @@
 from .hf_trainer import Reporter as Reporter
-from .hf_trainer import ScoreReport as ScoreReport
 from .trainer import load_classifier as load_classifier
 from .trainer import train as train

@@ -1,10 +1,10 @@
-"""The set-up of the Hugging Face Trainer: rates per parameter, a log that survives interruptions, scores in it."""
+"""The set-up of the Hugging Face Trainer: rates per parameter, a log that survives interruptions, numbers in it."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,13 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from headroles import _distributed
-from headroles.data.corpus import CorpusLike
-from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.loading import is_adapted
-from headroles.scores.base import Measure
-from headroles.scores.runner import score
-from headroles.tables.columns import without_ends
 from headroles.training.checkpoints import load_weights, save_adapter
 from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
@@ -249,39 +244,3 @@ class Reporter(TrainerCallback):
         logs = kwargs.get("logs")
         if isinstance(logs, dict):
             logs.update(self.scalars())
-
-
-class ScoreReport(Reporter):
-    """Callback that scores the heads of a model in training, and reports the mean and the largest score of each kind.
-
-    Args:
-        model: The model that is trained.
-        tokenizer: Its tokenizer.
-        corpus: A few hundred sentences, which are read at every row of the log.
-        scores: Scores, as in `hr.score`.
-
-    Example:
-        >>> report = hr.training.ScoreReport(model, tokenizer, corpus[:200], ["confidence", "position"])
-        >>> hr.train(model, tokenizer, corpus, "trained", callbacks=[report], report_to="tensorboard")
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: CorpusLike,
-        scores: Iterable[str | Measure] = ("confidence", "position"),
-    ) -> None:
-        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, as_corpus(corpus), list(scores)
-
-    def scalars(self) -> dict[str, float]:
-        """Return the mean and the largest value of each score over the heads of each kind, without missing values."""
-        table = score(self.model, self.tokenizer, self.corpus, self.scores, n_resamples=0)
-        columns = without_ends(table)
-        values = {}
-        for kind, rows in table[columns].groupby("kind"):
-            for column in columns:
-                if rows[column].notna().any():
-                    values[f"scores/{column}_{kind}_mean"] = float(rows[column].mean())
-                    values[f"scores/{column}_{kind}_max"] = float(rows[column].max())
-        return values
