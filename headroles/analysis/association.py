@@ -14,7 +14,7 @@ from headroles.analysis.intervals import Array, Bools, Whole, corrected, spearma
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.columns import ENDS, Column
-from headroles.tables.declared import carried, declared, quality, signature_of
+from headroles.tables.declared import RELATED, carried, declared, quality, signature_of
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,6 @@ By = Literal["family", "variant"]
 
 OUTCOMES = ("ablation", "importance", "relevance", "attribution", "survival")  # families of columns
 ANY = "any"  # the family of all special roles
-NUMBERS = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
 NOWHERE = "the role does not apply to the heads with this outcome"
 NO_SCORE = (
     "the role's score is NaN for all these heads: it does not apply to their kind, or the corpus lacks what it needs"
@@ -170,7 +169,7 @@ def _relation(
         CONSTANT: len(y) and not np.ptp(y),
     }
     if note := next((reason for reason, holds in reasons.items() if holds), ""):
-        row |= dict.fromkeys([*(f"{name}{end}" for name in NUMBERS for end in ENDS), "p"], np.nan) | {"note": note}
+        row |= dict.fromkeys([*(f"{name}{end}" for name in RELATED for end in ENDS), "p"], np.nan) | {"note": note}
         if note != CONSTANT and len(y) > 2:  # all heads are on one side of the threshold
             rank = float(spearman(margin[None], y[None])[0])
             row |= with_ends("spearman", rank, intervals.rank_correlation(rank, len(y) if n_resamples else 0))
@@ -182,7 +181,7 @@ def _relation(
     few = intervals.needed(n_permutations) > 0 and np.isnan(numbers["within.low"])
     unbounded = intervals.needed(n_resamples) > 0 and np.isnan(numbers["difference.low"])
     if few_heads:
-        numbers |= {f"{name}{end}": np.nan for name in NUMBERS for end in ENDS[1:] if name != "spearman"}
+        numbers |= {f"{name}{end}": np.nan for name in RELATED for end in ENDS[1:] if name != "spearman"}
     if few_heads or alike:
         numbers["p"] = np.nan
     lacking = {

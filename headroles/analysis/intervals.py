@@ -318,14 +318,12 @@ def relation(
     area, area_ends = auc(held, y, permutations)
     if binary(y) and n_resamples:  # then the area is (1 + difference) / 2
         area_ends = (1 + difference_ends[0]) / 2, (1 + difference_ends[1]) / 2
-    rank, correlated = float(spearman(margin[None], y[None])[0]), float(pearson(held[None].astype(float), y[None])[0])
+    rank = float(spearman(margin[None], y[None])[0])
     within, within_ends, p = _difference(held, y, layers, permuted_roles(held, layers, n_permutations, seed))
     statistics = {
         "difference": (difference, difference_ends),
         "median": _median(held, y, permutations),
         "auc": (area, area_ends),
-        "rank_biserial": (2 * area - 1, (2 * area_ends[0] - 1, 2 * area_ends[1] - 1)),
-        "point_biserial": (correlated, _correlations(held, y, difference_ends)),
         "spearman": (rank, rank_correlation(rank, len(y)) if n_resamples else NONE),
         "within": (within, within_ends),
     }
@@ -465,18 +463,6 @@ def _median(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
     errors = contrasts(roles, y, whole)[1]
     known = _bounded(held, y, whole) and not binary(y)
     return float(medians[0]), studentised(medians, errors)[0] if known else NONE
-
-
-def _correlations(held: Bools, y: Array, difference: Ends) -> Ends:
-    """Ends of the correlation with having the role, from the ends of the difference of means."""
-    variance = float(held.mean() * (1 - held.mean()))
-    residual = float(np.where(held, y - y[held].mean(), y - y[~held].mean()).var())
-    ends = np.array(difference)
-    if binary(y):
-        low, high = np.clip(ends * np.sqrt(variance) / y.std(), -1, 1)
-    else:
-        low, high = ends * np.sqrt(variance) / np.sqrt(residual + ends**2 * variance)
-    return float(low), float(high)
 
 
 def permuted_values(y: Array, layers: Whole, permutations: int, generator: np.random.Generator) -> Array:

@@ -73,11 +73,10 @@ def relate(
     Returns:
         One row per role and outcome. `matters` is "higher" or "lower": which values mean that a head matters more
         ("unknown" for other metrics). `with` and `without` count the heads. `difference` of means, `median` of
-        medians, `auc` (chance that a head with the role has the larger outcome, ties half), `rank_biserial` =
-        2 auc - 1, `point_biserial` (Pearson's correlation with having the role), and `spearman` (with the margin above
-        the threshold) are over all heads. `within` is the mean difference from the heads without the role in the same
-        layer and kind. `p`, two-sided, permutes the role within each layer of each kind: a role that occurs in one
-        layer does not pass for an effect of the layer. `holm` and `bh` correct it for all rows. `note` gives the
+        medians, `auc` (chance that a head with the role has the larger outcome, ties half), and `spearman` (with the
+        margin above the threshold) are over all heads. `within` is the mean difference from the heads without the role
+        in the same layer and kind. `p`, two-sided, permutes the role within each layer of each kind: a role that occurs
+        in one layer does not pass for an effect of the layer. `holm` and `bh` correct it for all rows. `note` gives the
         reason for a missing number.
 
         Each number has `.low` and `.high`, a 95 % interval: as many standard errors as permutation rejects. The errors,

@@ -124,8 +124,8 @@ function drawHeads() {
 const RELATED = {
   with: ["with", "heads with the role"], without: ["without", "heads without it"],
   difference: ["difference of means", "mean with minus mean without"], median: ["difference of medians", "median with minus median without"],
-  auc: ["AUC", "chance that a head with the role has the larger outcome"], rank_biserial: ["rank-biserial", "rank-biserial correlation"],
-  point_biserial: ["point-biserial", "point-biserial correlation"], spearman: ["Spearman", "rank correlation of the outcome with how far a head is above the threshold"],
+  auc: ["AUC", "chance that a head with the role has the larger outcome"],
+  spearman: ["Spearman", "rank correlation of the outcome with how far a head is above the threshold"],
   within: ["within layers", "mean difference from the heads without the role in the same layer of the same kind"], p: ["p", "how often the difference within layers is as large when the role is permuted within each layer"], holm: ["Holm", "p after Holm's correction"], bh: ["BH", "p after Benjamini and Hochberg"],
 };
 

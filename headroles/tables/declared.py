@@ -92,7 +92,7 @@ METRICS = {
     "pair_difference": Quality(1, "difference of minimal pairs", "nats"),
 }
 OBJECTIVES = {name: Quality(1, name) for name in ("top", "reference", "class", "similarity")}  # their means
-RELATED = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")  # of `hr.relate`
+RELATED = ("difference", "median", "auc", "spearman", "within")  # of `hr.relate`
 OF = "Of(objective="  # how the mean of an objective is written
 LEARNED = {"l0": "L0"}  # strategies of pruning that learn gates -> their titles
 

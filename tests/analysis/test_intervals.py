@@ -220,8 +220,8 @@ AREA = stats.norm.cdf(1 / math.sqrt(2))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("many", "seeds", "share", "spread", "true"),
-    [*((many, 200, 0.89, 1, (0, 0, 0, 0.5, 0)) for many in (3, 6)),
-     *((many, 60, 0.9, 0, (1, 1, 1, AREA, 2 * AREA - 1)) for many in (2, 3, 6))],
+    [*((many, 200, 0.89, 1, (0, 0, 0, 0.5)) for many in (3, 6)),
+     *((many, 60, 0.9, 0, (1, 1, 1, AREA)) for many in (2, 3, 6))],
 )  # fmt: skip
 def test_intervals_of_few_heads_cover_also_where_the_role_spreads_outcomes(many, seeds, share, spread, true):
     layers, covered = np.repeat(np.arange(6), 12), []
@@ -230,7 +230,7 @@ def test_intervals_of_few_heads_cover_also_where_the_role_spreads_outcomes(many,
         held = np.isin(np.arange(72), random.permutation(72)[:many])
         noise = random.normal(size=72)
         row = one_relation(held, noise * (1 + held) if spread else noise + held, layers)
-        names = zip(("difference", "median", "within", "auc", "rank_biserial"), true, strict=True)
+        names = zip(("difference", "median", "within", "auc"), true, strict=True)
         covered.append([row[f"{name}.low"] <= value <= row[f"{name}.high"] for name, value in names])
     assert (np.mean(covered, axis=0) >= share).all()
 

@@ -64,7 +64,7 @@ def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None
 
 
 def related(note: str) -> pd.DataFrame:
-    names = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
+    names = ("difference", "median", "auc", "spearman", "within")
     parts = [f"{name}{end}" for name in names for end in ("", ".low", ".high")] + ["p", "holm", "bh"]
     known = {"role": "alignment", "outcome": "ablation[loss]", "with": 12, "without": 132, "note": ""}
     missing = {"role": "rare", "outcome": "survival[l0 10]", "with": 0, "without": 144, "note": note}
