@@ -13,6 +13,7 @@ import pandas as pd
 import typer
 
 import headroles as hr
+from headroles.tables import frame
 
 HERE = Path(__file__).parent
 TEXTS, SEED = 100, 0  # of repeated random tokens
@@ -25,13 +26,31 @@ def main(folder: Path) -> None:
     again = hr.repeated_tokens(tokenizer, TEXTS, seed=SEED)
     scores = hr.score(model, tokenizer, again, ["previous", "induction"])
     measured = scores[["previous", "induction"]]
-    strength = hr.scores.induction_strength(pairs, measured)
+    strength = induction_strength(pairs, measured)
     heads = hr.join(measured, strength)
     heads.attrs.pop("resamples", None)
     kept = pairs.drop(columns=["query", "key", "value"]).astype({"matching": "float32"})
     hr.save_table(kept, HERE / "pairs.parquet")
     hr.save_table(heads, HERE / "heads.parquet")
     print(pd.Series(numbers(kept, heads)).to_string())
+
+
+def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Compute how strongly each head can do induction, matching a token with the output of a previous-token head.
+
+    An induction head finds the place after an earlier occurrence of the current token because an earlier head has
+    written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest product,
+    over earlier heads, of their weight on the token before (`previous`, measured) and their composition with this head
+    that looks for the same token (`matching`, from the weights); beside it stands the earlier head.
+    """
+    writers = pd.MultiIndex.from_frame(pairs[["kind", "layer", "head"]])
+    products = pairs["matching"] * scores["previous"].reindex(writers).to_numpy()
+    best = pairs.loc[products.groupby([pairs["kind"], pairs["to_layer"], pairs["to_head"]]).idxmax()]
+    columns = {"": products[best.index], ".layer": best["layer"], ".head": best["head"]}
+    readers = pd.MultiIndex.from_frame(best[["kind", "to_layer", "to_head"]], names=scores.index.names)
+    table = pd.DataFrame({f"circuit[induction]{name}": values.to_numpy() for name, values in columns.items()}, readers)
+    text = frame.holding(pairs=frame.provenance(pairs, "matching"), previous=frame.provenance(scores, "previous"))
+    return frame.signed(table.astype(float).reindex(scores.index), text)
 
 
 def numbers(pairs: pd.DataFrame, heads: pd.DataFrame) -> dict[str, float]:

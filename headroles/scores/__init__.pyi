@@ -20,5 +20,4 @@ from .runner import score as score
 from .weights import circuit_matrix as circuit_matrix
 from .weights import composition as composition
 from .weights import copying as copying
-from .weights import induction_strength as induction_strength
 from .weights import succession as succession

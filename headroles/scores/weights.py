@@ -291,40 +291,6 @@ def _crossed(reader: Tensor, writer: Tensor) -> Tensor:
     return products
 
 
-def induction_strength(pairs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Compute how strongly each head can do induction, matching a token with the output of a previous-token head.
-
-    An induction head finds the place after an earlier occurrence of the current token because an earlier head has
-    written there which token came before (Elhage et al. 2021, "Induction Heads"). The strength is the largest product,
-    over earlier heads, of their weight on the token before (`previous`, measured) and their composition with this head
-    that looks for the same token (`matching`, from the weights).
-
-    Args:
-        pairs: table of `hr.scores.composition`.
-        scores: table with the column `previous`: of `hr.score(..., ["previous"])`, on random tokens
-            (`hr.repeated_tokens`) or on text.
-
-    Returns:
-        One row per head of `scores` with `circuit[induction]`, at most 1, and the earlier head of the largest product,
-        `circuit[induction].layer` and `circuit[induction].head`; NaN for heads of a first layer.
-
-    Raises:
-        ValueError: if the tables are of different models.
-    """
-    texts = frame.provenance(pairs, "matching"), frame.provenance(scores, "previous")
-    digests = [dict(frame.fields(text))["weights"] for text in texts]
-    if digests[0] != digests[1]:
-        raise ValueError(f"tables must be of one model, got weights {' and '.join(digests)}")
-    writers = pd.MultiIndex.from_frame(pairs[["kind", "layer", "head"]])
-    products = pairs["matching"] * scores["previous"].reindex(writers).to_numpy()
-    best = pairs.loc[products.groupby([pairs["kind"], pairs["to_layer"], pairs["to_head"]]).idxmax()]
-    columns = {"": products[best.index], ".layer": best["layer"], ".head": best["head"]}
-    readers = pd.MultiIndex.from_frame(best[["kind", "to_layer", "to_head"]], names=scores.index.names)
-    table = pd.DataFrame({f"circuit[induction]{name}": values.to_numpy() for name, values in columns.items()}, readers)
-    text = frame.holding(pairs=texts[0], previous=texts[1])
-    return frame.signed(table.astype(float).reindex(scores.index), text)
-
-
 # Maps are read as Jacobians of one forward pass, so that the names and order of queries, keys and values in a family
 # need not be known. In this pass the inputs of all norms outside attention are leaves with rows of mean 0 and size
 # `SIZE`, and norms divide by a constant (the LRP rules "cp"). From each leaf to the next queries, keys and values all

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,6 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import NOTHING
 from headroles.scores.objectives import ClassLogit, Explained, Loss
 from headroles.scores.registry import named
-from headroles.tables import frame
 
 SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
 LONG = Corpus("long", (Sentence("a " * 60),) * 2)
@@ -80,13 +78,6 @@ def of_inference():
 
 def labels(label, objective):
     return explain(classifier(), objective, Corpus("labels", (Sentence("a b", label=label),)))
-
-
-def other_models():
-    text = frame.provenance(hr.scores.copying(zoo.tiny("gpt2", seed=1)), "copying")
-    index = frame.index({site.key: site.numbers for site in hr.attention_sites(zoo.tiny("gpt2"))})
-    scores = frame.table({"previous": [0.0] * 8}, index, text)
-    return hr.scores.induction_strength(hr.scores.composition(zoo.tiny("gpt2")), scores)
 
 
 def quantised(place):
@@ -195,7 +186,6 @@ WEIGHTS = {
     "norms after sums": (
         lambda: hr.scores.succession(hr.tiny_model("opt", vocab_size=9, do_layer_norm_before=False), DAYS),
         "norms before the sums of layers, got OPTForCausalLM"),
-    "other models": (other_models, "tables must be of one model, got weights .* and "),
     **{f"values of {kind}": (
         lambda kind=kind: hr.score(
             hr.tiny_model(kind, vocab_size=64), tokens_of(kind), corpus(2), "confidence", weights="norm"),
@@ -213,12 +203,6 @@ EVERY = {f"{of}: {name}": case for of, cases in
          for name, case in cases.items()}  # fmt: skip
 
 test_a_call_is_refused_with_its_subject_and_value = refuses(EVERY)
-
-
-def test_a_study_table_without_previous_names_the_column():
-    pairs = hr.scores.composition(zoo.tiny("gpt2"))
-    with pytest.raises(KeyError, match="previous"):
-        hr.scores.induction_strength(pairs, pd.DataFrame({"rarity": [1.0]}))
 
 
 # --- contexts of LRP rules -------------------------------------------------------------------------------------------
