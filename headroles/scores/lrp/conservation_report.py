@@ -212,7 +212,6 @@ class _Recorder:
         with_bias = (  # functions, and the place of the bias among their arguments
             (lrp.LINEAR, 2),
             ((*lrp.NORM, *lrp.GROUP_NORM), 3),
-            (lrp.INSTANCE_NORM, 4),
             ((torch.addmm, Tensor.addmm), 0),
         )
         rules: dict[Operation, Rule] = {F.embedding: self._embedded, torch.cat: self._joined}

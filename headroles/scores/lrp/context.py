@@ -213,7 +213,6 @@ def _common() -> dict[Operation, Rule]:
         torch.linalg.solve_triangular: lrp.solved,
         **dict.fromkeys(lrp.NORM, lrp.norm),
         **dict.fromkeys(lrp.GROUP_NORM, lrp.group_norm),
-        **dict.fromkeys(lrp.INSTANCE_NORM, lrp.instance_norm),
         **dict.fromkeys((*lrp.ROOT, *lrp.RECIPROCAL, *lrp.GATE), lrp.constant),
         **dict.fromkeys(lrp.POWER, lrp.power),
         **dict.fromkeys((*lrp.ACTIVATION, *lrp.RMS_NORM), lrp.whole),

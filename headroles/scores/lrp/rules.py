@@ -33,7 +33,6 @@ DIVIDE = (
 )
 NORM = (F.layer_norm, torch.layer_norm)
 GROUP_NORM = (F.group_norm, torch.group_norm)
-INSTANCE_NORM = (F.instance_norm, torch.instance_norm)
 RMS_NORM = (F.rms_norm, torch.rms_norm, F.normalize)  # each number of the output is the input times a scale
 ROOT = (torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
 POWER = (torch.pow, Tensor.pow, Tensor.__pow__, torch.float_power, torch.square, Tensor.square)
@@ -170,35 +169,15 @@ def group_norm(
 ) -> Tensor:
     """Treat the standard deviations of groups of channels, [batch, channel, ...], as constants."""
     y = func(x, groups, weight, bias, eps)
-    return _with_constant_deviation(y, x, groups, weight, bias, eps) if x.requires_grad else y
-
-
-def instance_norm(
-    func: Rule,
-    x: Tensor,
-    running_mean: Weight = None,
-    running_var: Weight = None,
-    weight: Weight = None,
-    bias: Weight = None,
-    use_input_stats: bool = True,  # noqa: FBT001, FBT002 - the signature of torch
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *rest: object,
-) -> Tensor:
-    """Treat the standard deviation of each channel, [batch, channel, ...], as a constant, as `group_norm` does."""
-    y = func(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps, *rest)
-    return _with_constant_deviation(y, x, x.shape[1], weight, bias, eps) if x.requires_grad and use_input_stats else y
-
-
-def _with_constant_deviation(y: Tensor, x: Tensor, groups: int, weight: Weight, bias: Weight, eps: float) -> Tensor:
-    """Return the bits of y, a norm of groups of channels, with the gradient of constant standard deviations."""
+    if not x.requires_grad:
+        return y
     shape = (1, -1, *[1] * (x.ndim - 2))
     parts = x.unflatten(1, (groups, -1)).flatten(2)  # [batch, group, number]
     deviation = (parts.var(-1, unbiased=False, keepdim=True) + eps).detach().sqrt()
     flows: Tensor = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
     flows = flows if weight is None else flows * weight.view(shape)
     flows = flows if bias is None else flows + bias.view(shape)
-    return y.detach() + (flows - flows.detach())
+    return y.detach() + (flows - flows.detach())  # the bits of y
 
 
 def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:

@@ -158,29 +158,6 @@ def test_voita_gives_no_head_less_than_nothing(name):
     assert totals(report(name, "voita"))["inputs"] == pytest.approx(1, abs=SIGNED.get(name, 1e-6))
 
 
-class InstanceOverTokens(nn.Module):
-    """Instance norm over the tokens, after another norm."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.norm, self.instance = norm, nn.InstanceNorm1d(len(norm.weight), affine=True).double()
-        with torch.no_grad():
-            self.instance.bias += torch.linspace(-1, 1, len(norm.weight))
-
-    def forward(self, x):
-        return self.instance(self.norm(x).transpose(1, 2)).transpose(1, 2)
-
-
-def test_instance_norm_conserves():
-    case = Case(hr.tiny_model("gpt2"))
-    model = case.precise
-    model.transformer.ln_f = InstanceOverTokens(model.transformer.ln_f)
-    expected = first(model(**case.inputs)).amax(-1).sum()
-    report = balance(HeadModel(model), case.inputs, lambda output: first(output).amax(-1).sum(), "cp")
-    assert report["residue"].abs().max() < 1e-9
-    assert report.attrs["explained"] == pytest.approx(float(expected.detach()), rel=1e-6)
-
-
 SHARED_KEYS = ["gemma3n, shared keys", "gemma4, shared keys"]
 # norms as powers; reused keys; gates by softplus and exp; linear attention; einsum; soft-capped logits
 FAMILIES = ["embedding_gemma2_text", "muse_glimmer_text", "neomme", "laguna", "inkling_text"]
