@@ -99,7 +99,8 @@ def efficiency(
                     gates = None
                 flops = _flops(variant, inputs)
                 row: dict[str, object] = {"share": share, "masked": count, "way": way, "batch": batch}
-                row |= {**_size(variant.model), "flops": flops}
+                bytes_ = variant.model.get_memory_footprint(return_buffers=False)
+                row |= {"parameters": variant.model.num_parameters(), "bytes": bytes_, "flops": flops}
                 row |= _timed(partial(_seconds, variant, inputs, gates), intact, batch, repeats)
                 rows.append(row | {"allowed": base / flops})
     table = pd.DataFrame(rows)
@@ -135,14 +136,6 @@ def _timed(forward: Callable[[], float], intact: Callable[[], float], batch: int
     row = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}
     row |= {"speedup.low": np.exp(ratios.mean() - half), "speedup.high": np.exp(ratios.mean() + half)}
     return {name: float(value) for name, value in row.items()}
-
-
-def _size(model: PreTrainedModel) -> dict[str, int]:
-    parameters = list(model.parameters())
-    return {
-        "parameters": sum(value.numel() for value in parameters),
-        "bytes": sum(value.numel() * value.element_size() for value in parameters),
-    }
 
 
 def _flops(handle: HeadModel, inputs: dict[str, Tensor]) -> int:
