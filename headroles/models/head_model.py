@@ -316,11 +316,6 @@ class HeadModel:
                 f"no gradient passes through the weights of {self.name}: got {packed}, which is quantised; expected "
                 f"floating-point weights; try the model without quantization_config, before it was quantised"
             )
-        if any(weight.is_inference() for weight in self.model.parameters()):
-            raise ValueError(
-                f"no gradient passes through the weights of {self.name}: got a model made in inference mode; expected "
-                f"one loaded outside; try to load or copy it outside torch.inference_mode()"
-            )
 
     def check_weights(self, what: missing.What) -> None:
         """Raise ValueError if the output or the attention depends on weights that the checkpoint lacks."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 
 import pytest
 import torch
@@ -70,12 +69,6 @@ def shortened():
     return hr.attribute(model, tokens_of("bert"), Corpus("one", corpus(3)[:1]), method="AtP*")
 
 
-def of_inference():
-    with torch.inference_mode():
-        model = deepcopy(zoo.tiny("marian"))
-    return hr.score(model, tokens_of("marian"), corpus(6), "importance")
-
-
 def labels(label, objective):
     return explain(classifier(), objective, Corpus("labels", (Sentence("a b", label=label),)))
 
@@ -135,7 +128,6 @@ GRADIENTS = {
     "queries outside": (lambda: attribute("bloom", node="query"), "node must be 'output' for Bloom.*, got 'query'"),
     "one layer": (one_layer, "GradDrop needs two layers that are modules, got GPT2LMHeadModel"),
     "another shape": (shortened, r"shape of states, got one from \[1, (\d+), (\d+)\] to \[1, (?!\1)\d+, \2\]"),
-    "inference mode": (of_inference, "weights of MarianMTModel: got a model made in inference mode"),
     "no unembedding": (lambda: hr.score(zoo.tiny("gpt2").transformer, tokens_of("gpt2"), corpus(2), "direct"),
         r"direct\[reference\] needs logits over a vocabulary, got GPT2Model"),
     "no choice": (lambda: score("gpt2", hr.Direct(objective=hr.Difference())), NOTHING[:40]),

@@ -7,7 +7,6 @@ from copy import deepcopy
 
 import peft
 import pytest
-import torch
 import transformers
 from helpers import zoo
 from helpers.letters import corpus as letters
@@ -146,12 +145,3 @@ def test_load_classifier_of_other_labels_is_refused(labels, message, tmp_path):
 def test_dynamics_without_checkpoints_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"no checkpoint in {tmp_path}"):
         hr.dynamics(tmp_path, films(8), films(8, 1))
-
-
-def test_train_of_a_model_made_in_inference_mode_is_refused(tmp_path):
-    with torch.inference_mode():
-        model = deepcopy(translator())
-    with pytest.raises(
-        ValueError, match="^no gradient passes through the weights of MarianMTModel: got a model made in infer"
-    ):
-        hr.train(model, tokens_of("marian"), letters(8), tmp_path)
