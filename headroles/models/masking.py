@@ -67,10 +67,9 @@ def mask_heads(
             an example apply to all its beams; functions of headroles that read their own batches refuse them.
             They may require gradients. A function is called for the gates at each layer.
         replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
-            to; "resample", the output for the next example of the batch, position by position (`hr.ablate` draws
-            partners from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result
-            of `mean`; a pattern, such as `headroles.patterns.Offset(-1)`: the output if the head attended exactly so;
-            (kind, layer, head) -> pattern; or a function of the site and its z, Tensor[batch, query, heads, size].
+            to; a mapping (kind, layer) -> Tensor[heads, size], such as the result of `mean`; a pattern, such as
+            `headroles.patterns.Offset(-1)`: the output if the head attended exactly so; (kind, layer, head) -> pattern;
+            or a function of the site and its z, Tensor[batch, query, heads, size].
 
     Returns:
         A context manager.

@@ -84,7 +84,7 @@ def needing(*needs: Need) -> frozenset[Need]:
     return frozenset(("values", *needs))
 
 
-Word = Literal["zero", "resample", "uniform"]
+Word = Literal["zero", "uniform"]
 Computed = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> what replaces z
 ReplacementLike = Word | Mapping[tuple[Kind, int], Tensor] | Mapping[Head, Replacement] | Replacement | Computed | None
 
@@ -111,17 +111,6 @@ class Zero(Replacement):
         """Return None, for zeros."""
 
 
-class NextExample(Replacement):
-    """The output for the next example of the batch, position by position."""
-
-    def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the outputs moved by one example."""
-        beams = z.shape[0] // gates.shape[0] if gates.ndim == 2 else 1  # per example
-        if z.shape[0] < 2 * beams:
-            raise ValueError("replacement 'resample' needs another example in the batch, got a batch of one")
-        return z.roll(-beams, 0)
-
-
 class UniformAttention(Replacement):
     """The same weight on every key that the model's mask allows."""
 
@@ -135,7 +124,7 @@ class UniformAttention(Replacement):
         return attended(weights if values.share is None else weights * values.share, values.value, site)
 
 
-WORDS: dict[Word, Replacement] = {"zero": Zero(), "resample": NextExample(), "uniform": UniformAttention()}
+WORDS: dict[Word, Replacement] = {"zero": Zero(), "uniform": UniformAttention()}
 
 
 class Function(Replacement):

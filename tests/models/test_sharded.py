@@ -79,7 +79,7 @@ def ablated(**options):
 result = {"attention": captured(), "logits": model(ids).logits, "mask": logits(hr.head_mask(model, masked))}
 result["gates"] = logits(gates)
 (result["gradient"],) = torch.autograd.grad(result["gates"][..., 5].sum(), gates)
-for replacement in ("uniform", "resample", Offset(-1)):
+for replacement in ("uniform", Offset(-1)):
     result[f"gates, {replacement}"] = logits(gates, replacement)
 for score in (None, "importance", hr.Importance(per="token")):
     result[f"score {score}"] = numbers(hr.score(model, tokenizer, corpus, score and [score], n_resamples=20))

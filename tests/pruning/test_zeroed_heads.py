@@ -136,7 +136,7 @@ def test_masks_have_a_place_for_them_and_a_name_has_none():
         hr.ablate(pruned(), TOKENS, corpus(4), sets={"gone": [GONE[0]]})
 
 
-@pytest.mark.parametrize("replacement", [Previous(), "uniform", lambda _, z: torch.ones_like(z), "resample", None])
+@pytest.mark.parametrize("replacement", [Previous(), "uniform", lambda _, z: torch.ones_like(z), None])
 def test_they_stay_removed_whatever_replaces_masked_heads(replacement):
     model, ids = pruned().eval(), torch.arange(10, 30).reshape(2, 10)
     (place,) = (number for number, head in enumerate(HeadModel(model).gated) if head == GONE[0])
