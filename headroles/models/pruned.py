@@ -198,39 +198,7 @@ def unmarked(name: str | Path, **place: Any) -> PreTrainedConfig | None:
 
 
 MADE_BY = "Made by headroles"
-CARD = """---
-{{ card_data }}
----
-
-# {{ name | e }} without {{ count }} of its {{ of }} attention heads
-
-{{ made_by }} {{ version }}. The other heads keep their numbers.
-
-## Load
-
-```python
-import headroles  # pip install headroles
-
-model, tokenizer = headroles.load("HERE")  # this folder, or this repository's name
-```
-
-The result is an ordinary model of class `{{ class_name }}`. No code of this repository runs (no `trust_remote_code`):
-the weights are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` would
-build all heads, which the weights do not fit. For a model that they can load, set the same heads to zero
-(`headroles.zero_heads`) in the base model.
-
-## Removed heads
-
-{% for kind, layer, heads in removed -%}
-- {{ kind }} layer {{ layer }}: head{{ "s" if heads | length > 1 }} {{ heads | join(", ") }}
-{% endfor %}
-## Provenance
-
-- base model: {{ name | e }}
-- weights: {{ weights }} (first 12 hexadecimal digits of the SHA-256 of all weights)
-- headroles: {{ version }}
-- command: {% if command %}`{{ command | replace("`", "'") }}`{% else %}not recorded{% endif %}
-"""
+CARD = Path(__file__).with_name("card.md")
 
 
 def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
@@ -249,7 +217,7 @@ def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
         ModelCardData(
             library_name="headroles", base_model=name if on_hub else None, tags=["attention-heads", "pruning"]
         ),
-        template_str=CARD,
+        template_path=str(CARD),
         made_by=MADE_BY,
         name=name if on_hub else Path(name).name,
         count=sum(len(heads) for *_, heads in removed),
