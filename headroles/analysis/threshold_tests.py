@@ -35,17 +35,15 @@ def tested(
     return {f"{variant}.{end}": by_name[end][at] for end in by_name for at, (variant, _) in enumerate(variants)}
 
 
-def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
+def role_decisions(roles: pd.DataFrame) -> pd.DataFrame:
     """Compare roles assigned by thresholds with roles established by tests.
 
     Args:
         roles: Table of `hr.roles(scores, test=True)`.
-        level: Level of the tests.
 
     Returns:
         One row per variant of a role: the number of `heads` that have its score; how many of them exceed the threshold
-        (`threshold`), and how many significantly, by `p`, `holm` and `bh`; the share of heads with the same decision by
-        threshold and `holm` (`agreement`); and Cohen's `kappa` of the two, NaN if both decide the same for all heads.
+        (`threshold`), and how many significantly, by `p`, `holm` and `bh` at 0.05.
 
     Raises:
         ValueError: If the table has no tests.
@@ -57,15 +55,10 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
     rows = []
     for name in names:
         part = roles[roles[f"{name}.p"].notna()]
-        held, decided = part[name].to_numpy(bool), {end: part[f"{name}.{end}"] < level for end in ("p", "holm", "bh")}
-        sure = decided["holm"].to_numpy()
-        row = {"heads": len(part), "threshold": int(held.sum())} | {end: int(has.sum()) for end, has in decided.items()}
-        agreement = float((held == sure).mean()) if len(part) else np.nan
-        chance = float(held.mean() * sure.mean() + (~held).mean() * (~sure).mean()) if len(part) else np.nan
-        kappa = (agreement - chance) / (1 - chance) if chance < 1 else np.nan
-        rows.append(row | {"agreement": agreement, "kappa": kappa})
+        sure = {end: int((part[f"{name}.{end}"] < LEVEL).sum()) for end in ("p", "holm", "bh")}
+        rows.append({"heads": len(part), "threshold": int(part[name].sum()), **sure})
     table = pd.DataFrame(rows, index=pd.Index(names, name="role"))
-    return frame.signed(table, frame.sign(decisions=level), signature_of(roles, f"{names[0]}.p"))
+    return frame.signed(table, frame.sign(decisions=LEVEL), signature_of(roles, f"{names[0]}.p"))
 
 
 def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | None) -> Array:

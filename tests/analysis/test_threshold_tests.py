@@ -137,14 +137,9 @@ def test_decisions_are_counted():
     found = hr.roles(table(named("rarity", values, ends)), RARE, test=True)
     row = hr.analysis.role_decisions(found).loc["rare"]
     held, sure = found["rare"].to_numpy(), found["rare.holm"].to_numpy() < 0.05
-    both = [(held & sure).sum(), (held & ~sure).sum(), (~held & sure).sum(), (~held & ~sure).sum()]
-    assert both[2] == 0  # what exceeds a threshold significantly exceeds it
-    assert both[0] >= 20
+    assert not (~held & sure).any()  # what exceeds a threshold significantly exceeds it
     assert row[["heads", "threshold", "holm"]].tolist() == [60, held.sum(), sure.sum()]
     assert row["threshold"] > row["p"] >= row["bh"] >= row["holm"] >= 20
-    agreement = (both[0] + both[3]) / 60
-    chance = (sum(both[:2]) * (both[0] + both[2]) + (both[2] + both[3]) * (both[1] + both[3])) / 60**2
-    close(row[["agreement", "kappa"]], [agreement, (agreement - chance) / (1 - chance)])
 
 
 @pytest.mark.parametrize(("sentences", "alike"), [(30, 0.3), (60, 0.6)])
