@@ -11,12 +11,11 @@ from transformers import PreTrainedTokenizerBase
 from headroles.data.corpus import CorpusLike
 from headroles.models.head_model import Model
 from headroles.models.replacements import Word
-from headroles.scores.gradients.base import GradientScore, Unit
+from headroles.scores.gradients.base import GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.runner import score
-from headroles.tables.arguments import one_of
 from headroles.tables.study import Study
 
 
@@ -28,7 +27,6 @@ def attribute(
     method: str = "IntegratedGradients",
     objective: Name | Objective | None = None,
     replacement: Word | Patch = "zero",
-    unit: Unit = "head",
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -50,7 +48,6 @@ def attribute(
         objective: name or instance of the target; default: the model's own.
         replacement: replacement of a masked head's output, "zero" or "uniform"; of what is patched, "zero" or
             "resample".
-        unit: what has one mask, a "head", or the "group" of heads that share a key-value head (captum methods only).
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
@@ -59,17 +56,14 @@ def attribute(
             attribution patching, `node`: "output", "query" or "key".
 
     Returns:
-        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`;
-        `attribution[method group]` with masks of groups, where the heads of a group have the same value.
+        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
     """
     attribution: GradientScore
     if method in ("AtP", "AtP*"):
-        one_of(f"unit of {method}", unit, ("head",))
         drop = method == "AtP*"
         attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
     else:
-        attribution = Attribution(
-            method=method, options=tuple(options.items()), replacement=replacement, unit=unit, objective=objective
-        )
+        settings = tuple(options.items())
+        attribution = Attribution(method=method, options=settings, replacement=replacement, objective=objective)
     options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed, "study": study}
     return score(model, tokenizer, corpus, attribution, **options)

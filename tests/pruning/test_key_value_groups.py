@@ -88,26 +88,6 @@ def test_importance_of_groups_is_a_plain_gradient_and_ranks_them():
     assert order.tolist() == table["importance[group]"].rank(method="dense").tolist()
 
 
-@pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
-def test_attribution_of_groups_is_captum_on_their_masks(method):
-    options = {"n_steps": 2} if method == "IntegratedGradients" else {}
-    table = hr.attribute(*given(), method=method, objective="loss", unit="group", n_resamples=0, **options)
-    rows = []
-    for ids in texts():
-        if method == "FeatureAblation":
-            with torch.no_grad():
-                whole_loss = loss(case().model, ids, closed())
-                rows.append(torch.stack([whole_loss - loss(case().model, ids, closed(group)) for group in GROUPS]))
-            continue
-        parts = []
-        for at in (0.5 - 12**-0.5, 0.5 + 12**-0.5):  # of Gauss and Legendre
-            gates = torch.full((2, 2), at, requires_grad=True)
-            parts += torch.autograd.grad(loss(case().model, ids, gates.repeat_interleave(2, 1)), gates)
-        rows.append(torch.stack(parts).mean(0).flatten())
-    expected = torch.stack(rows).mean(0).tolist()
-    assert table[f"attribution[{method} group]"].tolist() == pytest.approx(of_heads(expected), rel=1e-3, abs=1e-5)
-
-
 @pytest.mark.parametrize("strategy", ["importance", "effect", "random", "top", "confidence"])
 def test_pruned_groups_are_removed_whole(strategy):
     model = copy.deepcopy(case().model)
@@ -155,14 +135,12 @@ def test_many_queries_of_one_key_are_one_group():
 def test_columns_of_groups_are_in_words_on_the_report(tmp_path):
     study = hr.Study(tmp_path)
     hr.score(*given(), [hr.Importance(unit="group")], n_resamples=0, study=study)
-    hr.attribute(*given(), method="Saliency", objective="loss", unit="group", n_resamples=0, study=study)
     hr.ablate(*given(), unit="group", n_resamples=2, study=study)
     hr.prune(*given(), "importance", keep=1, unit="group", remove=False, study=study)
     data = told(hr.report(study, tmp_path / "report.html").read_text(encoding="utf-8"))
     shown = {column["name"]: column for column in data["columns"]}
-    labels = {"importance[group]": "importance, group", "attribution[Saliency group]": "Saliency, group"}
-    for name in (*labels, "ablation[loss group]"):
+    for name in ("importance[group]", "ablation[loss group]"):
         assert "share its key-value head" in shown[name]["about"]
-    assert {name: shown[name]["label"] for name in labels} == labels
+    assert shown["importance[group]"]["label"] == "importance, group"
     (pruning,) = data["prunings"]
     assert sum(pruning["sizes"][0]["held"]) == 2  # one group of two heads

@@ -120,7 +120,6 @@ GRADIENTS = {
     "norm": (lambda: hr.Importance(norm="model"), "norm must be one of layer, None, got 'model'"),
     "unit": (lambda: hr.Importance(unit="layer"), "unit must be one of head, group, got 'layer'"),
     "method": (lambda: hr.Attribution(method="Magic"), "method must be one of .*, got 'Magic'"),
-    "unit of AtP": (lambda: attribute("gpt2", unit="group"), r"unit of AtP\* must be one of head, got 'group'"),
     "node": (lambda: attribute("gpt2", node="value"), "node must be one of output, query, key, got 'value'"),
     "patch": (lambda: attribute("gpt2", replacement="uniform"), "replacement must be one of zero, resample, got 'uni"),
     "resampled": (lambda: attribute("gpt2", method="InputXGradient", replacement="resample"),

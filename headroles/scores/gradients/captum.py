@@ -6,8 +6,7 @@ import inspect
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.replacements import Word
-from headroles.scores.gradients.base import GradientScore, HeadGradients, Unit
+from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
 from headroles.tables.arguments import one_of
@@ -44,28 +43,21 @@ class Attribution(GradientScore):
             "FeatureAblation" (heads masked one by one) or "DeepLift".
         options: (name, value) pairs for its `attribute`.
         replacement: replacement of a masked head's output, "zero" or "uniform".
-        unit: what has one mask, "head" or "group": the heads that share a key-value head, which have the same value,
-            in the columns `attribution[method group]`.
         objective: name or instance of the target; default: the model's own.
     """
 
     method: str = "IntegratedGradients"
     options: tuple[tuple[str, object], ...] = ()
     replacement: Word = "zero"
-    unit: Unit = field(default="head", kw_only=True, repr=False)  # `__str__` has another than the default
 
     def __post_init__(self) -> None:
-        one_of("unit", self.unit, get_args(Unit))
         one_of("method", self.method, METHODS)
         one_of("replacement", self.replacement, ("zero", "uniform"))
-
-    def __str__(self) -> str:
-        return repr(self) if self.unit == "head" else f"{repr(self)[:-1]}, unit='{self.unit}')"
 
     @property
     def label(self) -> str:
         """Column name, with the method."""
-        return f"attribution[{self.method}{'' if self.unit == 'head' else ' ' + self.unit}]"
+        return f"attribution[{self.method}]"
 
     def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
         """Return an object that computes the targets of a corpus."""
@@ -89,7 +81,6 @@ class Attribution(GradientScore):
         with _captum(model, batch):
             run = _Run(self, model, target, batch)
             attributions = run.method.attribute(run.masks, **run.arguments).detach()
-        attributions = run.target.of_heads(attributions)
         counted = run.target.counted[:, None]
         return HeadGradients(None, attributions[:, None], counted.float(), counted)
 
@@ -100,11 +91,9 @@ class _Run:
     def __init__(self, score: Attribution, model: HeadModel, target: Targets, batch: Batch) -> None:
         import captum.attr
 
-        numbers = None if score.unit == "head" else model.group_numbers
-        self.target = _Target(model, target, held(model, target, batch), score.replacement, numbers)
+        self.target = _Target(model, target, held(model, target, batch), score.replacement)
         self.method = getattr(captum.attr, score.method)(self.target)
-        masks = len(model.gated) if numbers is None else int(numbers.max()) + 1
-        self.masks = torch.ones(len(batch.numbers), masks, device=model.device, requires_grad=True)
+        self.masks = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
         self.rows = torch.arange(len(self.masks), device=model.device)
         parameters = inspect.signature(self.method.attribute).parameters
         self.arguments: dict[str, object] = {"additional_forward_args": (self.rows,)}
@@ -116,31 +105,24 @@ class _Run:
 
 
 class _Target(nn.Module):
-    """The mean target of the examples at `rows`, as a function of the masks of their heads or groups."""
+    """The mean target of the examples at `rows`, as a function of the masks of their heads."""
 
-    def __init__(
-        self, model: HeadModel, target: Targets, batch: Batch, replacement: Word, numbers: Tensor | None
-    ) -> None:
+    def __init__(self, model: HeadModel, target: Targets, batch: Batch, replacement: Word) -> None:
         super().__init__()
-        self.numbers = numbers  # of the mask of each head
         self.model, self.target, self.batch, self.replacement = model, target, batch, replacement
         self.module = model.model  # a submodule: DeepLift searches for non-linear ones
         self.counted = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # has a step that counts
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
-        """Return the targets, [example], for masks [example, masks] and rows [example]."""
+        """Return the targets, [example], for masks [example, heads] and rows [example]."""
         if self.model.one_example_per_batch and len(rows) > 1:
             return torch.cat([self(mask, row) for mask, row in zip(masks.split(1), rows.split(1), strict=True)])
         batch = self.batch.take(rows)
-        with self.model.mask(self.of_heads(masks), replacement=self.replacement):
+        with self.model.mask(masks, replacement=self.replacement):
             explained = self.target.targets(self.model.forward(batch), batch)
         self.counted[rows] = explained.counted.any(-1).to(rows.device)  # masks do not change which steps count
         values = torch.where(explained.counted, explained.values, 0.0)
         return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
-
-    def of_heads(self, values: Tensor) -> Tensor:
-        """Return the values of all heads, [example, heads], from values of masks."""
-        return values if self.numbers is None else values[:, self.numbers]
 
 
 @contextmanager
