@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +17,6 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import check_labels
-
-log = logging.getLogger(__name__)
 
 
 class Choosing(Metric):
@@ -149,10 +146,9 @@ class PairDifference(Mean):
     objective = "loss"
     sentences: ClassVar[int] = 2
 
-    def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
+    def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
         _check(model, corpus, self.name)
-        _warn_of_first_tokens(model, batches)
 
     def update(self, reading: Reading, /) -> Array:
         """Compute log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
@@ -197,21 +193,4 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
         raise ValueError(
             f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
             f"{corpus.name!r}; try hr.minimal_pairs(translated=True)"
-        )
-
-
-def _warn_of_first_tokens(model: HeadModel, batches: Sequence[Batch]) -> None:
-    """Warn of pairs that differ in a first token, which no step predicts."""
-    if model.model.config.is_encoder_decoder:
-        return
-    first = {
-        number: int(row[0]) for batch in batches for number, row in zip(batch.numbers, batch.source.ids, strict=True)
-    }
-    differ = sum(first.get(number + 1, token) != token for number, token in first.items() if number % 2 == 0)
-    if differ:
-        log.warning(
-            "%d of %d pairs differ in their first token, which is left out of the comparison: the tokenizer puts no "
-            "BOS before a text",
-            differ,
-            len(first) // 2,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import random
 from functools import cache
 
@@ -269,15 +268,3 @@ def test_a_part_of_the_pairs_is_run_as_pairs():
     assert sorted(part.numbers) == [1, 4]
     for number, row in zip(part.numbers, part.intact, strict=True):
         assert row.tolist() == whole.intact[whole.numbers.index(number)].tolist()
-
-
-def test_pairs_that_differ_in_the_first_token_are_counted(caplog):
-    model, tokenizer, corpus = agreeing()
-    with caplog.at_level(logging.WARNING, "headroles"):
-        hr.evaluate(model, tokenizer, corpus, ["pair_difference"], n_resamples=0)
-        assert not caplog.records
-        hr.evaluate(model, tokenizer, hr.Corpus("two", pair("The men", "men The")), ["pair_difference"], n_resamples=0)
-    assert caplog.messages == [
-        "1 of 1 pairs differ in their first token, which is left out of the comparison: the tokenizer puts no BOS "
-        "before a text"
-    ]
