@@ -22,7 +22,6 @@ from .analysis.changes import compare_models as compare_models
 from .analysis.changes import role_changes as role_changes
 from .analysis.relations import predict_outcome as predict_outcome
 from .analysis.relations import relate as relate
-from .analysis.relations import survival_odds as survival_odds
 from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
 from .analysis.seeds import stability as stability

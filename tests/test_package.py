@@ -46,7 +46,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "root": (350, 5),
     "all": (32_314, 162),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: p; 62: 52 of time
 }  # fmt: skip
-PUBLIC_NAMES = 74
+PUBLIC_NAMES = 73
 LINES_OF_TESTS = 39_048  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 

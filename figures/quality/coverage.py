@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 import typer
+from odds import survival_odds
 from scipy import stats
 
-import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.intervals import relation, spearman
 from headroles.analysis.role_rules import Role, roles
@@ -146,7 +146,7 @@ def odds(runs: int) -> Iterator[dict[str, Any]]:
             random = np.random.default_rng(seed)
             alive, rare = (random.random((2, len(where))) < 0.05 + 0.9 * rate[layer]).astype(float)
             told = roles(frame.table({"rarity": rare}, where, "s"), [Role("rare", "rarity", 0.5)])
-            p.append(hr.survival_odds(told, frame.table({"survival[x]": alive}, where, "s"))["p"].iloc[0])
+            p.append(survival_odds(told, frame.table({"survival[x]": alive}, where, "s"))["p"].iloc[0])
         told_p = np.array(p)
         known = np.isfinite(told_p)
         covered = float((told_p[known] >= 0.05).mean())

@@ -9,6 +9,7 @@ import decided
 import effect_tests
 import estimators
 import forwards
+import odds
 import predicted
 import relation_tests
 import role_tests
@@ -23,6 +24,7 @@ for module in (
     effect_tests,
     estimators,
     forwards,
+    odds,
     predicted,
     relation_tests,
     role_tests,

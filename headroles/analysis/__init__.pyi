@@ -5,7 +5,6 @@ from .changes import compare_models as compare_models
 from .changes import role_changes as role_changes
 from .relations import predict_outcome as predict_outcome
 from .relations import relate as relate
-from .relations import survival_odds as survival_odds
 from .role_rules import Role as Role
 from .role_rules import by_head as by_head
 from .role_rules import roles as roles

@@ -11,7 +11,6 @@ from .forest import predictors as predictors
 from .forest import relation as relation
 from .forest import role_changes as role_changes
 from .forest import role_costs as role_costs
-from .forest import survival_odds as survival_odds
 from .matrix import heatmap as heatmap
 from .matrix import heatmaps as heatmaps
 from .matrix import roles as roles

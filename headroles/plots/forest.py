@@ -1,4 +1,4 @@
-"""Figures of relations: roles against outcomes, odds of survival, predictors, role changes (no torch)."""
+"""Figures of relations: roles against outcomes, predictors, role changes (no torch)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     label = "chance that a head with the role has the larger outcome"
     rows = rows.rename(columns={"role": "hue", "outcome": "row"})
     under = {row: direction(matters, row) for row, matters in zip(rows["row"], rows["matters"], strict=True)}
-    return _forest(rows, "auc", 0.5, label, ax, under=under)
+    return _forest(rows, "auc", 0.5, label, ax, under)
 
 
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -75,23 +75,6 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     if lacks := rows["outcome"].nunique() - len(shown):
         rows, label = rows[rows["outcome"].isin(shown)], f"{label}\n({lacks} outcomes between these are in the table)"
     return _forest(rows.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
-
-
-def survival_odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw by what factor each role multiplies the odds of survival, with 95 % intervals.
-
-    The model adjusts for layer and kind; only roles are drawn, and those without heads are left out.
-
-    Args:
-        table: Table of `hr.survival_odds`.
-        ax: Axes to draw on; by default a new figure.
-    """
-    needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.survival_odds")
-    is_role = table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")
-    rows = any_of(table[is_role], "no role is in the model")
-    finite = rows.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
-    label = "factor of the odds of survival"
-    return _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
 
 
 def role_costs(table: pd.DataFrame, *, sets: bool = False, ax: Axes | None = None) -> Axes:
@@ -182,21 +165,17 @@ def _forest(
     middle: float,
     label: str,
     ax: Axes | None,
-    *,
-    log: bool = False,
     under: Mapping[str, str] | None = None,
 ) -> Axes:
     """Draw points with intervals: a line for each `row`, a text `under` its label, a mark for each `hue`."""
     import seaborn as sns
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogLocator
 
     signature = signature_of(table, "p")
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
     lines = [[label_of(name, signature), *filter(None, [(under or {}).get(name)])] for name in rows]
     names = {name: label_of(name, signature) for name in hues}
-    of_odds, of_ranks = "adjusted for layer and kind, uncorrected", "within layers, after Holm's correction"
-    test, sure = ("p", f"p < {SURE:g} {of_odds}") if log else ("holm", f"p < {SURE:g} {of_ranks}")
+    sure = f"p < {SURE:g} within layers, after Holm's correction"
     height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
     longest = max(len(line) for row in lines for line in row)
     width = 0.11 * longest + 0.09 * max(map(len, [*names.values(), sure]))
@@ -206,19 +185,11 @@ def _forest(
         y = rows.index(point["row"]) + 0.7 * ((hues.index(point["hue"]) + 0.5) / len(hues) - 0.5)
         color = shades[point["hue"]]
         ax.plot([point[f"{column}.low"], point[f"{column}.high"]], [y, y], color=color, linewidth=1.3)
-        face = color if point[test] < SURE else "white"
+        face = color if point["holm"] < SURE else "white"
         ax.plot(point[column], y, markers[point["hue"]], color=color, markerfacecolor=face, markersize=4)
     ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
     ax.set_yticks(range(len(rows)), ["\n".join(row) for row in lines])
-    ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
-    if log:
-        ax.set_xscale("log")
-        low, high = ax.get_xlim()
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_formatter("")
-    else:
-        ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
+    ax.set(xlabel=label, xlim=(-1.02 if middle == 0 else -0.02, 1.02), ylim=(len(rows) - 0.4, -0.6))
     marks = {names[name]: Line2D([], [], color=shades[name], marker=markers[name]) for name in hues}
     marks[sure] = Line2D([], [], color="0.3", marker="o", linestyle="")
     marks[f"p ≥ {SURE:g}, or too few heads"] = Line2D([], [], color="0.3", marker="o", mfc="white", linestyle="")

@@ -212,11 +212,6 @@ def _role_tests(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(_slug(f"{name}{' sets' if sets else ''}"), partial(plots.role_costs, table, sets=sets))
 
 
-def _odds(name: str, load: Load) -> Iterator[Figure]:
-    if (table := load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any():
-        yield Figure(name, partial(plots.survival_odds, table))
-
-
 def _whole(draw: Callable[..., Any], *, column: str = "", along: str = "") -> Draw:
     """Return a function that yields one figure of a table if `column` has any value and `along` more than one."""
 
@@ -247,7 +242,6 @@ DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
     "dynamics-curves": _dynamics,
     "efficiency": _whole(plots.efficiency, along="share"),
     "relate": _whole(plots.relation, column="auc"),
-    "survival-odds": _odds,
     "predictors": _whole(plots.predictors, column="spearman"),
     "offsets": _whole(plots.offsets),
 }

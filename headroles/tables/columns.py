@@ -199,7 +199,6 @@ TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they diffe
         Table("dynamics-", "hr.dynamics"),
         Table("stability", "hr.stability"),
         Table("relate", "hr.relate", "relate", one_model=True, derived=True, part="relate"),
-        Table("survival-odds", "hr.survival_odds", "relate", derived=True),
         Table("predictors", "hr.predict_outcome", "relate", derived=True),
         Table("role-changes-", "hr.role_changes", "relate", derived=True),
     )

@@ -1,4 +1,4 @@
-"""Roles meet outcomes: numbers equal scipy's, p is uniform by chance and not fooled by layers, odds are Firth's."""
+"""Roles meet outcomes: numbers equal scipy's, p is uniform by chance and not fooled by layers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_planted_effects_are_found():
 
 @cache
 def related(order=None):
-    """Scores and outcomes of heads, the outcomes in another order, related in three ways."""
+    """Scores and outcomes of heads, the outcomes in another order, related in two ways."""
     where, random = index(layers=3), np.random.default_rng(1)
     scores = frame.table({"rarity": random.random(24), "importance": random.random(24)}, where, "s")
     out = frame.table({"survival[x]": (random.random(24) < 0.5).astype(float)}, where, "s")
@@ -108,7 +108,7 @@ def related(order=None):
         out = frame.table({"survival[x]": out["survival[x]"].to_numpy()[list(order)]}, shuffled, "s")
     options = {"n_resamples": 20, "n_permutations": 30}
     table = roles(scores, ROLES)
-    return hr.relate(table, out, **options), hr.predict_outcome(scores, out, **options), hr.survival_odds(table, out)
+    return hr.relate(table, out, **options), hr.predict_outcome(scores, out, **options)
 
 
 @pytest.mark.slow
@@ -266,7 +266,6 @@ def test_what_is_related_says_of_which_models_and_corpora():
     out = frame.table(columns, where, signed)
     tables = [
         hr.relate(table, out, n_resamples=0, n_permutations=9),
-        hr.survival_odds(table, out),
         hr.predict_outcome(out, out, n_resamples=0, n_permutations=9),
     ]
     for found in tables:

@@ -69,7 +69,6 @@ REFUSED = {
     "an infinite column": (
         lambda: correlations(INFINITE["ablation[loss]"], SCORES["confidence"]), "must be finite, .* head enc-self:0:2",
     ),
-    "odds of effects": (lambda: hr.survival_odds(RARE, LOSS), r"of 0 and 1, .*, got ablation\[loss\]"),
     "no survival": (lambda: hr.predict_outcome(SCORES, LOSS), r"survival\[\.\.\.\], got ablation\[loss\]"),
     "no predictor": (
         lambda: hr.predict_outcome(SCORES, LOSS, outcome_columns=["ablation[loss]"], columns=["nothing"]),

@@ -104,7 +104,6 @@ def plain(kind: str) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "roles", lambda: roles
     yield "relate", lambda: hr.relate(roles, outcomes, n_resamples=50, n_permutations=99)
     survival = pruned(kind, "random", {"keep": 0.5, "remove": False})
-    yield "odds", lambda: hr.survival_odds(roles, survival)
     yield "predictors", lambda: hr.predict_outcome(scores, survival, n_resamples=20, n_permutations=99)
     yield "role-tests", call(hr.test_roles, {"enc-self:0:1" if kind != "llama" else "dec-self:0:1": Offset(-1)}, **few)
     for strategy in ("importance", "effect", "random", "bottom", "l0"):
