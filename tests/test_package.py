@@ -27,7 +27,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_317, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables
+    "tables": (1_316, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables
     "data": (2_299, 10),  # 2,100 before issue 60: rows of every shape, answers, chats of several turns, labelled words
     "analysis": (2_123, 9),  # budget 1,950 in 9; issue 60: roles that were not measured; 61: intervals of tests; 62
     "plots": (2_300, 11),
@@ -39,9 +39,9 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "pruning": (2_450, 10),
     "budgets": (745, 5),
     "exports": (101, 2),
-    "testing": (1_000, 6),
-    "papers": (2_447, 11),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
-    "reports": (950, 6),
+    "testing": (988, 6),
+    "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
+    "reports": (928, 6),
     "cli": (1_639, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (350, 5),
     "all": (32_314, 162),  # 31,000 in 158 before issue 60, which was to add 500 at most; 61: p; 62: 52 of time
