@@ -5,12 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
@@ -19,7 +17,7 @@ from headroles.scores.attention import check_finite
 from headroles.scores.base import Measure, Sums
 from headroles.scores.lrp import Rules, lrp_rules
 from headroles.scores.lrp.conservation_report import NOTHING
-from headroles.scores.lrp.context import check_reached, inside, start, table
+from headroles.scores.lrp.context import check_reached, inside, start
 from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
@@ -120,10 +118,14 @@ def head_gradients(
     # to the last hidden states serves all steps: the gradient of step t is the part of it at token t. Only the passes
     # from there to the masks are then made step by step, several (`chunk`) at once.
     gates = torch.ones(len(batch.numbers), len(model.gated), device=model.device, requires_grad=True)
+    states: list[Tensor] = []  # what the vocabulary projection reads: [batch, token, width]
+
+    def keep(_: nn.Module, args: tuple[object, ...]) -> None:
+        states.extend(x for x in args[:1] if isinstance(x, Tensor) and x.requires_grad)
+
     with torch.enable_grad(), lrp_rules(model, rules) as changes, model.mask(gates):
-        vocabulary = Projection(sparse=F.linear not in table(rules))
         if (projection := model.model.get_output_embeddings()) is not None:
-            changes.hook(projection, vocabulary, after=True)
+            changes.hook(projection, keep)
         output = model.forward(batch)
         with inside(model):
             explained = target.targets(output, batch)
@@ -134,10 +136,9 @@ def head_gradients(
             begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
-    root, back, states = explained.values, begin, vocabulary.inputs
+    root, back = explained.values, begin
     if by_token and len(states) == 1 and states[0].shape[:2] == begin.shape:
         root, back = states[0], _grad(explained.values, states[0], begin)
-    vocabulary.sparse = False
     hot = torch.eye(begin.shape[1]).to(back).repeat(len(begin), 1, 1).transpose(0, 1)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     if model.axis.ranks is not None:  # no collective runs in a batch of backward passes
@@ -190,51 +191,3 @@ class GradientPass:
                 f"{self.score.chosen(self.model).name!r}; try another"
             )
         return min(notes, key=lambda pair: pair[0])[1]  # the first batch is the first of the first process
-
-
-class Projection:
-    """The inputs of the vocabulary projection in a forward pass, [batch, token, width], and its backward pass.
-
-    With `sparse`, backward passes read only the weights of logits with a gradient. Set it to False before batched
-    gradients (`is_grads_batched`), which cannot depend on values.
-    """
-
-    def __init__(self, *, sparse: bool) -> None:
-        self.inputs: list[Tensor] = []
-        self.sparse = sparse
-
-    def __call__(self, module: nn.Module, args: tuple[object, ...], logits: Tensor) -> Tensor | None:
-        """Keep the input of a call, and replace the gradient of a linear map; a forward hook."""
-        if not (args and isinstance(args[0], Tensor) and args[0].requires_grad):
-            return None
-        self.inputs.append(args[0])
-        if not self.sparse or type(module) is not nn.Linear:
-            return None
-        if type(module.weight.data) is not Tensor or module.weight.is_meta:  # a part of it, or on another device
-            return None
-        replaced: Tensor = FewLogits.apply(args[0], logits.detach(), module.weight.detach(), self)
-        return replaced
-
-
-class FewLogits(Function):
-    """The gradient of logits = x W^T + b with respect to x, where few logits have a gradient.
-
-    For one logit per token it is a row of W; a product with all of W would cost as much as several layers.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, logits: Tensor, weight: Tensor, projection: Projection) -> Tensor:  # noqa: ARG004, D102
-        ctx.save_for_backward(weight)
-        ctx.projection = projection
-        return logits.view_as(logits)
-
-    @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: D102
-        (weight,) = ctx.saved_tensors
-        if not ctx.projection.sparse or int(c.count_nonzero()) > c.shape[:-1].numel():
-            return c @ weight, None, None, None
-        tokens = c.flatten(0, -2)  # [tokens, vocabulary]
-        rows, columns = tokens.nonzero(as_tuple=True)
-        back = torch.zeros(len(tokens), weight.shape[1], dtype=c.dtype, device=c.device)
-        back.index_add_(0, rows, tokens[rows, columns, None] * weight[columns])
-        return back.view(*c.shape[:-1], -1), None, None, None
