@@ -17,6 +17,7 @@ import torch
 
 SHARED = Path(os.environ.get("HEADROLES_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 os.environ.setdefault("MPLBACKEND", "agg")  # pictures of no window
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test waits for the Hub
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # threads of tiny matrices only fight
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; commands that are interrupted
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too

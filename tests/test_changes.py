@@ -13,7 +13,6 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.interrupts import MASK, OPERATIONS, Attack, by_signal, difference, left_by, logits, masked, state, subject
-from helpers.traces import NAMES
 from helpers.worded import of_words
 from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 
@@ -156,7 +155,7 @@ OF_FEW = {
 
 
 @pytest.mark.filterwarnings("ignore:This model config")
-@pytest.mark.parametrize("name", [*NAMES, "big_bird"])
+@pytest.mark.parametrize("name", [*zoo.USUAL, "whisper", "vit", "bert2gpt2", "deberta-v2", "big_bird"])
 def test_a_public_call_leaves_the_model_as_it_was(name):
     model = zoo.tiny(name) if name in zoo.ZOO else hr.tiny_model(name)
     words, size = [str(number) for number in range(60)], 38 if name == "big_bird" else 16
@@ -187,7 +186,7 @@ def test_the_next_call_undoes_what_an_interrupt_at_a_line_leaves(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_next_call_undoes_what_an_interrupt_at_any_line_leaves(name):
-    most = 80 if name in [*OPERATIONS][:5] else 40  # of single blocks more
+    most = 40 if name in [*OPERATIONS][:5] else 20  # of single blocks more; tests/tools/interrupts.py tries thousands
     assert left_by(name, most) == ({}, most)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import huggingface_hub
 import pytest
 from helpers.commands import files, run
 
@@ -81,8 +80,7 @@ USAGE = {  # what typer refuses
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_a_mistake_is_one_line(command, place, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # it would wait for the Hub for long
+def test_a_mistake_is_one_line(command, place):
     before = files(place)
     end = run(*command.split())
     assert (end.code, end.out) == (2, "")

@@ -23,7 +23,7 @@ from unittest import mock
 
 import headroles
 
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 WITHOUT_GPU = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
 SERVER = WITHOUT_GPU | {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # a command sets it too late for what is imported

@@ -226,7 +226,7 @@ STEPS = {"save_strategy": "steps", "save_steps": 2}  # of three or more in an ep
 )  # fmt: skip
 def test_resumed_training_has_the_numbers_of_one_without_a_break(name, options, tmp_path):
     """With dropout, also from a checkpoint within an epoch, after which other batches are masked."""
-    text, options = text_of(name)[:10], {"epochs": 3, "batch": 2, "rate": 5e-3, **options}
+    text, options = text_of(name)[:10], {"epochs": 2, "batch": 2, "rate": 5e-3, **options}
     model, tokenizer = given(name, dropout=0.1)
     expected = hr.train(model, tokenizer, text, tmp_path / "whole", **options)
     first, second, *_ = sorted((tmp_path / "whole").glob("checkpoint-*"), key=lambda place: int(place.name[11:]))
