@@ -174,7 +174,9 @@ def real_models() -> Numbers:
         holds("with random weights one of 486 heads passes the threshold of a role", untrained == chance)
     effects = table("real-models/smollm2/ablation").iloc[:, 0]
     early = effects[effects.index.get_level_values("layer") < 2].sum() / effects.sum()
-    return {"first_two": f"{early:.2f}".lstrip("0")} | _sizes() | _retrained() | _tasks() | _rounded()
+    rows = "\n".join(runpy.run_path(str(FIGURES / "real-models/table.py"))["rows"]())
+    first_two = f"{early:.2f}".lstrip("0")
+    return {"first_two": first_two, "rows": rows} | _sizes() | _retrained() | _tasks() | _rounded()
 
 
 def _sizes() -> Numbers:
@@ -197,81 +199,54 @@ def _sizes() -> Numbers:
 
 
 def _retrained() -> Numbers:
-    """The losses of pruned models before and after retraining, as tables of the page."""
-    found: Numbers = {}
-    ways = ("l0", "importance", "random")
-    for model, heads in (("smollm2", 270), ("gemma3", 72)):
-        value = table(f"real-models/{model}/compare-pruning-seeds").set_index(["strategy", "heads", "tuned"])["value"]
-        sizes = value.drop("all heads").index.unique("heads")
-        rows = [
-            [str(size), *(f"{value[way, size, False]:.2f}, {value[way, size, True]:.2f}" for way in ways)]
-            for size in sorted(sizes, reverse=True)
-        ]
-        names = [f"heads left of {heads}", "by gates", "the most important", "one random draw"]
-        before, after = (f"{value['all heads', heads, tuned]:.2f}" for tuned in (False, True))
-        found |= {f"{model}_retrained": grid(names, rows), f"{model}_before": before, f"{model}_after": after}
-        losses = value.drop("all heads").unstack("strategy").xs(True, level="tuned")
-        ahead = losses[["importance", "random"]].min(axis=1) - losses["l0"]
-        if model == "gemma3":
-            found["ahead_at_9"] = f"{ahead[9]:.2f}"
-            holds("after, nothing is left of their lead at 54 and 18 heads, less than 0.2 nats at 36", (
-                (ahead.loc[[54, 18]] < 0).all(), 0 < ahead[36] < 0.2) == (True, True))  # fmt: skip
-        else:
-            holds(
-                "retraining keeps the order in SmolLM2",
-                (losses[["l0", "importance"]].max(axis=1) < losses["random"]).all(),
-            )
-    return found
+    """How far gates lead at 9 heads of Gemma 3 after retraining."""
+    losses = {
+        model: table(f"real-models/{model}/compare-pruning-seeds")
+        .set_index(["strategy", "heads", "tuned"])["value"]
+        .drop("all heads")
+        .unstack("strategy")
+        .xs(True, level="tuned")
+        for model in ("smollm2", "gemma3")
+    }
+    both = losses["smollm2"][["l0", "importance"]].max(axis=1)
+    holds("retraining keeps both choices ahead of chance in SmolLM2", (both < losses["smollm2"]["random"]).all())
+    ahead = losses["gemma3"][["importance", "random"]].min(axis=1) - losses["gemma3"]["l0"]
+    holds("after, nothing is left of their lead at 54 and 18 heads, less than 0.2 nats at 36", (
+        (ahead.loc[[54, 18]] < 0).all(), 0 < ahead[36] < 0.2) == (True, True))  # fmt: skip
+    return {"ahead_at_9": f"{ahead[9]:.2f}"}
 
 
 def _tasks() -> Numbers:
     """Heads on which tasks of the language models depend."""
-    tasks = {
-        "indirect objects": "ablation[difference precision=1.1]",
-        "agreement": "ablation[pair_difference precision=1.1]",
-    }
-    rows, found = [], {}
-    for model, name in (("smollm2", "SmolLM2"), ("gemma3", "Gemma 3")):
+    found: Numbers = {}
+    for model in ("smollm2", "gemma3"):
         scores, effects = (table(f"real-models/{model}/task-{what}") for what in ("scores", "ablation"))
-        direct, copied, sure = scores["direct[difference]"], scores["retrieval"], []
-        for task, column in tasks.items():
-            shown = effects[column][effects[f"{column}.holm"] < 0.05]
-            sure.append({*shown[shown < 0].index})
-            for head in shown.abs().nlargest(5).index:
-                also = [f"{round(values[head], 2) + 0.0:.2f}" for values in (direct, copied)]
-                rows.append([name, task, f"{head[1]}:{head[2]}", interval(effects.loc[head], column, ".2f"), *also])
-        previous = ("dec-self", *((16, 0) if model == "smollm2" else (4, 1)))
-        found |= {f"{model}_objects": str(len(sure[0])), f"{model}_agreement": str(len(sure[1])),
-                  f"{model}_both": str(len(sure[0] & sure[1])), f"{model}_copy": str((copied > 0.1).sum()),
-                  f"{model}_previous": f"{-effects.loc[previous, tasks['indirect objects']]:.2f}"}  # fmt: skip
-        single = table(f"real-models/{model}/ablation").iloc[:, 0]
-        for key, rules in (("logit", "cp logit"), ("layer", "cp")):
-            rank = scores[f"relevance[{rules}].size"].corr(single, method="spearman")
-            found[f"{model}_{key}"] = f"{rank:.2f}"
+        objects, agreement = (
+            {*effects.index[(effects[f"{column}.holm"] < 0.05) & (effects[column] < 0)]}
+            for column in ("ablation[difference precision=1.1]", "ablation[pair_difference precision=1.1]")
+        )
         random = table(f"real-models/{model}/untrained-retrieval")["retrieval"].max()
         holds("with random weights no head copies more than a tenth", random < 0.1)
-        residue = table(f"real-models/{model}/conservation")["residue"].abs().max()
-        holds("relevance by cp is conserved", residue < 1e-7)
-        grows = [(24, 4), (29, 0)] if model == "smollm2" else [(11, 2)]
-        for layer, head in grows:
-            found[f"grows_{layer}_{head}"] = f"{effects.loc[('dec-self', layer, head), tasks['indirect objects']]:.2f}"
-    names = ["model", "task", "head", "change without it, nats", "adds directly to the difference", "copies needles"]
-    return found | {"tasks": grid(names, rows)}
+        found |= {
+            f"{model}_objects": str(len(objects)),
+            f"{model}_agreement": str(len(agreement)),
+            f"{model}_both": str(len(objects & agreement)),
+            f"{model}_copy": str((scores["retrieval"] > 0.1).sum()),
+        }
+    return found
 
 
 def _rounded() -> Numbers:
-    """What rounding SmolLM2's weights again changes, and how many groups of heads cost something."""
+    """What rounding SmolLM2's weights again changes."""
     changes = table("real-models/rounded.csv").set_index(["weights", "score"])
     four = changes.loc["Q4_0"]
     counts = {score: row.tolist() for score, row in four[["kept", "lost", "gained"]].iterrows()}
     holds("the previous-token head, four of five induction heads, one of two duplicate-token heads stay", (
         counts["position"], counts["induction"], counts["duplicate"]) == ([1, 0, 0], [4, 1, 0], [1, 1, 0]))  # fmt: skip
-    groups = table("real-models/smollm2/groups")
-    one = groups.groupby(["kind", "layer"]).nth([0, 3, 6])
-    costs = (one.iloc[:, 0] > 0) & (one.filter(like=".holm").iloc[:, 0] < 0.05)
-    loss = {name: f"{changes.loc[weights, 'loss'].iloc[0]:.2f}" for name, weights in
-            (("loss", "as they are"), ("loss_rounded", "Q4_0"))}  # fmt: skip
-    return {"groups": f"{costs.sum()} of {len(one)}", **loss}
+    return {
+        "loss": f"{changes.loc['as they are', 'loss'].iloc[0]:.2f}",
+        "loss_rounded": f"{changes.loc['Q4_0', 'loss'].iloc[0]:.2f}",
+    }
 
 
 def classifier() -> Numbers:
@@ -281,7 +256,6 @@ def classifier() -> Numbers:
     curves = table("minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
     return {
         "most": f"{effects['ablation[accuracy]'].abs().max():.3f}",
-        "at_43": f"{100 * (curves[0] - curves[43]):.1f}",
         "at_58": f"{100 * (curves[0] - curves[58]):.1f}",
         **_mrpc(),
         **_mpnet(),
@@ -307,8 +281,6 @@ def _mrpc() -> Numbers:
             row = [interval(one, "ablation[accuracy]") for _, one in sure.iterrows()]
             found["mrpc_heads"] = grid(["head ablated", *names], [["change of the accuracy", *row]])
             found["mrpc_one_class"] = f"{curves['importance', 72]:.3f}"
-            found["mrpc_43"] = f"{100 * (whole - curves['importance, again', 43]):.1f}"
-            found["mrpc_curves"] = _curves([("", curves)], [0, 14, 29, 36, 43, 50, 58, 65], "heads ablated")
             holds("with 50 ablated nothing is left but one class", curves["importance", 50] == curves["importance", 72])
             holds("no other head costs a point", effects["ablation[accuracy]"].drop(sure.index).min() > -0.01)
             first = sure
@@ -327,7 +299,7 @@ def _mrpc() -> Numbers:
 
 def _mpnet() -> Numbers:
     """Three trainings of MPNet on 2,000 sentences of SST-2."""
-    places, found, curves = ("", "S-1/", "S-2/"), {}, []
+    places, found, costs = ("", "S-1/", "S-2/"), {}, []
     for seed, place in enumerate(places):
         effects = table(f"mpnet-sst2/{place}ablation-accuracy-head-zero")
         accuracy = table(f"mpnet-sst2/{place}evaluation")["value"]["accuracy"]
@@ -338,15 +310,11 @@ def _mpnet() -> Numbers:
         found |= {f"mpnet_{seed}": f"{accuracy:.3f}", f"mpnet_{seed}_little": str(little.sum()),
                   f"mpnet_{seed}_most": f"{effects['ablation[accuracy]'].abs().max():.3f}"}  # fmt: skip
         steps = table(f"mpnet-sst2/{place}curves-accuracy")
-        curves.append((f", seed {seed}", steps.set_index(["order", "masked"])["value"]))
+        curve = steps.set_index(["order", "masked"])["value"]
+        costs.append({order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")})
         ranked = steps.query("order == 'importance'").set_index("masked")
         surely = ranked["change.low"] > -0.03 * ranked["value"][0]
         holds("58 surely cost less than 3 %, 72 not in one of the three", (surely[58], surely[72]) == (True, seed > 0))
-        costs = 100 * (ranked["value"][0] - ranked["value"])
-        found[f"mpnet_{seed}_falls"] = str(int((costs > 10).idxmax()))
-    costs = [
-        {order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")} for _, curve in curves
-    ]
     for heads in (58, 72):
         found[f"mpnet_at_{heads}"] = f"{max(one['importance'][heads] for one in costs):.1f}"
     for heads in (101, 130):
@@ -358,31 +326,7 @@ def _mpnet() -> Numbers:
         ("Fig. 3: 40 % can be ablated by importance", "fig3"),
         ("Fig. 6: on SST-2 60 % can", "fig6"),
     ]
-    steps = [0, 29, 58, 72, 86, 101, 130]
-    return found | {
-        "mpnet_curves": _curves(curves, steps, "heads ablated of 144"),
-        "mpnet_verdicts": _verdicts("mpnet-sst2", claims),
-    }
-
-
-def _curves(curves: list[tuple[str, pd.Series]], steps: list[int], corner: str) -> str:
-    """Return accuracies by heads ablated: rankings of each curve, then the ends of its random draws."""
-    orders = [
-        ("by importance", "importance"),
-        ("the same, computed again after each step", "importance, again"),
-        ("by single effects", "ablation[accuracy]"),
-    ]
-    rows = [
-        [name + end, *(f"{curve[order][step]:.3f}" for step in steps)]
-        for name, order in orders
-        for end, curve in curves
-    ]
-    for end, curve in curves:
-        draws = pd.concat([curve[order] for order in curve.index.unique("order") if order.startswith("random")], axis=1)
-        low, high = draws.min(axis=1), draws.max(axis=1)
-        ends = [f"{low[step]:.3f} to {high[step]:.3f}" for step in steps[1:]]
-        rows.append([f"at random, three draws{end}", f"{low[0]:.3f}", *ends])
-    return grid([corner, *map(str, steps)], rows)
+    return found | {"mpnet_verdicts": _verdicts("mpnet-sst2", claims)}
 
 
 def _verdicts(study: str, claims: list[tuple[str, str]]) -> str:
@@ -548,7 +492,6 @@ def strategies() -> Numbers:
         "speedup": f"{speed.iloc[0]:.2f}",
         **_places("mrpc", "minilm-mrpc"),
         **_places("mpnet", "mpnet-sst2"),
-        **_chance(),
     }
 
 
@@ -562,8 +505,6 @@ def _places(name: str, study: str) -> Numbers:
             f"{key}{end}": interval(rows.loc[(strategy, tuned)], "value")
             for end, tuned in (("", False), ("_tuned", True))
         }
-        if strategy in ("importance", "bottom", "middle", "top"):
-            found[f"{key}_gain"] = interval(rows.loc[(strategy, True)], "gain")
     after = rows.xs(True, level="tuned")
     places = after.loc[["bottom", "middle", "top"]]
     if name == "mrpc":
@@ -575,18 +516,8 @@ def _places(name: str, study: str) -> Numbers:
     else:
         worse = (places["gain.high"] < 0).to_dict()
         holds("only the lowest six are worse than chance", worse == {"bottom": True, "middle": False, "top": False})
+        found["mpnet_bottom_gain"] = interval(after.loc["bottom"], "gain")
     return found
-
-
-def _chance() -> Numbers:
-    """What chance costs MPNet: three trainings of the whole model and of half of its heads."""
-    seeds = (
-        table("mpnet-sst2/compare-pruning/compare-pruning-seeds")
-        .query("tuned")
-        .set_index(["strategy", "seed"])["value"]
-    )
-    costs = 100 * (seeds["all heads"] - seeds["random"])
-    return {"chance": f"{costs.mean():.1f}", **{f"chance_{seed}": f"{cost:.1f}" for seed, cost in costs.items()}}
 
 
 def roles_and_survival() -> Numbers:

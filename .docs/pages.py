@@ -282,6 +282,7 @@ def _verdict(paper: str, name: str) -> list[str]:
     ]
     for study, picture in pictures[:1]:
         text.append(f"![{first['what']} {STUDIES[study]}.](../../../{picture.relative_to(ROOT)})\n")
+        text.append(f"*The picture is of the {STUDIES[study]}.*\n")
     commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values())
     return [*text, f"{commands}; one figure: `headroles reproduce {paper} {name} --from STUDY`\n"]
 

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import threading
 import tomllib
 from pathlib import Path
@@ -26,6 +27,8 @@ SITE = ROOT / ".docs/_build/html"  # .ci/run builds there too, and finds it done
 PAGES = ["index.html", "generated/gallery.html", "concepts/scores.html", "results/ablation.html"]
 PAGES += ["tutorials/2_roles.html", "generated/api/names/headroles.score.html", "generated/papers/voita2019.html"]
 PAGES += ["reference/architectures.html"]
+FIRST = {"roles": "concepts/roles", "pruning": "concepts/pruning", "previous token": "concepts/roles"}  # page by search
+FIRST |= {"GQA": "concepts/heads", "head_mask": "generated/api/names/headroles.head_mask"}
 pytestmark = pytest.mark.slow
 
 
@@ -91,14 +94,14 @@ def test_a_public_name_without_a_page_or_a_docstring_ends_the_build(monkeypatch)
         pages.check_documented(public)
 
 
-def test_every_line_of_the_gallery_draws_its_figure(monkeypatch):
+def test_every_line_of_the_gallery_draws_its_figure_under_its_model_and_corpus(monkeypatch):
     monkeypatch.chdir(ROOT)
-    entries = tomllib.loads((ROOT / ".docs/gallery.toml").read_text(encoding="utf-8"))["figure"]
-    assert len(entries) > 20
-    for entry in entries:
+    titled = runpy.run_path(str(ROOT / "figures/draw.py"))["titled"]
+    listed = tomllib.loads((ROOT / ".docs/gallery.toml").read_text(encoding="utf-8"))
+    assert len(listed["figure"]) > 20
+    for entry in [*listed["figure"], *listed["page"]]:
         assert (ROOT / "figures" / entry["picture"]).is_file()
-        exec(compile(entry["code"], entry["title"], "exec"), {"hr": hr})
-        assert plt.get_fignums(), entry["title"]
+        assert entry["of"] in [text.get_text() for text in titled(entry["code"], entry["of"]).texts]
         plt.close("all")
 
 
@@ -149,14 +152,14 @@ def test_pages_show_their_pictures_and_fit_a_phone(page):
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
 
 
-def test_the_search_finds_a_score_and_the_concept_first(page):
+def test_the_search_finds_a_score_and_the_right_page_first(page):
     page.goto("search.html?q=confidence")
     results = page.locator("#search-results li")
     page.get_by_role("link", name="Scores", exact=True).and_(results.locator("a")).first.wait_for(timeout=60_000)
-    for word in ("roles", "pruning"):
-        page.goto(f"search.html?q={word}")
+    for words, name in FIRST.items():
+        page.goto(f"search.html?q={words}")
         first = page.locator("#search-results li > a").first  # the best comes first, the others one by one
-        assert first.get_attribute("href", timeout=60_000).partition("#")[0].split("?")[0] == f"concepts/{word}.html"
+        assert first.get_attribute("href", timeout=60_000).partition("#")[0].split("?")[0] == f"{name}.html", words
 
 
 def test_no_sentence_of_a_property_is_taken_for_its_type(site):
