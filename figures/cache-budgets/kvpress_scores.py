@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import kvpress.presses.duo_attention_press as press
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, BatchEncoding
@@ -21,6 +20,8 @@ KEPT = 22  # of 90
 
 def main(folder: str, work: Path) -> None:
     """Score the heads by kvpress; write them beside ours."""
+    import kvpress.presses.duo_attention_press as press  # of the other environment
+
     torch.set_num_threads(1)
     texts = json.loads((work / "questions/kvpress-ids.json").read_text())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

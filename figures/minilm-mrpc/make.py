@@ -46,7 +46,7 @@ def main(
             hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
     elif part == "michel":
         for seed in seeds:
-            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"curves-{seed}")
+            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"tables-{seed}")
     else:
         model, tokenizer = hr.load(work / "S-0")
         options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
@@ -60,10 +60,10 @@ def main(
 def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: Path) -> None:
     """Ablate each head, then more and more of them by three orders and at random."""
     model, tokenizer = hr.load(place)
-    effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=study)
-    hr.evaluate(model, tokenizer, test, ["accuracy", "loss"], study=study)
+    effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=work)
+    hr.evaluate(model, tokenizer, test, ["accuracy", "loss"], study=work)
     ranked = train.sample(RANKED, seed=0)
-    importance = hr.score(model, tokenizer, ranked, ["importance", hr.Importance(norm="layer")], study=study)
+    importance = hr.score(model, tokenizer, ranked, ["importance", hr.Importance(norm="layer")], study=work)
     orders = {
         **curves.orders(importance, ["importance[layer]", "importance"]),
         "importance, again": ranked_again(model, tokenizer, ranked),
@@ -77,6 +77,10 @@ def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: P
     both = pd.concat(parts, ignore_index=True)
     both.attrs["signatures"] = parts[0].attrs["signatures"]
     hr.save_table(both, study / "curves-accuracy.parquet")
+    for name in ("ablation-accuracy-head-zero", "evaluation", "heads"):
+        table = hr.load_table(work / f"{name}.parquet")
+        table.attrs.pop("resamples", None)
+        hr.save_table(table, study / f"{name}.parquet")
 
 
 if __name__ == "__main__":

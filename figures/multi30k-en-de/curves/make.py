@@ -38,7 +38,7 @@ def main(
     torch.set_num_threads(1)
     model, tokenizer = hr.load(shared / "models/multi30k-en-de")
     captions = shared / "data/multi30k"
-    val = hr.read(captions / "val.en.gz", captions / "val.de.gz")
+    val = hr.read(captions / "val.en.gz", captions / "val.de.gz", limit=limit)
     test = hr.read(captions / "test_2017_flickr.en.gz", captions / "test_2017_flickr.de.gz", limit=limit)
     scores = hr.score(model, tokenizer, val, SCORES, study=work)
     effects = hr.ablate(model, tokenizer, val[:RANKED], study=work)
