@@ -21,7 +21,7 @@ extensions = [
     *("sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
     *("myst_nb", "sphinx_design", "sphinx_copybutton"),
 ]
-exclude_patterns = ["readme.md", "_build", "_templates", "generated/parts"]
+exclude_patterns = ["readme.md", "paper", "_build", "_templates", "generated/parts"]
 templates_path = ["_templates"]
 show_warning_types = True
 
