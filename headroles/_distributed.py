@@ -111,7 +111,7 @@ def track(
         now = monotonic()
         if number == 1 and first() and (rest := (now - start) * ((total or 1) - 1)) >= MINUTE:
             bar.clear()
-            log.info("%s: about %.0f more minutes%s", what, rest / MINUTE, advice(rest) if advice else "")
+            log.info("%s: about %.0f min left%s", what, rest / MINUTE, advice(rest) if advice else "")
         if bar.disable and first() and now - last >= MINUTE:
             last = now
             log.info("%s: %d of %s after %d minutes", what, number, total or "?", (now - start) // MINUTE)

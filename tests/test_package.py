@@ -33,7 +33,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "plots": (2_190, 11),
     "models": (4_901, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (923, 8),
-    "scores": (4_663, 25),
+    "scores": (4_664, 25),
     "ablation": (2_903, 14),
     "training": (878, 6),
     "pruning": (2_249, 10),
@@ -47,7 +47,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (31_383, 161),  # before speech (63) and exports, which may add 1,350
 }  # fmt: skip
 PUBLIC_NAMES = 73
-LINES_OF_TESTS = 38_560  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 38_562  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

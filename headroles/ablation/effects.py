@@ -196,15 +196,14 @@ class Ablation:
         sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, folder=folder, **options)
         if self.is_sampled:
             return run_until_precise(sweep, variants, self.precision)
-        return sweep.run(variants, advice=partial(self._on_time, FIRST / len(sweep.examples)))
+        return sweep.run(variants, advice=partial(self._on_time, FIRST / max(1, len(sweep.examples))))
 
     def _on_time(self, share: float, seconds: float) -> str:
         """Advise fewer ablations, which take at least this share of the time, if that is less than half of it."""
         if share > 0.5 or not self.can_be_sampled:
             return ""
-        return (
-            f"; with precision=1.1 at least {max(1, share * seconds / 60):.0f}, for intervals up to 1.1 times as wide"
-        )
+        least = max(1, share * seconds / 60)
+        return f"; with precision=1.1 {least:.0f} min or more, and intervals up to 1.1 times as wide"
 
     @property
     def can_be_sampled(self) -> bool:

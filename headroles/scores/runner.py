@@ -220,8 +220,9 @@ def _score(
     notes = {run.score.label: run.provenance() | (tokens if run.score.by_batch else {}) for run in gradient_passes}
     no_interval = without_interval(chosen, encoded, counted) if reference is None else {}
     table = accumulator.table(model.index, provenance, notes, model.gated, no_interval)
+    level = logging.INFO if scores is None else logging.WARNING  # `left_out` says it of scores that nobody named
     for what, reason in missing(table, chosen, uncounted(encoded, counted, reference)).items():
-        log.warning("%s: %s", what, reason)
+        log.log(level, "%s: %s", what, reason)
     _warn_of_words(encoded, [score.label for score in chosen if "trees" in score.needs])
     return table
 

@@ -115,11 +115,13 @@ def test_a_small_corpus_without_a_rare_token_says_so(caplog):
         "in no sentence is the rarest token outside the most frequent ones (500 by default) of the corpus they are "
         "counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
     )
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(8, trees=False, translated=False), n_resamples=0)
-    assert table["rarity"].isna().all()
-    assert table["confidence"].notna().all()
-    assert caplog.messages == [f"rarity of enc-self heads is NaN: {reason}"]
-    texts = corpus(8, trees=False, translated=False)
+    texts, names = corpus(8, trees=False, translated=False), (None, ["rarity", "confidence"])
+    for scores in names:  # that nobody asked for is said by `left_out` alone
+        table = hr.score(zoo.tiny("bert"), tokens_of("bert"), texts, scores, n_resamples=0)
+        assert table["rarity"].isna().all()
+        assert table["confidence"].notna().all()
+        assert hr.scores.left_out(table, scores)["rarity of enc-self heads is NaN"] == reason
+        assert caplog.messages == [f"rarity of enc-self heads is NaN: {reason}"] * (scores is not None)
     table = hr.score(zoo.tiny("llama"), tokens_of("llama-grouped"), texts, "position", n_resamples=0)
     assert table["position[+1]"].isna().all()  # by definition: nothing to be said
     assert len(caplog.messages) == 1
