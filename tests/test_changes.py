@@ -155,7 +155,7 @@ OF_FEW = {
 
 
 @pytest.mark.filterwarnings("ignore:This model config")
-@pytest.mark.parametrize("name", [*zoo.USUAL, "whisper", "vit", "bert2gpt2", "deberta-v2", "big_bird"])
+@pytest.mark.parametrize("name", zoo.variants([*zoo.USUAL, "whisper", "vit", "bert2gpt2", "deberta-v2", "big_bird"]))
 def test_a_public_call_leaves_the_model_as_it_was(name):
     model = zoo.tiny(name) if name in zoo.ZOO else hr.tiny_model(name)
     words, size = [str(number) for number in range(60)], 38 if name == "big_bird" else 16

@@ -47,7 +47,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (31_383, 161),  # before speech (63) and exports, which may add 1,350
 }  # fmt: skip
 PUBLIC_NAMES = 73
-LINES_OF_TESTS = 38_562  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 38_586  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

@@ -28,6 +28,7 @@ def made(examples, heads=3):
     return measured(counts, rng.normal(0, 1, (heads, examples)).astype(np.float32).astype(float))
 
 
+@pytest.mark.slow
 def test_values_are_those_of_all_counts_at_once(monkeypatch):
     stats = made(50)
     weights = bootstrap_counts(stats.numbers, 30, 4)

@@ -348,6 +348,7 @@ def test_run_until_precise_examples_have_the_statistics_of_the_whole_corpus(name
     assert counts <= set(interim_sizes(SIZE))
 
 
+@pytest.mark.slow
 def test_run_until_precise_stops_a_variant_once_it_is_precise():
     found, expected = sampled("marian")
     order = drawn(found, found.numbers, np.random.default_rng(0))
@@ -440,6 +441,7 @@ def test_a_table_says_on_what_it_rests(metric):
     assert draws is None or len(draws) == len(table)
 
 
+@pytest.mark.slow
 def test_most_of_the_work_is_saved_where_the_gradient_predicts():
     table = ablated("loss", precision=1.2)
     explained, examples = (table[f"ablation[loss precision=1.2].{name}"] for name in ("explained", "examples"))

@@ -58,6 +58,7 @@ def test_logits_are_those_of_the_masked_model(name, seed, padding, attention):
     assert float((own - expected).abs().max()) > 1e-2 * float(expected.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"do_sample": True}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}]
 )

@@ -261,6 +261,7 @@ def test_roles_with_other_thresholds(study):
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
+@pytest.mark.slow
 def test_roles_with_tests(study):
     done = run("roles", study, "--test")
     assert done.code == 0, done.err
@@ -268,6 +269,7 @@ def test_roles_with_tests(study):
     assert {"positional[-1].p", "positional[-1].holm"} <= {*load_table(study / "roles.parquet")}
 
 
+@pytest.mark.slow
 def test_role_tests_of_a_study(study, model, tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     other = write(planted.corpus()[60:72], tmp_path / "other.conllu")
@@ -292,6 +294,7 @@ def test_role_tests_of_a_study(study, model, tmp_path, caplog, monkeypatch):
     assert "p and interval of removed are from 12 examples" in caplog.text
 
 
+@pytest.mark.slow
 def test_role_tests_of_chosen_roles_of_another_study(study, model, tmp_path):
     """Sinks, of which a language model has hundreds, are tested if they are asked for."""
     other = write(planted.corpus()[60:72], tmp_path / "other.conllu")
@@ -315,6 +318,7 @@ def test_role_tests_of_chosen_roles_of_another_study(study, model, tmp_path):
     assert re.match(r"headroles: role must be one of .*, got 'positonal'; try 'positional'", done.err)
 
 
+@pytest.mark.slow
 def test_role_tests_on_the_examples_of_the_roles_are_warned_of(study, model, trees, caplog):
     options = ["--heads", "L0H0", "--metric", "agreement", "--resamples", 2, "--roles", "positional[-1]"]
     assert run("test-roles", model, trees, *options, "--study", study).code == 0
@@ -502,6 +506,7 @@ def test_its_table_is_that_of_the_function(decoder, texts, name):
         hr.BudgetedCache(other, table)
 
 
+@pytest.mark.slow
 def test_a_second_run_measures_nothing_and_exports(decoder, tmp_path, monkeypatch):
     command = ["cache-budget", decoder, "hidden-facts", "--length", 30, "--limit", 2, "--study", tmp_path, *KEPT]
     assert run(*command).code == 0

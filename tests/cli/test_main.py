@@ -42,6 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return study.folder
 
 
+@pytest.mark.slow
 def test_a_table_that_is_none_is_named_and_stays(study):
     path = study / "heads.parquet"
     pq.write_table(pa.table({"a": [1]}), path)

@@ -34,6 +34,7 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
     assert not (place / "new").exists()
 
 
+@pytest.mark.slow
 def test_repeated_tokens_are_a_corpus_by_their_name(tmp_path):
     """Others than those on which `score` assigns the role induction."""
     tokenizer = hr.load("minilm")[1]

@@ -169,6 +169,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_functions_take_pairs_and_give_what_a_corpus_gives(name):
     model, tokenizer, corpus = writing("marian"), tokens_of("marian"), letters(4)

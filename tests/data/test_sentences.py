@@ -58,6 +58,7 @@ def shapes(a, b, c, n):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", shapes("a", "b", "c", 1))
 def test_rows_give_the_same_corpus_in_every_container(shape, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

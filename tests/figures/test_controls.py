@@ -169,6 +169,7 @@ def test_rules_of_real_studies_are_asked_of_an_untrained_model(committed):
     assert trained == figures | {f"budhraja2020 claim{number}" for number in (1, 2, 3, 4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("study", "paper", "name"), ASKED)
 def test_committed_tables_of_untrained_models_give_the_committed_answers(committed, study, paper, name):
     folders = [FIGURES / study, *([FIGURES / "minilm"] if study == "minilm-sst2" else [])]

@@ -324,6 +324,7 @@ def measured(model, name):
     return scores.join(hr.ablate(*given, n_resamples=0)[["ablation[loss]"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [("bert", "fewer"), *((("llama-grouped", "bert")[row % 2], change) for row, change in enumerate(REBUILT))],

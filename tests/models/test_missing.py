@@ -85,6 +85,7 @@ MESSAGE = (
 )
 
 
+@pytest.mark.slow
 def test_a_loss_by_a_random_output_layer_is_refused_and_attention_is_not(headless):
     model, tokenizer = hr.load(headless)
     for measure in (
@@ -127,6 +128,7 @@ def test_an_untrained_classifier_is_refused_until_it_is_trained(saved_model, tmp
     hr.ablate(*hr.load(tmp_path / "trained"), LABELLED, metric="accuracy", n_resamples=0)
 
 
+@pytest.mark.slow
 def test_a_new_head_is_pruned_by_what_trains_it_and_not_ranked(saved_model, tmp_path):
     def swept(strategy, study):
         given = *hr.load_classifier(saved_model, LABELLED), LABELLED, LABELLED

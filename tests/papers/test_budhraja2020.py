@@ -203,6 +203,7 @@ def test_movement_without_its_counterpart_is_undecided(tmp_path):
     assert "how much they move without pruning is unknown" in verdict.why
 
 
+@pytest.mark.slow
 def test_a_workflow_trains_with_and_without_pruning(tmp_path):
     material = Material(films(16), films(8, 1), films(8, 2))
     run = Workflow(tmp_path, learnt(), tokenizer(), material, seeds=1, tune={"rate": 1e-3, "batch": 8})

@@ -84,6 +84,7 @@ def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch)
     pd.testing.assert_frame_equal(study.load("compare-pruning-seeds"), each[each["seed"] == 1].reset_index(drop=True))
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
     other = deepcopy(tokenizer())
     other._tokenizer.post_processor = processors.TemplateProcessing(

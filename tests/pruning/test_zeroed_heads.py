@@ -119,7 +119,8 @@ def without_first_layer():
     return hr.remove_heads(zoo.tiny("gpt2"), [f"L0H{head}" for head in range(4)])
 
 
-@pytest.mark.parametrize("make", [pruned, pytest.param(without_first_layer, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [pruned, without_first_layer])
 def test_every_check_holds_of_a_model_with_such_heads(make):
     checks = hr.check_model(make())
     assert len(checks) > 10

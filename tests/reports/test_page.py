@@ -361,6 +361,7 @@ PUD = Path(__file__).resolve().parents[2] / "figures/minilm/pud"
 UNTRAINED = PUD.parent / "untrained/pud"
 
 
+@pytest.mark.slow
 def test_the_page_has_the_differences_and_the_roles_that_are_gained(tmp_path):
     output = tmp_path / "report.html"
     done = run("report", UNTRAINED, PUD, "--compare", "--output", output)

@@ -213,6 +213,7 @@ def test_without_a_repeated_token_both_scores_are_nan_and_the_log_says_why(caplo
     assert [message.split(" of dec-self")[0] for message in caplog.messages] == SCORES
 
 
+@pytest.mark.slow
 def test_a_study_of_a_decoder_has_them_without_asking_and_one_of_an_encoder_has_not(tmp_path):
     for name, expected in (("gpt2", True), ("bert", False)):
         model = zoo.tiny(name)

@@ -424,7 +424,8 @@ def test_an_encoder_decoder_without_a_head_reads_the_text_again_or_asks_for_a_ta
     }
 
 
-@pytest.mark.parametrize("family", ["Bart", pytest.param("T5", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["Bart", "T5"])
 def test_all_checks_hold_for_a_classifier_of_an_encoder_decoder(family):
     table = hr.check_model(sequences(family))
     assert set(table["holds"]) <= {"yes", "not asked"}, table[["holds", "why"]]

@@ -125,6 +125,7 @@ VARIANTS = {  # model, scores
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_numbers_of_a_text_do_not_depend_on_its_batch_or_blocks(variant, monkeypatch):
     name, scores = VARIANTS[variant]

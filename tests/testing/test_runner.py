@@ -151,12 +151,7 @@ def own_tokenizer(template):
 
 
 @pytest.fixture(
-    params=[
-        ("llama", "<s> $A"),
-        pytest.param(("flaubert", "<s> $A </s>"), marks=pytest.mark.slow),
-        ("marian", "$A </s>"),
-    ],
-    ids=lambda case: case[0],
+    params=[("llama", "<s> $A"), ("flaubert", "<s> $A </s>"), ("marian", "$A </s>")], ids=lambda case: case[0]
 )
 def loaded(request, tmp_path):
     kind, template = request.param
@@ -168,6 +163,7 @@ def loaded(request, tmp_path):
     return hr.load(tmp_path)[0]
 
 
+@pytest.mark.slow
 def test_checks_of_a_folder_use_its_tokenizer(loaded):
     before = {name: value.clone() for name, value in loaded.state_dict().items()}
     flags = [parameter.requires_grad for parameter in loaded.parameters()]

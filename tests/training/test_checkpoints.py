@@ -92,6 +92,7 @@ class Stop(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freeze", ["nothing", "all"])
 def test_gates_and_adapters_are_learnt_together_and_go_on_where_they_stopped(freeze, tmp_path):
     tokenizer, strategy = tokens_of("llama-grouped"), hr.L0(freeze=freeze)

@@ -52,6 +52,7 @@ def rows_of(tokenizer, corpus):
 # --- the loss is that of a plain loop -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_a_language_model_learns_its_text(name, tmp_path):
     model, tokenizer = given(name)

@@ -75,6 +75,7 @@ def same(one, other):
 # --- learning -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_what_decides_the_label(tmp_path):
     model, tokens, text, held_out = given("classifier")
     before = evaluate(model, tokens, held_out, ["accuracy"])

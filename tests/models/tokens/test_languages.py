@@ -160,6 +160,7 @@ def test_an_encoder_needs_no_target_language(folder):
     assert hr.score(model.get_encoder(), tokenizer, CORPUS, ["confidence"], n_resamples=0).notna().all(axis=None)
 
 
+@pytest.mark.slow
 def test_the_languages_are_part_of_what_a_number_is_of(family, folder, loaded, tmp_path):
     source, target = CODES[family]
     model, tokenizer = loaded
