@@ -33,8 +33,8 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "plots": (2_190, 11),
     "models": (4_901, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (923, 8),
-    "scores": (4_664, 25),
-    "ablation": (2_903, 14),
+    "scores": (4_668, 25),
+    "ablation": (2_902, 14),
     "training": (878, 6),
     "pruning": (2_249, 10),
     "budgets": (745, 5),
@@ -44,7 +44,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (930, 6),
     "cli": (1_639, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (31_383, 161),  # before speech (63) and exports, which may add 1,350
+    "all": (31_387, 161),  # before speech (63) and exports, which may add 1,350
 }  # fmt: skip
 PUBLIC_NAMES = 73
 LINES_OF_TESTS = 38_586  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p

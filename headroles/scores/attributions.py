@@ -63,7 +63,11 @@ def attribute(
         drop = method == "AtP*"
         attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
     else:
-        settings = tuple(options.items())
-        attribution = Attribution(method=method, options=settings, replacement=replacement, objective=objective)
+        attribution = Attribution(
+            method=method,
+            options=tuple(options.items()),
+            replacement=replacement,  # type: ignore[arg-type] - it refuses "resample"
+            objective=objective,
+        )
     options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed, "study": study}
     return score(model, tokenizer, corpus, attribution, **options)
