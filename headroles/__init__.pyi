@@ -40,6 +40,8 @@ from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .exports.budgets import export_budget as export_budget
+from .exports.costs import efficiency as efficiency
+from .exports.llama_cpp import export_model as export_model
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load
@@ -50,7 +52,6 @@ from .models.parts import submodel as submodel
 from .plots.gallery import plot as plot
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
-from .pruning.costs import efficiency as efficiency
 from .pruning.learned_gates import L0 as L0
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads

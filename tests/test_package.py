@@ -27,27 +27,27 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_316, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables
+    "tables": (1_317, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables
     "data": (2_299, 10),  # 2,100 before issue 60: rows of every shape, answers, chats of several turns, labelled words
     "analysis": (1_973, 9),  # 1,950 before issue 60: roles that were not measured
     "plots": (2_190, 11),
-    "models": (4_901, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
+    "models": (4_904, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (923, 8),
     "scores": (4_668, 25),
     "ablation": (2_902, 14),
     "training": (878, 6),
-    "pruning": (2_249, 10),
+    "pruning": (2_126, 9),  # without efficiency, which exports has since issue 64
     "budgets": (745, 5),
-    "exports": (101, 2),
+    "exports": (817, 5),  # 700 in DESIGN; issue 64: files of llama.cpp, and efficiency, which was in pruning
     "testing": (988, 6),
     "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (930, 6),
-    "cli": (1_639, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
+    "cli": (1_659, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (31_387, 161),  # before speech (63) and exports, which may add 1,350
+    "all": (32_004, 163),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
-PUBLIC_NAMES = 73
-LINES_OF_TESTS = 38_586  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+PUBLIC_NAMES = 74
+LINES_OF_TESTS = 39_093  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

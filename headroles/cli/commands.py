@@ -110,6 +110,13 @@ def _free_folder(call: Call) -> None:
         check_writable(folder, "folder")
 
 
+def _free_place(call: Call) -> None:
+    """Check, before the model is loaded, that its file can be written."""
+    from headroles.exports.llama_cpp import free_place
+
+    free_place(call.given["path"])
+
+
 def _scored(call: Call) -> None:
     """Add the corpus of word frequencies to the corpus that is scored."""
     if call.given["reference"] is not None:
@@ -280,6 +287,13 @@ COMMANDS = {  # by headings of the help, which is a screen
             before=(_named_heads, _free_folder),
             load=_with_index,
             extra=(REMOVED, option("output", Path, REQUIRED, SAVED), REPLACE),
+        ),
+        Command(
+            "export_model",
+            called="export",
+            show=results.show_exported,
+            before=(_free_place,),
+            flags={"path": "output"},
         ),
     ),
     "Papers and getting started": (

@@ -72,6 +72,7 @@ class Command:
     function: str  # name of the public function, after `headroles.`
     words: tuple[str, ...] = ()  # parameters given by their place
     _: KW_ONLY
+    called: str = ""  # by default like the function
     defaults: Mapping[str, object] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)  # parameter -> name of its option
     extra: tuple[inspect.Parameter, ...] = ()  # options that are no parameters
@@ -85,8 +86,8 @@ class Command:
 
     @property
     def name(self) -> str:
-        """Name of the function, without its package."""
-        return self.function.rpartition(".")[2]
+        """Name of the command: by default of the function, without its package."""
+        return self.called or self.function.rpartition(".")[2]
 
     @property
     def keeps(self) -> bool:

@@ -351,6 +351,11 @@ def show_removed(call: Call) -> None:
     _save(call, call.result)
 
 
+def show_exported(call: Call) -> None:
+    """Print the file that other programs read, and its size."""
+    say(f"written: {call.result}, {call.result.stat().st_size:,} bytes")
+
+
 def _save(call: Call, model: PreTrainedModel) -> None:
     output, overwrite = call.given["output"], call.given["overwrite"]
     hr.save(model, call.tokenizer, output, overwrite=overwrite, command=command_line())

@@ -212,10 +212,13 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
 
 def unreadable_weight(site: Site, model: str, *, merged: bool = True) -> str | None:
     """Return why a site's output projection cannot be read from its weight; with `merged`, merged adapters can."""
-    out: Any = site.out
-    where = f"{site.out_name} in {model}"
-    if hasattr(out, "base_layer") and not (merged and (out.merged or out.disable_adapters)):
+    return unreadable(site.out, f"{site.out_name} in {model}", merged=merged)
+
+
+def unreadable(linear: Any, where: str, *, merged: bool = False) -> str | None:
+    """Return why a linear map, called `where`, cannot be read from its weight."""
+    if hasattr(linear, "base_layer") and not (merged and (linear.merged or linear.disable_adapters)):
         return f"{where} has an adapter in addition to its weight; try the model that merge_and_unload() returns"
-    if is_packed(out) or not out.weight.is_floating_point():
+    if is_packed(linear) or not linear.weight.is_floating_point():
         return f"{where} is quantised; try without quantization_config"
     return None

@@ -1,6 +1,5 @@
 from . import rankings as rankings
 from .comparison import compare_pruning as compare_pruning
-from .costs import efficiency as efficiency
 from .learned_gates import L0 as L0
 from .learned_gates import train_gates as train_gates
 from .removal import remove_heads as remove_heads

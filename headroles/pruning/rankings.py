@@ -118,9 +118,48 @@ class ByEffect(Ranking):
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their ablation effects."""
+        return _rising(self.effects(setting), setting)
+
+    def effects(self, setting: RankingContext) -> pd.Series[float]:
+        """Measure how much worse the metric becomes without each head, or its group."""
         unit = setting.unit
         table = ablate(setting.model, setting.tokenizer, setting.corpus, metric=self.metric, unit=unit, n_resamples=0)
-        return _rising(-as_metric(self.metric).better * table.iloc[:, 0], setting)
+        return -as_metric(self.metric).better * table.iloc[:, 0]
+
+
+@dataclass(frozen=True)
+class ByEffectPerTime(ByEffect):
+    """Ranking by the effect of ablating each head alone, divided by the time that generation takes for it.
+
+    Attributes:
+        metric: A metric or its name.
+        context: Tokens of the text after which one is generated: the more, the longer takes the cache.
+    """
+
+    context: int = 2000
+    name = "effect per time"
+
+    def order(self, setting: RankingContext, /) -> list[Head]:
+        """Rank heads by their ablation effects per time."""
+        effects, taken = self.effects(setting), time_taken(setting.model, self.context, setting.unit)
+        return _rising(effects / pd.Series(taken).reindex(effects.index), setting)
+
+
+# Generation reads, for each token, all weights and the cache: its time is that of their numbers. A head has its rows of
+# queries and columns of outputs, and shares rows of keys and values, and their cache, with the heads of its group.
+def time_taken(model: PreTrainedModel, context: int, unit: Literal["head", "group"]) -> dict[Head, float]:
+    """Count the numbers that are read for each head, or its whole group, to generate a token after a context."""
+    taken: dict[Head, float] = {}
+    for site in HeadModel(model, allow_sharded=True).sites:
+        assert site.out is not None  # ablation would have raised an error before
+        width = sum(weight.numel() for weight in site.out.parameters() if weight.ndim == 2) // site.heads  # of a head
+        window = getattr(site.module, "sliding_window", None) or context
+        cached = site.size * min(context, window)
+        for group in site.groups:
+            shared = 2 * (width + cached)
+            size = 2 * width * len(group) + shared if unit == "group" else 2 * width + shared / len(group)
+            taken |= {(*site.key, number): size for number in group}
+    return taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +267,7 @@ NAMED: dict[str, Ranking] = {
     for ranking in (
         *(ByScore(score) for score in ("importance", "relevance", "confidence")),
         ByScore("sink", "-sink[first]"),  # heads that attend to the first token most (after Sok et al. 2026)
-        *(ByEffect(), ByRoles(), Random(), Random("kind"), Random("layer")),
+        *(ByEffect(), ByEffectPerTime(), ByRoles(), Random(), Random("kind"), Random("layer")),
         *(
             ByPosition(where, alternating)
             for where in ("bottom", "middle", "top", "ends")

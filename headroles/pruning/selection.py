@@ -70,8 +70,8 @@ def prune(
             `merge_and_unload()` returns.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
-        strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "random", "top" and so
-            on), or "l0". Or a ranking (`rankings.NAMED`), or an `L0`.
+        strategy: Name of a ranking ("importance", "-importance" for the reverse, "confidence", "effect", "effect per
+            time" of generation, "random", "top" and so on), or "l0". Or a ranking (`rankings.NAMED`), or an `L0`.
         keep: Number of heads to keep, or below 1 a share of the heads of `kinds`. L0 without it, and without a
             strength, keeps half. With the unit "group" it counts groups.
         unit: What is pruned together: one "head", or the "group" of heads that share a key-value head. Importance, the

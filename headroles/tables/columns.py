@@ -196,6 +196,7 @@ TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they diffe
         Table("weight-change-", "hr.weight_change"),
         Table("uniformity", "hr.weight_change"),
         Table("efficiency", "hr.efficiency", one_model=True),
+        Table("generation", "hr.efficiency", one_model=True),
         Table("dynamics-", "hr.dynamics"),
         Table("stability", "hr.stability"),
         Table("relate", "hr.relate", "relate", one_model=True, derived=True, part="relate"),

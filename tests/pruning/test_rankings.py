@@ -12,9 +12,20 @@ import headroles as hr
 from headroles.analysis import role_rules
 from headroles.models import heads as families
 from headroles.pruning import rankings
-from headroles.pruning.rankings import NAMED, ByEffect, ByPosition, ByRoles, ByScore, FromColumn, Random, RankingContext
+from headroles.pruning.rankings import (
+    NAMED,
+    ByEffect,
+    ByEffectPerTime,
+    ByPosition,
+    ByRoles,
+    ByScore,
+    FromColumn,
+    Random,
+    RankingContext,
+)
 from headroles.pruning.selection import prune
 from headroles.tables import frame
+from headroles.testing.case import Case
 
 
 def placed(where, alternating=False, layers=6):
@@ -92,6 +103,25 @@ def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
         table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, n_resamples=0)
         line = ByEffect(metric).order(setting())
         assert (sign * table.iloc[:, 0]).loc[line].is_monotonic_increasing
+
+
+@pytest.mark.parametrize("unit", ["head", "group"])
+def test_effects_per_time_divide_by_the_numbers_that_generation_reads(unit):
+    """A layer with a window of 4 tokens reads less of the cache: weights and cached numbers, counted from shapes."""
+    case = Case(hr.tiny_model("gemma3_text", num_key_value_heads=2))
+    heads = [("dec-self", layer, head) for layer in (0, 1) for head in range(4)]
+    taken = rankings.time_taken(case.model, 1000, unit)
+    for layer, window in ((0, 4), (1, 1000)):
+        attention = case.model.model.layers[layer].self_attn
+        queries = attention.q_proj.weight.numel() + attention.o_proj.weight.numel()
+        shared = attention.k_proj.weight.numel() + attention.v_proj.weight.numel()
+        whole = queries + shared + 2 * 2 * 16 * window  # keys and values of two groups
+        assert taken["dec-self", layer, 0] == whole / (4 if unit == "head" else 2)
+    corpus = hr.repeated_tokens(case.tokenizer, 4, length=6)
+    context = RankingContext(case.model, case.tokenizer, corpus, heads, unit=unit)
+    line = ByEffectPerTime(context=1000).order(context)
+    effects = hr.ablate(case.model, case.tokenizer, corpus, unit=unit, n_resamples=0).iloc[:, 0]
+    assert [effects[head] / taken[head] for head in line] == sorted(effects[head] / taken[head] for head in heads)
 
 
 def test_roles_go_last_and_the_farthest_from_one_first():

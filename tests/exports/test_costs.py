@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import zoo
+from helpers.llama_cpp import byte_level, tiny
 from scipy import stats
 
 import headroles as hr
+from headroles.exports import costs
 from headroles.models import heads as families
-from headroles.pruning import costs
 from headroles.pruning.rankings import Random, RankingContext
 
 
@@ -33,6 +34,24 @@ def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     saved = rest["flops"].min() - cut["flops"].iloc[0]  # a head of 8 of 32: four maps, scores and sums of 6 x 6
     assert saved == 4 * (4 * 2 * 6 * 32 * 8 + 2 * 2 * 6 * 6 * 8)
     assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
+
+
+def test_reading_and_generation_are_timed_in_turn_where_a_model_runs(monkeypatch):
+    tokenizer, order = byte_level(), ["L0H0", "L0H1"]
+    model = tiny(tokenizer)
+    table = hr.efficiency(model, order, shares=(0.0, 1 / 6), length=20, generate=8, repeats=2, tokenizer=tokenizer)
+    assert table[["share", "masked", "program"]].values.tolist() == [
+        [share, masked, program] for program in ("torch", "llama.cpp") for share, masked in ((0.0, 0), (1 / 6, 2))
+    ]
+    measured = [f"{phase}_{name}" for phase in ("prompt", "generation") for name in ("speed", "speedup")]
+    assert (table[measured] > 0).all(axis=None)
+    groups = np.array([6, 5, 6, 5])  # key-value heads in all layers, of 16 features, for keys and values of 28 tokens
+    assert table["cache"].tolist() == (groups * 16 * 2 * 28 * np.array([4, 4, 2, 2])).tolist()
+    removed = 16 * 64 * (2 + 1 + 1 + 2)  # queries, keys, values, outputs of the group
+    assert table["file"].diff()[[1, 3]].round(-3).tolist() == pytest.approx([-4 * removed, -2 * removed], abs=2000)
+    monkeypatch.setattr(costs, "find_spec", lambda _: None)
+    alone = hr.efficiency(model, order, shares=(0.0,), length=20, generate=2, repeats=2, tokenizer=tokenizer)
+    assert alone["program"].tolist() == ["torch"]
 
 
 @pytest.mark.parametrize("repeats", [2, 6])
