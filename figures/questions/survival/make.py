@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import typer
-from assigned import FREE, Assigned, Patterns, assign, draw
+from assigned import FREE, WAYS, Assigned, Patterns, assign, draw
 from contrasts import GATE_SEEDS, SIZES, contrasts, power
 from filelock import FileLock
+from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoTokenizer, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 import headroles as hr
@@ -28,7 +30,7 @@ TRAIN = {
     "save_total_limit": 1,
 }
 GATES = {"epochs": 1, "batch": 64, "rate": 1e-4, "warmup_steps": 50}  # the decoder is frozen, as in Voita et al. 2019
-KIND = "enc-self"
+KIND, HEADS = "enc-self", 48
 Parts = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Shared = Annotated[Path, typer.Argument(help="Folder with data/multi30k, models/multi30k-en-de and stanza.")]
 Work = Annotated[Path, typer.Argument(help="Folder of parsed captions and of unfinished models.")]
@@ -66,12 +68,42 @@ def analyse() -> None:
     print(table.round(3).to_string(index=False))
 
 
+@app.command()
+def pictures() -> None:
+    """Draw the shares that survive, from the tables."""
+    _drawn(pd.read_parquet(HERE / "heads.parquet")).savefig(HERE / "survival.svg", bbox_inches="tight")
+
+
 @app.command("power")
 def simulate() -> None:
     """Simulate the power of the primary contrast (a minute)."""
     table = power().round(3)
     table.to_csv(HERE / "power.csv", index=False, lineterminator="\n")
     print(table.to_string(index=False))
+
+
+def _drawn(heads: pd.DataFrame) -> Figure:
+    """Draw the share of each role, of its control and of free heads that survives; thin lines are models."""
+    count = heads["model"].nunique()
+    left = pd.DataFrame({size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].mean(1) for size in SIZES})
+    figure, axes = plt.subplots(1, len(WAYS), figsize=(9.5, 3.4), sharey=True, layout="constrained")
+    for ax, role in zip(axes, WAYS, strict=True):
+        arms = {
+            f"attends by the role ({', '.join(WAYS[role])})": (heads["role"].eq(role) & ~heads["control"], "C0", "o-"),
+            "its control: as sharp, elsewhere": (heads["role"].eq(role) & heads["control"], "C1", "s--"),
+            "free": (heads["role"].eq(FREE), "0.5", "^:"),
+        }
+        for label, (rows, colour, style) in arms.items():
+            by_model = left[rows].groupby(heads["model"]).mean()
+            ax.plot(range(len(SIZES)), by_model.to_numpy().T, color=colour, lw=0.6, alpha=0.5)
+            ax.plot(range(len(SIZES)), by_model.mean(), style, color=colour, lw=2, label=label)
+        ax.plot(range(len(SIZES)), [size / HEADS for size in SIZES], color="0.8", lw=4, zorder=0, label="chance")
+        ax.set_xticks(range(len(SIZES)), [f"{size} of {HEADS}" for size in SIZES])
+        ax.set(title=role, xlabel="encoder heads left", ylim=(-0.03, 1.03))
+        ax.legend(fontsize=7, frameon=False)
+    axes[0].set_ylabel("share of heads that survive L0 gates")
+    figure.suptitle(f"Heads with a role that was drawn: {count} translators of captions, {len(GATE_SEEDS)} seeds of gates")
+    return figure
 
 
 def _captions(shared: Path, part: str) -> hr.Corpus:
