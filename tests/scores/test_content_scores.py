@@ -97,6 +97,14 @@ def test_a_reference_without_targets_gives_no_number_for_a_decoder(greedy, caplo
     assert caplog.messages == []
 
 
+def test_a_reference_without_words_gives_no_number_for_an_encoder(caplog):
+    given = zoo.tiny("bert"), tokens_of("bert"), corpus(6, trees=False, translated=False)
+    table = hr.score(*given, [RARE], n_resamples=0, reference=Corpus("blank", (Sentence(" "),)))
+    assert table["rarity"].isna().all()
+    reason = "reference 'blank' has no content tokens to count; try reference= with a corpus of whole sentences"
+    assert caplog.messages == [f"rarity of enc-self heads is NaN: {reason}"]
+
+
 def test_rarity_of_counts_of_nothing_is_nothing():
     one = observation(looking([0, 1, 2]), ids=[600, 700, 800])
     assert value(Rarity(), one)["rarity"] == pytest.approx(1 / 3)
