@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from assigned import FREE, Assigned, Patterns, assign, draw, moved
 from contrasts import GATE_SEEDS, SIZES, contrasts, exchanged
+from helpers import letters, zoo
 from transformers import MarianConfig, MarianMTModel
 
 from headroles.data.corpus import Sentence
@@ -71,6 +74,33 @@ def test_heads_attend_by_what_was_drawn_in_any_batch():
     assert len(seen) == 10  # each pattern and each control
 
 
+def made():
+    path = Path(__file__).parents[2] / "figures" / "questions" / "survival" / "make.py"
+    spec = importlib.util.spec_from_file_location("make_survival", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_syntax_is_that_of_the_trees_of_a_tokenised_corpus():
+    """Without the words of tokens each token attended to the end, and no test noticed it."""
+    corpus, tokenizer = letters.corpus(6), letters.tokenizer()
+    patterns, partners = made()._patterns(zoo.tiny("marian"), tokenizer, (corpus,)), 0
+    for sentence in corpus:
+        encoded = tokenizer(sentence.text, return_offsets_mapping=True)
+        ids, places = encoded["input_ids"], encoded["offset_mapping"][:-1]
+        words = [next(word for word, (_, end) in enumerate(sentence.spans) if place[1] <= end) for place in places]
+        weights = patterns.of(ids)[2]
+        for token, word in enumerate(words):
+            head = sentence.heads[word]
+            expected = [place for place, other in enumerate(words) if other == head] or [len(words)]
+            assert weights[token].nonzero().flatten().tolist() == expected
+            partners += head >= 0
+    assert partners > 20
+    with pytest.raises(ValueError, match="tokens must have words, got none for 'a b c d'"):
+        Patterns([TokenizedSentence(ROW.ids, [NO_WORD] * 6, TREE)], COUNTS)
+
+
 def test_each_layer_has_each_role_its_control_and_two_free_heads():
     drawn = pd.concat([draw(seed).assign(seed=seed) for seed in range(20)])
     counts = drawn.groupby(["seed", "layer", "role", "control"]).size().unstack(["role", "control"])
@@ -119,3 +149,15 @@ def test_contrasts_are_of_the_heads_of_one_layer():
     assert syntax["p"] == 2 / 2**12
     assert syntax["p.holm"] == 6 / 2**12
     assert (found.xs("rare", level="role")["p"] == 1).all()
+
+
+def test_the_picture_has_the_means_of_each_arm():
+    table = pd.concat([draw(seed).assign(model=seed) for seed in (0, 1)], ignore_index=True)
+    for size in SIZES:
+        for seed in GATE_SEEDS:
+            table[f"survival[{size} {seed}]"] = (table["role"].eq("rare") & ~table["control"] & (seed > 0)).astype(int)
+    axes = made()._drawn(table).axes
+    means = {line.get_label(): line.get_ydata() for line in axes[2].lines if not line.get_label().startswith("_")}
+    assert [means[label] for label in means if "role" in label][0] == pytest.approx([2 / 3] * 3)
+    assert means["free"] == pytest.approx([0] * 3)
+    assert means["chance"] == pytest.approx([1 / 2, 1 / 4, 1 / 8])

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headroles.models.tokens.alignment import TokenizedSentence, dependencies
+from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, dependencies
 
 WAYS = {"position": ("before", "after"), "syntax": ("head", "dependent"), "rare": ("rarest",)}
 PATTERNS = tuple(way for ways in WAYS.values() for way in ways)
@@ -65,6 +65,8 @@ class Patterns:
         self.counts = counts  # of tokens in the training texts
         self.known: dict[tuple[int, ...], Tensor] = {}
         for row in rows:
+            if row.sentence.heads and max(row.words) == NO_WORD:
+                raise ValueError(f"tokens must have words, got none for {row.sentence.text!r}; try HeadModel.encode")
             self.known[tuple(row.ids[:-1])] = self._matrices(row.ids[:-1], row)
 
     def of(self, ids: Sequence[int]) -> Tensor:

@@ -85,7 +85,7 @@ def simulate() -> None:
 def _drawn(heads: pd.DataFrame) -> Figure:
     """Draw the share of each role, of its control and of free heads that survives; thin lines are models."""
     count = heads["model"].nunique()
-    left = pd.DataFrame({size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].mean(1) for size in SIZES})
+    left = pd.DataFrame({size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].mean(axis=1) for size in SIZES})
     figure, axes = plt.subplots(1, len(WAYS), figsize=(9.5, 3.4), sharey=True, layout="constrained")
     for ax, role in zip(axes, WAYS, strict=True):
         arms = {
@@ -102,7 +102,7 @@ def _drawn(heads: pd.DataFrame) -> Figure:
         ax.set(title=role, xlabel="encoder heads left", ylim=(-0.03, 1.03))
         ax.legend(fontsize=7, frameon=False)
     axes[0].set_ylabel("share of heads that survive L0 gates")
-    figure.suptitle(f"Heads with a role that was drawn: {count} translators of captions, {len(GATE_SEEDS)} seeds of gates")
+    figure.suptitle(f"Roles by chance: {count} translators of captions, {len(GATE_SEEDS)} seeds of gates each")
     return figure
 
 
@@ -167,7 +167,7 @@ def _target(shared: Path, part: str) -> Path:
 
 def _patterns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpora: tuple[hr.Corpus, ...]) -> Patterns:
     handle = HeadModel(model, tokenizer)
-    rows = [handle.tokenised(corpus).source for corpus in corpora]
+    rows = [handle.encode(corpus).source for corpus in corpora]  # with the word of each token
     counts = Counter(token for row in rows[0] for token in row.ids)
     return Patterns((row for part in rows for row in part), counts)
 
