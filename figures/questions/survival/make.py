@@ -85,7 +85,8 @@ def simulate() -> None:
 def _drawn(heads: pd.DataFrame) -> Figure:
     """Draw the share of each role, of its control and of free heads that survives; thin lines are models."""
     count = heads["model"].nunique()
-    left = pd.DataFrame({size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].mean(axis=1) for size in SIZES})
+    gates = {size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]] for size in SIZES}
+    left = pd.DataFrame({size: columns.mean(axis=1) for size, columns in gates.items()})
     figure, axes = plt.subplots(1, len(WAYS), figsize=(9.5, 3.4), sharey=True, layout="constrained")
     for ax, role in zip(axes, WAYS, strict=True):
         arms = {
