@@ -47,7 +47,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (32_004, 163),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 74
-LINES_OF_TESTS = 39_093  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 39143  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
