@@ -48,6 +48,8 @@ def test_notebooks_are_short_call_what_is_public_and_hold_what_they_printed():
         assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]  # run from top to bottom
         outputs = [output for cell in code for output in cell["outputs"]]
         assert len(outputs) > 3
+        assert "image/png" in outputs[0]["data"], name
+        assert "## Two questions" in "".join(cells[-1]["source"]), name
         assert not [output for output in outputs if output["output_type"] == "error"], name
         assert not re.search(r"/work/|/home/|/root/", json.dumps(outputs)), name  # nobody's machine
 
