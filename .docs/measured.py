@@ -9,7 +9,7 @@ import json
 import runpy
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -52,6 +52,11 @@ def grid(header: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def lined(header: str, rows: Iterable[str]) -> str:
+    """Return lines of a Markdown table under a header: all of it, since rows by themselves are no table to MyST."""
+    return "\n".join([f"| {header} |", "|---" * (header.count("|") + 1) + "|", *rows])
 
 
 def interval(row: pd.Series, name: str, form: str = ".3f") -> str:
@@ -138,7 +143,11 @@ def role_tests() -> Numbers:
         "least": f"{min(times):.0f}",
         "most": f"{max(times):.0f}",
         "untrained": str(len(untrained)),
-        "rows": "\n".join(rows),
+        "rows": lined(
+            "heads | tokens | removed | own pattern | cheapest control | other heads: removed, this pattern | explained "
+            "| verdict",
+            rows,
+        ),
     }
 
 
@@ -174,9 +183,10 @@ def real_models() -> Numbers:
         holds("with random weights one of 486 heads passes the threshold of a role", untrained == chance)
     effects = table("real-models/smollm2/ablation").iloc[:, 0]
     early = effects[effects.index.get_level_values("layer") < 2].sum() / effects.sum()
-    rows = "\n".join(runpy.run_path(str(FIGURES / "real-models/table.py"))["rows"]())
-    first_two = f"{early:.2f}".lstrip("0")
-    return {"first_two": first_two, "rows": rows} | _sizes() | _retrained() | _tasks() | _rounded()
+    lines = runpy.run_path(str(FIGURES / "real-models/table.py"))["rows"]()
+    header = "model | heads with the role | loss without it, nats (MPNet: agreement) | importance | survival at 1/4"
+    found = {"first_two": f"{early:.2f}".lstrip("0"), "rows": lined(header, lines)}
+    return found | _sizes() | _retrained() | _tasks() | _rounded()
 
 
 def _sizes() -> Numbers:
@@ -382,7 +392,9 @@ def cache_budgets() -> Numbers:
         "seconds": f"{seconds['integrated-gradients']:.0f}",
         "seconds_l0": f"{seconds['l0']:,.0f}",
         "seconds_ablation": f"{seconds['ablation']:,.0f}",
-        "induction": f"{role['groups']:.0f} | {100 * role['kept']:.0f} % | {role['effect']:.3f}",
+        "induction_groups": f"{role['groups']:.0f}",
+        "induction_kept": f"{100 * role['kept']:.0f} %",
+        "induction_effect": f"{role['effect']:.3f}",
         **longer,
     }
 

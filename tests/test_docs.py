@@ -49,7 +49,7 @@ def site() -> Path:
 def test_every_local_link_and_picture_is_there(site):
     texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html") if "_static" not in path.parts}
     anchors = {path: {*re.findall(r' (?:id|name)="([^"]+)"', text)} for path, text in texts.items()}
-    assert len(texts) > 150
+    assert len(texts) > 150 and not [path for path, text in texts.items() if "<p>| " in text]  # rows of no table
     missing = set()
     for path, text in texts.items():
         for link in {*re.findall(r' (?:href|src)="([^"]+)"', text)}:
