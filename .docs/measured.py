@@ -144,8 +144,8 @@ def role_tests() -> Numbers:
         "most": f"{max(times):.0f}",
         "untrained": str(len(untrained)),
         "rows": lined(
-            "heads | tokens | removed | own pattern | cheapest control | other heads: removed, this pattern | explained "
-            "| verdict",
+            "heads | tokens | removed | own pattern | cheapest control | other heads: removed, this pattern "
+            "| explained | verdict",
             rows,
         ),
     }

@@ -49,8 +49,8 @@ def site() -> Path:
 def test_every_local_link_and_picture_is_there(site):
     texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html") if "_static" not in path.parts}
     anchors = {path: {*re.findall(r' (?:id|name)="([^"]+)"', text)} for path, text in texts.items()}
-    assert len(texts) > 150 and not [path for path, text in texts.items() if "<p>| " in text]  # rows of no table
-    missing = set()
+    assert len(texts) > 150
+    missing = {f"{path}: rows without their table" for path, text in texts.items() if "<p>| " in text}
     for path, text in texts.items():
         for link in {*re.findall(r' (?:href|src)="([^"]+)"', text)}:
             parts = urlsplit(html.unescape(link))
@@ -98,7 +98,6 @@ def test_every_line_of_the_gallery_draws_its_figure_under_its_model_and_corpus(m
     monkeypatch.chdir(ROOT)
     titled = runpy.run_path(str(ROOT / "figures/draw.py"))["titled"]
     listed = tomllib.loads((ROOT / ".docs/gallery.toml").read_text(encoding="utf-8"))
-    assert len(listed["figure"]) > 20
     for entry in [*listed["figure"], *listed["page"]]:
         assert (ROOT / "figures" / entry["picture"]).is_file()
         assert entry["of"] in [text.get_text() for text in titled(entry["code"], entry["of"]).texts]
