@@ -241,8 +241,10 @@ def test_the_roles_a_head_has_are_listed():
 def test_roles_are_listed_by_the_names_of_heads():
     index = frame.index({("enc-self", 0): 2, ("cross", 0): 1})
     columns = {"position[-1]": [0.95, 0.2, nan], "rarity": [0.6, 0.1, 0.8], "rarity-nosink": [0.7, 0.2, 0.2]}
+    columns |= {"sink[special]": [0.1, 0.6, 0.1], "sink[first]": [0.1, 0.7, 0.1]}
     told = roles(table(columns, index=index))
-    assert role_rules.by_head(told).to_dict() == {"enc-self L0H0": "positional[-1], rare"}  # without the sink
+    listed = {"enc-self L0H0": "positional[-1], rare", "enc-self L0H1": "sink"}  # rare without the sink, a sink once
+    assert role_rules.by_head(told).to_dict() == listed
     assert str(role_rules.by_head(roles(table({"rarity": [0.1, 0.6]})))).startswith("head\nL0H1    rare\n")
 
 
