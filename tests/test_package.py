@@ -29,7 +29,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "tables": (1_317, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables
     "data": (2_299, 10),  # 2,100 before issue 60: rows of every shape, answers, chats of several turns, labelled words
-    "analysis": (1_973, 9),  # 1,950 before issue 60: roles that were not measured
+    "analysis": (1_975, 9),  # 1,950 before issue 60: roles that were not measured
     "plots": (2_190, 11),
     "models": (4_904, 22),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit
     "patterns": (923, 8),
@@ -44,10 +44,10 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (930, 6),
     "cli": (1_659, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (32_004, 163),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (32_006, 163),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 74
-LINES_OF_TESTS = 39143  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
+LINES_OF_TESTS = 39_145  # 37,500 before issue 60; 121 of the study of assigned roles (61), 105 of its tests of p
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
