@@ -1,4 +1,4 @@
-"""Michel's `--exact_pruning`: heads ranked by importance, which is computed again after every step."""
+"""Michel's exact pruning: heads ranked by importance, which is computed again after every step."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def attribute(
         attribution = Attribution(
             method=method,
             options=tuple(options.items()),
-            replacement=replacement,  # type: ignore[arg-type] - it refuses "resample"
+            replacement=replacement,  # type: ignore[arg-type]  # it refuses "resample"
             objective=objective,
         )
     options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed, "study": study}
