@@ -29,6 +29,7 @@ from headroles.data.sentences import (
     pair,
     sentences,
 )
+from headroles.data.speech import undecoded
 
 __all__ = ["BAD", "GOOD", "RELATIONS", "Chat", "Corpus", "CorpusLike", "Linked", "Prompt", "Sentence", "Span", "Tokens"]
 __all__ += ["as_chat", "pair", "partners"]
@@ -124,7 +125,7 @@ class Corpus:
         if isinstance(texts, pd.DataFrame):
             texts = [{str(column): value for column, value in row.items()} for row in texts.to_dict("records")]
         name = name or getattr(texts, "name", None) or "texts"
-        items: list[Any] = list(texts)
+        items: list[Any] = list(undecoded(texts))
         if items and all(isinstance(item, Mapping) for item in items):
             columns = dict.fromkeys(column for item in items for column in item)
             rows = sentences(items, columns, name, features=getattr(texts, "features", None))

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 
 from headroles.data.conllu import check_file, columns, lines, trees
 from headroles.data.hf_datasets import FORMATS
-from headroles.data.sentences import FIELDS, LABELS, TEXTS, Linked, Sentence, Span, pairs_of, sentences
+from headroles.data.sentences import FIELDS, LABELS, SPOKEN, TEXTS, Linked, Sentence, Span, pairs_of, sentences
+from headroles.data.speech import recordings, with_transcripts
 
 Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
@@ -36,6 +37,8 @@ def entries(
     links: Path | None = None,
 ) -> Iterator[Sentence | None]:
     """Read sentences lazily, with the arguments of `headroles.read`; None stands for a blank text or side."""
+    if sounds := recordings(source):
+        return sentences(with_transcripts(sounds), SPOKEN[0], str(source))
     if links is not None:
         return _linked(entries(source, target, form, text, label), source, links)
     if target is not None:

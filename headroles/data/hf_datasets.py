@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headroles.data.corpus import Corpus
-from headroles.data.sentences import Chat, Prompt, Sentence, Tagged, Tokens, sentences
+from headroles.data.sentences import Chat, Prompt, Sentence, Speech, Tagged, Tokens, sentences
+from headroles.data.speech import undecoded
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,7 +38,7 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
 
     The split follows a colon; by default it is the first of validation, test, train.
     """
-    rows = _rows(*_split(source))
+    rows = undecoded(_rows(*_split(source)))
     names = list(rows.features or next(iter(rows)))
     return sentences(rows, names, str(source), columns, label, rows.features)
 
@@ -66,8 +67,8 @@ def to_dataset(corpus: Corpus) -> Dataset:
     if some := [name for name, count in counts.items() if count not in (0, len(corpus))]:
         part = f"{counts[some[0]]} of {len(corpus)}"
         raise ValueError(f"all or no sentences of corpus {corpus.name!r} must have a {some[0]}, got {part}")
-    if any(isinstance(item, Tokens) for item in corpus):
-        raise ValueError(f"sentences of a data set must be texts, got token ids in corpus {corpus.name!r}")
+    if any(isinstance(item, Tokens | Speech) for item in corpus):
+        raise ValueError(f"sentences of a data set must be texts, got token ids or sound in corpus {corpus.name!r}")
     labelled, parsed = (any(getattr(item, name) for item in corpus) for name in ("label", "relations"))
     return _library().Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
 

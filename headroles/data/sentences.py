@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+
+from headroles.data.speech import Sound, Times, timed
 
 Span = tuple[int, int]
 Turn = tuple[str, str]  # role and text of a turn of a chat
@@ -22,9 +25,12 @@ TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  
 FIELDS = ("sentence_good", "sentence_bad")  # of minimal pairs, in BLiMP
 TRANSLATION, MESSAGES = ("translation",), ("messages",)
 ANSWERED = (("prompt", "completion"), ("text", "answer"))
+AUDIO = "audio"
+SPOKEN = tuple((AUDIO, transcript) for transcript in ("text", "sentence", "transcription"))
 RENAMED = ", or name them text, prompt and completion, messages or tokens"
 LABELLED_WORDS = [(*WORDS, column) for column in WORD_LABELS]
-SHAPES: list[tuple[str, ...]] = [TRANSLATION, FIELDS, MESSAGES, *ANSWERED, *LABELLED_WORDS, *TEXTS, ("text",), WORDS]
+SHAPES: list[tuple[str, ...]] = [*SPOKEN, TRANSLATION, FIELDS, MESSAGES, *ANSWERED]
+SHAPES += [*LABELLED_WORDS, *TEXTS, ("text",), WORDS]
 TREE = ("spans", "heads", "relations")  # columns of a tree, written by `to_dataset`
 NO_NAME = re.compile(r"(LABEL_)?\d+")  # names of classes that say no more than their numbers
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universal Dependencies' names
@@ -104,6 +110,23 @@ class Linked(Sentence):
                     f"link {link[0]}-{link[1]} is beyond the {sizes[0]} words of {self.text!r} and the {sizes[1]} "
                     f"words of {self.target.text!r}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Speech(Linked):
+    """A transcript with its sound: its source is frames of sound, its target the transcript, each word with its time.
+
+    Args:
+        sound: The sound.
+        times: Seconds at which each word of `spans` begins and ends; None where they are not known.
+        language: Language of the transcript, as Whisper names it; by default that of the tokenizer.
+        task: "transcribe", or "translate" into English; by default as the tokenizer says.
+    """
+
+    sound: Sound | None = None
+    times: tuple[Times | None, ...] = ()
+    language: str | None = None
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +301,8 @@ def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, 
     """Return the sentence of a row, with texts in columns of a known shape, or in columns that the user has named."""
     if not named and texts == MESSAGES:
         return _chat(row.get(texts[0]), where, label)
+    if AUDIO in texts:
+        return _spoken(row, where, label, texts)
     if not named and texts in ANSWERED:
         if not any(isinstance(row.get(name), str) for name in texts):
             return _chat([*_listed(row.get(texts[0]), where), *_listed(row.get(texts[1]), where)], where, label)
@@ -291,6 +316,18 @@ def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, 
         cells = ["" if row.get(name) is None else str(row[name]).strip() for name in texts]
         sentence = Sentence(cells[0], label=label, second=(*cells, None)[1])
     return sentence if named else _with_tree(sentence, row)
+
+
+def _spoken(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, ...]) -> Speech:
+    """Return the sentence of a sound and its transcript, and of its words if the row has their times."""
+    text = str(row.get(texts[-1]) or "").strip()
+    table = Path(where.rpartition(", row ")[0])
+    sound = Sound.of(row.get(AUDIO), where, table if table.is_dir() else table.parent)
+    given = row.get("words")
+    spans, times = timed([] if given is None else list(given), text, sound.seconds, where)
+    links = tuple((word, word) for word, known in enumerate(times) if known)
+    target, language, task = Sentence(text, spans), row.get("language"), row.get("task")
+    return Speech(text, spans, (), (), target, label, None, links, sound, times, language, task)
 
 
 def _of_words(words: Sequence[str], label: Any) -> Sentence:

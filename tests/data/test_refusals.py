@@ -152,7 +152,7 @@ CALLS = {  # what -> call, error, message
         lambda: offsets(Corpus("x", (ZUM,)), ("dobj",)), ValueError, "corpus 'x' has none of dobj; it has case,",
     ),
     "a mixed data set": (lambda: hr.to_dataset(MIXED), ValueError, "corpus 'mine' must have a target, got 1 of 2"),
-    "a data set of ids": (lambda: hr.to_dataset(IDS), ValueError, "must be texts, got token ids in corpus 'probe'"),
+    "a data set of ids": (lambda: hr.to_dataset(IDS), ValueError, "must be texts, got token ids or sound in"),
     "parsing nothing": (lambda: hr.parse([" "]), ValueError, "corpus 'texts' must have text, got 1 blank sentences"),
     "parsing no target": (lambda: hr.parse(["a"], side="target"), ValueError, "sentence 1 of corpus 'texts' has no ta"),
     "parsing trees": (lambda: hr.parse([Sentence("a"), TREE]), ValueError, "sentence 2 of .* already has a tree on it"),
