@@ -37,6 +37,15 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def whisper() -> Path:
+    """Whisper tiny.en; skipped where it is absent: `python SHARED/models/whisper_models.py FOLDER` makes it."""
+    folder = Path(os.environ.get("HEADROLES_MODELS", SHARED.parent / "models")) / "whisper-tiny.en"
+    if not folder.is_dir():
+        pytest.skip(f"no model at {folder}; set HEADROLES_MODELS")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium; a test that asks for it is skipped where it is absent, but in CI, where that is a failure."""

@@ -108,6 +108,8 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)  # keeps the source: rules of generation may read it
+        if batch.prompt is not None:
+            inputs["decoder_input_ids"] = batch.prompt
         with self.model.without_gradients(), self._mask(gates, batch):
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch

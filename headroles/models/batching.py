@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headroles._changes import Changes
 from headroles.data.corpus import Corpus, Linked, Prompt, Sentence
+from headroles.models import speech
 from headroles.models.dummy_inputs import classifies, has_decoder, reads_source_twice
 from headroles.models.parts import has_non_token_head, is_scaled_by_input
 from headroles.models.tokens import languages, vocabulary
@@ -49,14 +50,16 @@ class Encoded:
     together: Together  # which texts may share a batch, so that each has the numbers it has alone
     greedy: int  # positions of the greedy output that stands in for missing targets; 0 without it
     decoder_reads_source: bool = False  # because it writes no text
-    language: Mapping[str, int] = field(default_factory=dict)  # options of `generate` for the language of output
+    language: Mapping[str, int | str] = field(default_factory=dict)  # options of `generate` for the language of output
     max_new_tokens: int | None = None  # of that greedy output, if they are limited
     vocabulary: int = 0  # logits of each token
+    feature_extractor: Any = None  # makes the source of sound
 
     def counts(self, side: str) -> Counter[int]:
         """Count each token id that is not special in the sentences of `side`: "source" or "target"."""
         sentences: Iterable[TokenizedSentence] = getattr(self, side) or ()
-        return Counter(i for row in sentences for i in compress(row.ids, row.in_text) if i not in self.special)
+        skipped = self.special | {speech.FRAME}
+        return Counter(i for row in sentences for i in compress(row.ids, row.in_text) if i not in skipped)
 
     def take(self, numbers: Iterable[int]) -> Encoded:
         """Return the sentences with these numbers in the corpus; `too_long` stays."""
@@ -105,6 +108,13 @@ class TokenView:
         first = self.attention_mask.int().argmax(-1, keepdim=True)
         return replace(self, content=self.content.scatter(1, first, value=False), kept={})
 
+    @cached_property
+    def following(self) -> TokenView:
+        """Each token in the place of the one before: at the step that predicts it. The last place has none."""
+        moved = {name: getattr(self, name).roll(-1, dims=1) for name in ("ids", "content", "words")}
+        moved["content"][:, -1], moved["words"][:, -1] = False, NO_WORD
+        return replace(self, **moved, kept={})
+
     def take(self, rows: Tensor) -> TokenView:
         """Return the examples at `rows`, in this order; a row may be repeated."""
         return self._at(rows, tuple(self.sentences[row] for row in rows.tolist()))
@@ -144,6 +154,7 @@ class Batch:
     is_generated: bool = False  # whether the target is the model's own greedy output
     counted: Tensor | None = None  # bool [batch, token]: source tokens that count as queries; None: all
     learned: Tensor | None = None  # bool [batch, token]: source tokens that count as next tokens; None: all
+    prompt: Tensor | None = None  # [batch, token]: the ids after which the decoder writes; None: its start token
 
     def take(self, rows: Tensor) -> Batch:
         """Return the examples at `rows`, in this order; a row may be repeated."""
@@ -151,7 +162,7 @@ class Batch:
         inputs = {name: value[rows] for name, value in self.inputs.items()}
         target = None if self.target is None else self.target.take(rows)
         labels = None if self.labels is None else self.labels[rows]
-        marks = [None if mark is None else mark[rows] for mark in (self.counted, self.learned)]
+        marks = [None if mark is None else mark[rows] for mark in (self.counted, self.learned, self.prompt)]
         return Batch(numbers, inputs, self.source.take(rows), target, labels, self.is_generated, *marks)
 
     @cached_property
@@ -182,8 +193,12 @@ def encode(
             f"an encoder and a decoder"
         )
     has_target = has_decoder(model) and not reads_source_twice(model)
-    source, target = pieces(tokenizer, corpus.sentences, words=words, answers=not has_target), None
-    if has_target:
+    is_sound = speech.check_side(corpus, model)
+    read = partial(speech.frames, model=model) if is_sound else partial(pieces, words=words, answers=not has_target)
+    source, target = read(tokenizer, corpus.sentences), None
+    if is_sound:
+        target = speech.transcripts(source, tokenizer, words=words)
+    elif has_target:
         languages.check(tokenizer, type(model).__name__, [sentence.text for sentence in corpus])
         target = _targets(corpus, tokenizer, words=words)
     elif any(sentence.target and not isinstance(sentence, Prompt) for sentence in corpus):
@@ -202,6 +217,8 @@ def encode(
         )
     if len(kept) < len(corpus):
         log.warning("%d of %d sentences left out: longer than %s tokens", len(corpus) - len(kept), len(corpus), allowed)
+    shift = partial(shifted, model)
+    beginning = partial(speech.language, source[0]) if is_sound else partial(languages.beginning, shift=shift)
     reads_source = has_decoder(model) and target is None and not model.can_generate()
     ends = _end_tokens(corpus, source, model) if reads_source else set()
     return Encoded(
@@ -210,13 +227,14 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=vocabulary.special(tokenizer, model),
+        special=vocabulary.special(tokenizer, model) | {*(tokenizer.added_tokens_decoder if is_sound else ())},
         padding=vocabulary.padding(tokenizer, model),
         together="single" if one_example_per_batch(model) or len(ends) > 1 else "any",
         greedy=longest if has_decoder(model) and target is None and not reads_source else 0,
         decoder_reads_source=reads_source,
-        language=languages.beginning(tokenizer, partial(shifted, model)) if has_target else {},
+        language=beginning(tokenizer) if has_target else {},
         vocabulary=getattr(model.get_output_embeddings(), "out_features", 0),
+        feature_extractor=speech.extractor(model, tokenizer) if is_sound else None,
     )
 
 
@@ -292,6 +310,9 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
     ids = _padded([row.ids for row in sentences], encoded.padding)
     source = _view(ids, sentences, encoded, model)
     inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
+    if encoded.feature_extractor is not None:
+        read = speech.features(sentences, encoded.feature_extractor)
+        inputs = {"input_features": read.to(model.device, model.dtype)}
     if any(types := [row.types or [] for row in sentences]):
         inputs["token_type_ids"] = _padded(types, 0).to(model.device)
     numbers = tuple(encoded.numbers[i] for i in rows)
@@ -300,7 +321,9 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
         marks = [[mark for mark in side if mark is not None] for side in sides]  # of all rows, or of none
         counted, learned = (_padded(side, False).to(model.device) if side else None for side in marks)
         return Batch(numbers, inputs, source, None, counted=counted, learned=learned)
-    labels, is_generated = None, False
+    labels, is_generated, prompt = None, False, None
+    if encoded.feature_extractor is not None:
+        prompt = torch.tensor([row.prompt for row in sentences], device=model.device)
     if encoded.decoder_reads_source:
         shifted_ids = _shifted_source(inputs, model)
         assert shifted_ids is not None  # as `encode` has found out
@@ -309,13 +332,16 @@ def make_batch(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) ->
         sentences = [encoded.target[i] for i in rows]
         written = _padded([row.ids for row in sentences], encoded.padding)
         target = _view(shifted(model, written), sentences, encoded, model, shifted=True)
-        labels = torch.where(target.attention_mask, written.to(model.device), -100)
+        learned = _padded([row.learned or [True] * len(row) for row in sentences], False)  # all but a prompt
+        labels = torch.where(learned, written, -100).to(model.device)
     else:
-        target, is_generated = _generated(_greedy(inputs, model, encoded), encoded, model), True
+        target, is_generated = _generated(_greedy(inputs, model, encoded, prompt), encoded, model), True
         labels = torch.where(target.attention_mask, target.ids.roll(-1, dims=1), -100)
+        if prompt is not None:  # of the output of Whisper the end token is not known, as it was cut off
+            labels = torch.where(target.content.roll(-1, dims=1), labels, -100)
         labels[:, -1] = -100  # the token after the last one is not known
     inputs["decoder_input_ids"] = target.ids
-    return Batch(numbers, inputs, source, target, labels, is_generated)
+    return Batch(numbers, inputs, source, target, labels, is_generated, prompt=prompt)
 
 
 def _view(
@@ -387,16 +413,17 @@ class _DecoderIds(Exception):
         self.ids = ids
 
 
-def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded) -> Tensor:
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, encoded: Encoded, prompt: Tensor | None) -> Tensor:
     """Generate greedy output, as long as the generation config and the positions allow."""
-    limit: dict[str, int | None] = {}
+    limit: dict[str, Any] = {} if prompt is None else {"decoder_input_ids": prompt}
     if encoded.max_new_tokens is not None:
-        limit = {"max_new_tokens": min(encoded.max_new_tokens, encoded.greedy - 1), "max_length": None}
+        beginning = 1 if prompt is None else prompt.shape[1]
+        limit |= {"max_new_tokens": min(encoded.max_new_tokens, encoded.greedy - beginning), "max_length": None}
     elif not model.generation_config.max_new_tokens:
-        limit = {"max_length": longest_output(model, encoded.greedy)}
+        limit |= {"max_length": longest_output(model, encoded.greedy)}
     with torch.no_grad():
         written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit, **encoded.language).cpu()  # type: ignore[operator]
-    return written
+    return written if prompt is None else torch.cat([prompt.cpu(), written], dim=1)  # which Whisper leaves out
 
 
 def longest_output(model: PreTrainedModel, positions: int) -> int:

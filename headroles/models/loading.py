@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from filecmp import cmpfiles
 from importlib.resources import files
@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils.hub import cached_file
 
 from headroles import _distributed
-from headroles.models import missing, parts, pruned, sites
+from headroles.models import missing, parts, pruned, sites, speech
 from headroles.models.identity import weights_digest
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
@@ -44,7 +44,7 @@ FILES = (  # all files that saving a model and its tokenizer may write
     *("config.json", "generation_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm", "target_vocab.json", "spiece.model"),
-    *("sentencepiece.bpe.model", "tokenizer.model", "spm.model"),
+    *("sentencepiece.bpe.model", "tokenizer.model", "spm.model", "preprocessor_config.json", "processor_config.json"),
 )
 
 
@@ -97,6 +97,9 @@ def load(
         )
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
         raise OSError(_unloadable(name, "no vocabulary in its tokenizer, or no tokenizer"))
+    if model.main_input_name == "input_features":
+        with suppress(OSError, ValueError):  # `speech.extractor` says it when sound is read
+            speech.attach(tokenizer, name, **_trust(options), **_place(options))
     languages.assign(tokenizer, source_lang, target_lang)
     check_belongs(tokenizer, model)
     remember(tokenizer, model)
@@ -352,6 +355,9 @@ def save(
     try:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        if model.main_input_name == "input_features":
+            with suppress(ValueError):  # of a model that never had one
+                speech.extractor(model, tokenizer).save_pretrained(draft)
         if pruned.is_smaller(model):
             pruned.mark(draft / "config.json")
             (draft / CARD).write_text(pruned.card(model, weights_digest(model), command), encoding="utf-8")

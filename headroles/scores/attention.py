@@ -161,6 +161,8 @@ def uncounted(encoded: Encoded, counted: Frequencies, reference: Corpus | None) 
         "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
         "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
     }
+    if encoded.feature_extractor is not None:
+        reasons["source"] = "frames of sound are not tokens, so none is rare"
     sides = {kind: _key_side(encoded, kind) for kind in KINDS}
     return {kind: reasons[side] for kind, side in sides.items() if not counted[side][0].any()}
 

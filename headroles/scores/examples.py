@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -15,6 +16,7 @@ from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.models.sites import Site
+from headroles.models.speech import FRAME, stretches
 from headroles.scores.attention import check_finite
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -35,7 +37,8 @@ def attention_examples(
 ) -> pd.DataFrame:
     """Compute the attention of all heads on a few sentences.
 
-    A decoder is teacher-forced on the corpus's targets, or without targets on the model's own greedy output.
+    A decoder is teacher-forced on the corpus's targets, or without targets on the model's own greedy output. Of sound,
+    weights on the frames of a word are added, and those from the frames of a word are averaged.
 
     Args:
         model: the model.
@@ -90,10 +93,7 @@ def attention_matrix(
             handle.forward_body(batch)
     (matrix,) = matrices
     check_finite(matrix.isfinite().all()[None], f"the attention of {head}", [0], handle)
-    rows, columns = (
-        pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist()))
-        for view in (batch.queries(head[0]), batch.keys(head[0]))
-    )
+    rows, columns = (pd.Index(_tokens(tokenizer, view)) for view in (batch.queries(head[0]), batch.keys(head[0])))
     return pd.DataFrame(matrix[: len(rows), : len(columns)].numpy(), index=rows, columns=columns)
 
 
@@ -131,6 +131,13 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         what = f"the attention of {site.kind} layer {site.layer}"
         check_finite(of_site.isfinite().all()[None], what, batch.numbers, model)
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
+        if keys.ids[0, 0] == FRAME:  # by word
+            parts = stretches(keys.words[0].tolist(), keys.content[0].tolist(), keys.sentences[0])
+            of_site = torch.stack([of_site[..., part].sum(-1) for _, part in parts], dim=-1)
+            names = names[0], [name for name, _ in parts]
+            if site.kind == "enc-self":
+                of_site = torch.stack([of_site[:, part].mean(1) for _, part in parts], dim=1)
+                names = names[1], names[1]
         written = 0 if given is None or site.kind == "enc-self" else max(0, len(names[0]) - given)
         for head, head_weights in zip(site.numbers, of_site, strict=True):
             if head in site.remaining:
@@ -143,6 +150,8 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
+    if view.ids[0, 0] == FRAME:
+        return [f"frame {place}" for place in range(view.ids.shape[1])]
     return list(tokenizer.convert_ids_to_tokens(view.ids[0][view.attention_mask[0]].tolist()))
 
 

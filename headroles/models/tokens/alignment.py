@@ -30,7 +30,8 @@ class TokenizedSentence:
     types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
     of_text: list[bool] | None = None  # which tokens belong to the texts of a chat, not to its template
     of_answer: list[bool] | None = None  # which tokens belong to the answer; None: there is no answer
-    prompt_length: int | None = None  # number of tokens before what the model has written; None: it wrote none
+    prompt_length: int | None = None  # number of tokens before what the model has written, or of a prompt without loss
+    prompt: list[int] | None = None  # ids after which the decoder writes the transcript of this sound
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -27,6 +27,10 @@ def is_multilingual(tokenizer: PreTrainedTokenizerBase | None) -> TypeGuard[PreT
 
 def assign(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> None:
     """Set the languages of a tokenizer, None for no change; ValueError for one that it lacks, or without a source."""
+    if hasattr(tokenizer, "set_prefix_tokens") and source is None and target is not None:  # Whisper's
+        tokenizer.set_prefix_tokens(language=target, predict_timestamps=False)
+        tokenizer.init_kwargs["language"] = target
+        return
     given = {name: code for name, code in (("src_lang", source), ("tgt_lang", target)) if code is not None}
     for code in given.values():
         _check_known(tokenizer, code)
@@ -80,7 +84,8 @@ def is_unset(tokenizer: PreTrainedTokenizerBase) -> bool:
 def named(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, str]:
     """Return the languages of a multilingual tokenizer for provenance."""
     if not is_multilingual(tokenizer):
-        return {}
+        language = getattr(tokenizer, "language", None)  # of Whisper's
+        return {"target_lang": str(language)} if language else {}
     target = {} if is_unset(tokenizer) else {"target_lang": str(tokenizer.tgt_lang)}
     return {"source_lang": _source(tokenizer), **target}
 

@@ -183,7 +183,7 @@ def positions(
     """
     reader = _reader(model, target)
     config, side = reader.config.get_text_config(), "decoder" if target else "encoder"
-    names = ("max_position_embeddings", f"max_{side}_position_embeddings")
+    names = ("max_position_embeddings", f"max_{side}_position_embeddings", "max_target_positions" if target else "")
     limit: int = min([NO_LIMIT, *filter(None, (getattr(config, name, None) for name in names))])
     offset = getattr(reader.base_model, "embeddings", None)
     padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
@@ -194,7 +194,7 @@ def positions(
     return int(min(tokenizer.model_max_length, limit))
 
 
-# Configs name the limit in many ways (`max_seq_len` of MPT, `max_target_positions` of Whisper's decoder), and several
+# Configs name the limit in many ways (`max_seq_len` of MPT), and several
 # models have none, so that it is what the model reads. Most models read the longest text at the first try.
 def _readable(model: PreTrainedModel, longest: int) -> int:
     """Return how many tokens a model reads if those are fewer than `longest`, by small forwards; 10^9 otherwise."""
