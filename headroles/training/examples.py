@@ -5,14 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel, Model
+from headroles.models.speech import extractor, features
 from headroles.models.tokens import vocabulary
 from headroles.models.tokens.alignment import TokenizedSentence, pieces
 from headroles.scores import outputs
@@ -65,8 +69,14 @@ def examples(handle: HeadModel, corpus: Corpus, *, length: int | None = None) ->
     elif encoded.target is None or outputs.has_classes(handle):
         labels = outputs.label_values(handle, [words.sentence.label for words in encoded.source])
     else:
-        labels = [words.ids for words in encoded.target]
+        labels = [_labels(words) for words in encoded.target]
     pairs = zip(encoded.source, labels, strict=True)
+    if encoded.feature_extractor is not None and encoded.target is not None:  # the collator reads the sound
+        return [
+            {"input_ids": ids, "decoder_input_ids": ids, "input_features": sound, "labels": label}
+            for (sound, label), words in zip(pairs, encoded.target, strict=True)
+            for ids in [[*(sound.prompt or [])[:1], *words.ids[:-1]]]
+        ]
     return [{"input_ids": words.ids, **_types(words), "labels": label} for words, label in pairs]
 
 
@@ -117,6 +127,9 @@ def collator(
     handle: HeadModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], *, seed: int, masked: float = MASKED
 ) -> Any:
     """Return the collator of transformers that makes batches of examples."""
+    if "input_features" in rows[0]:
+        padding = vocabulary.padding(tokenizer, handle.model)
+        return partial(_spoken, padding=padding, read=extractor(handle.model, tokenizer))
     tokenizer = _padding_right(handle, tokenizer)
     if outputs.labels_words(handle):
         return transformers.DataCollatorForTokenClassification(tokenizer)
@@ -125,6 +138,15 @@ def collator(
     if is_language_model(handle) and "labels" not in rows[0]:
         return Masking(tokenizer, mlm_probability=masked, order=seed)
     return transformers.DataCollatorForSeq2Seq(tokenizer, model=handle.model)
+
+
+def _spoken(rows: Sequence[Row], *, padding: int, read: Any) -> dict[str, Tensor]:
+    """Return a batch of sounds, with what the decoder reads and its labels."""
+    sides = {
+        name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
+        for name, fill in (("decoder_input_ids", padding), ("labels", -100))
+    }
+    return {"input_features": features([row["input_features"] for row in rows], read), **sides}
 
 
 def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
