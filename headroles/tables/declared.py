@@ -44,6 +44,8 @@ SCORES = {  # column of a built-in score -> group, short label, description
     "links": (FINDS, "translated words",
         "Share of linked target tokens that look most at a source word linked with theirs, 0 to 1; baseline: the "
         "diagonal."),
+    "links[next]": (FINDS, "words translated next",
+        "As translated words, for the word that comes next, 0 to 1."),
     "induction": (FINDS, "induction",
         "Weight on what followed the same token before, 0 to 1; random tokens come twice."),
     "duplicate": (FINDS, "the same token", "Weight on the same token before, 0 to 1; random tokens come twice."),
@@ -88,6 +90,7 @@ METRICS = {
     "spearman": Quality(1, "Spearman's correlation"),
     "bleu": Quality(1, "BLEU"),
     "chrf": Quality(1, "chrF"),
+    "wer": Quality(-1, "word error rate"),
     "pair_accuracy": Quality(1, "accuracy on minimal pairs"),
     "pair_difference": Quality(1, "difference of minimal pairs", "nats"),
 }

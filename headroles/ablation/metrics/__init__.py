@@ -10,11 +10,11 @@ from headroles.ablation.metrics.classification import (
     Pearson,
     Spearman,
 )
-from headroles.ablation.metrics.generation import BLEU, ChrF, Written
+from headroles.ablation.metrics.generation import BLEU, WER, ChrF, Written
 from headroles.scores import objectives
 from headroles.tables.arguments import one_of
 
-_BUILT_IN = Loss, Perplexity, Agreement, Accuracy, F1, Matthews, BLEU, ChrF, PairAccuracy, PairDifference
+_BUILT_IN = Loss, Perplexity, Agreement, Accuracy, F1, Matthews, BLEU, ChrF, WER, PairAccuracy, PairDifference
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (kind() for kind in (*_BUILT_IN, Pearson, Spearman))}
 
 
@@ -40,5 +40,5 @@ def as_metric(given: str | Metric | objectives.Objective) -> Metric:
 
 
 __all__ = ["BLEU", "F1", "METRICS", "Accuracy", "Agreement", "ChrF", "Loss", "Matthews", "Mean", "Metric", "Reading"]
-__all__ += ["Of", "PairAccuracy", "PairDifference", "Pearson", "Perplexity", "Spearman", "Written", "as_metric"]
+__all__ += ["Of", "PairAccuracy", "PairDifference", "Pearson", "Perplexity", "Spearman", "WER", "Written", "as_metric"]
 __all__ += ["list_metrics"]

@@ -1,20 +1,22 @@
-"""Metrics of generated translations: BLEU and chrF, by sacrebleu."""
+"""Metrics of generated text: BLEU and chrF of translations, by sacrebleu, and word errors of transcripts, by jiwer."""
 
 from __future__ import annotations
 
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
 from headroles.ablation.metrics.base import Metric, Reading
 from headroles.analysis.intervals import Array
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, Sentence
+from headroles.data.speech import extra
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.tokens import languages
@@ -47,9 +49,7 @@ class Written(Metric):
 
     def update(self, reading: Reading, /) -> Array:
         """Compute sacrebleu's statistics of generated sentences and their references."""
-        texts = languages.decoded(reading.model.tokenizer, reading.output)
-        targets = [reading.corpus.sentences[number].target for number in reading.batch.numbers]
-        return self.statistics(texts, [target.text for target in targets if target is not None])
+        return self.statistics(*_texts(reading))
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Array:
         """Compute sacrebleu's statistics of texts, each with one reference: [text, statistic]."""
@@ -127,3 +127,51 @@ class ChrF(Written):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF()
+
+
+@dataclass(frozen=True)
+class WER(Written):
+    """Word error rate: substituted, missing and added words over the words of the reference (jiwer).
+
+    Both texts are first normalised as by Whisper's authors: of English with its spellings and numbers, of other
+    languages without case and punctuation.
+    """
+
+    name: ClassVar[str] = "wer"
+
+    def update(self, reading: Reading, /) -> Array:
+        """Count the word errors of each text, and the words of its reference."""
+        sentences = (reading.corpus.sentences[number] for number in reading.batch.numbers)
+        normal = [_normaliser(reading.model.tokenizer, sentence) for sentence in sentences]
+        return self.statistics(*([f(text) for f, text in zip(normal, some, strict=True)] for some in _texts(reading)))
+
+    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Array:
+        """Count the word errors of texts, and the words of their references: [text, 2]."""
+        rows = []
+        for reference, text in zip(references, texts, strict=True):
+            measured = self._scorer.process_words(reference, text)
+            rows.append((measured.substitutions + measured.deletions + measured.insertions, len(reference.split())))
+        return np.asarray(rows, dtype=float)
+
+    def compute(self, sums: Array, /) -> Array:
+        """Divide the errors by the number of words."""
+        return np.asarray(sums[..., 0] / sums[..., 1])
+
+    @cached_property
+    def _scorer(self) -> Any:
+        return extra("jiwer")
+
+
+def _texts(reading: Reading) -> tuple[list[str], list[str]]:
+    """Return the texts that a model has written, and their references."""
+    targets = [reading.corpus.sentences[number].target for number in reading.batch.numbers]
+    texts = languages.decoded(reading.model.tokenizer, reading.output)
+    return texts, [target.text for target in targets if target is not None]
+
+
+def _normaliser(tokenizer: Any, sentence: Sentence) -> Callable[[str], str]:
+    """Return Whisper's normaliser of English, for its tokenizer and no other language, or that of other languages."""
+    language = getattr(sentence, "language", None) or getattr(tokenizer, "language", None) or "en"
+    if hasattr(tokenizer, "english_spelling_normalizer") and language.lower() in ("en", "english"):
+        return EnglishTextNormalizer(tokenizer.english_spelling_normalizer or {})
+    return BasicTextNormalizer()

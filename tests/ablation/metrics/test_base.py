@@ -139,14 +139,15 @@ def test_a_metric_is_known_by_its_name_and_says_whether_less_is_better_and_what_
         "loss": "Loss", "perplexity": "Perplexity", "agreement": "Agreement", "accuracy": "Accuracy", "f1": "F1",
         "matthews": "Matthews", "bleu": "BLEU", "chrf": "ChrF", "pair_accuracy": "PairAccuracy",
         "pair_difference": "PairDifference", "pearson": "Pearson", "spearman": "Spearman",
+        "wer": "WER",
     }  # fmt: skip
     for name, one in METRICS.items():
         assert as_metric(name) is one
         assert one.name == name
     given = BLEU(beams=4)
     assert as_metric(given) is given
-    assert {name for name, one in METRICS.items() if one.better == -1} == {"loss", "perplexity"}
-    assert {name for name, one in METRICS.items() if one.generates} == {"bleu", "chrf"}
+    assert {name for name, one in METRICS.items() if one.better == -1} == {"loss", "perplexity", "wer"}
+    assert {name for name, one in METRICS.items() if one.generates} == {"bleu", "chrf", "wer"}
     # a sweep that goes on in another process knows its metric by its repr
     assert [repr(type(one)()) for one in METRICS.values()] == [repr(one) for one in METRICS.values()]
     assert repr(BLEU(2)) != repr(BLEU(1))

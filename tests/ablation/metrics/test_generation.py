@@ -18,7 +18,7 @@ from helpers.worded import of_words
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 
 import headroles as hr
-from headroles.ablation.metrics import BLEU, ChrF, Metric
+from headroles.ablation.metrics import BLEU, WER, ChrF, Metric
 from headroles.data.corpus import Corpus, Sentence
 
 WRITTEN = [BLEU(), ChrF()]
@@ -70,6 +70,27 @@ def test_a_sum_of_resamples_is_that_of_the_repeated_texts():
     for one in WRITTEN:
         found = one.compute(weights @ written(one, pairs))
         assert found == pytest.approx(SCORES[one.name](hypotheses, [references]).score, abs=1e-9)
+
+
+def test_word_errors_are_those_of_jiwer_on_normalised_texts():
+    """An empty text misses all words; case and punctuation are none."""
+    pairs = [*TEXTS.items()]
+    plain = [tuple("".join(c if c.isalnum() else " " for c in text.lower()).split() for text in pair) for pair in pairs]
+    errors = [distance(*pair) for pair in plain]
+    found = written(WER(), pairs)
+    assert found[:, 0].tolist() == errors
+    assert found[:, 1].tolist() == [len(reference) for reference, _ in plain]
+    assert WER().compute(found.sum(0)) == pytest.approx(sum(errors) / sum(len(reference) for reference, _ in plain))
+
+
+def distance(words, other):
+    """The edit distance of two lists of words."""
+    row = [*range(len(other) + 1)]
+    for i, word in enumerate(words, 1):
+        last, row[0] = row[0], i
+        for j, second in enumerate(other, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (word != second))
+    return row[-1]
 
 
 CHINESE = "这只猫喜欢坐在窗边看外面的狗。", "这只猫喜欢坐在窗边看外面的鸟。"
