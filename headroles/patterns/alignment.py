@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -10,25 +11,47 @@ from torch import Tensor
 from headroles.data.corpus import Linked
 from headroles.models.replacements import needing
 from headroles.patterns.base import Pattern
-from headroles.patterns.observation import Observation
+from headroles.patterns.observation import At, Observation
 from headroles.patterns.simple import of_tokens, shared
+from headroles.tables.arguments import one_of
 
 
-@dataclass(frozen=True)
-class Alignment(Pattern):
+@dataclass(frozen=True, repr=False)
+class OfStep(Pattern):
+    """Base class of patterns of target tokens, at the step that has read the token or at the one that predicts it."""
+
+    at: At = "read"
+    kinds = ("cross",)
+
+    def __post_init__(self) -> None:
+        one_of("at", self.at, get_args(At))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.at == 'read' else f'at={self.at!r}'})"
+
+    def view(self, observation: Observation) -> Observation:
+        """Return the observation with the tokens that its queries read, or predict."""
+        return observation.of_step(self.at)
+
+
+@dataclass(frozen=True, repr=False)
+class Alignment(OfStep):
     """The source words that are linked with the target word (`hr.read(..., links=)`), all their tokens alike.
 
-    The target word is the one that the decoder reads, not the one that it predicts: there attention finds the
-    translation better (Chen et al. 2020, arXiv 2004.14837).
+    The target word is the one that the decoder reads: there attention finds the translation better (Chen et al. 2020,
+    arXiv 2004.14837). With `at="next"` it is the one that it predicts.
+
+    Args:
+        at: "read" or "next".
     """
 
-    kinds = ("cross",)
     needs = needing("links")
     about = "at the words that it translates"
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the tokens of the linked words."""
-        return shared(of_tokens(_links(observation), observation.queries.words, observation.keys.words))
+        words = self.view(observation).queries.words
+        return shared(of_tokens(_links(observation), words, observation.keys.words))
 
 
 def _links(observation: Observation) -> Tensor:
@@ -46,16 +69,19 @@ def _links(observation: Observation) -> Tensor:
     return views[1].keep("links", linked)
 
 
-@dataclass(frozen=True)
-class Diagonal(Pattern):
-    """The source token on the diagonal: as far in the source as the query is in the target, rounded down at halves."""
+@dataclass(frozen=True, repr=False)
+class Diagonal(OfStep):
+    """The source token on the diagonal: as far in the source as the query is in the target, rounded down at halves.
 
-    kinds = ("cross",)
+    Args:
+        at: Whether the query is the token that the decoder reads ("read") or predicts ("next").
+    """
+
     about = "onward through the source"
 
     def targets(self, observation: Observation) -> Tensor:
         """Return weight 1 on the token on the diagonal."""
-        step, ends, start, length = diagonal(observation)
+        step, ends, start, length = diagonal(self.view(observation))
         place = start + (2 * step * length + ends - 1) // (2 * ends)  # [batch, query]
         keys = torch.arange(observation.keys.ids.shape[1], device=place.device)
         return ((place[..., None] == keys) & observation.keys.content[:, None]).float()

@@ -55,6 +55,10 @@ class Pattern(Replacement):
             sum to 1, or are all 0 where the pattern does not apply.
         """
 
+    def view(self, observation: Observation) -> Observation:
+        """Return the observation with the tokens that its queries stand for: as a rule, those that they read."""
+        return observation
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the pattern: its class name in lower case."""
@@ -81,7 +85,7 @@ class Pattern(Replacement):
             size = before.sum(-1)
             changes = (weights * size[..., None] - before * total[..., None]).abs().sum(-1)
             total = total * (changes > CHANGED * size * total)
-        return (total > 0) & observation.queries.content[:, None]
+        return (total > 0) & self.view(observation).queries.content[:, None]
 
     def _seen(self, observation: Observation) -> Tensor:
         """Return the weights on keys that the model's mask allows: [batch, heads or 1, query, key]."""
@@ -120,7 +124,7 @@ class Pattern(Replacement):
                 f"try use_cache=False"
             )
         weights = self._seen(replace(observation, allowed=values.allowed))
-        total = weights.sum(-1, keepdim=True) * observation.queries.content[:, None, :, None]
+        total = weights.sum(-1, keepdim=True) * self.view(observation).queries.content[:, None, :, None]
         weights = weights / total.clamp(min=torch.finfo(torch.float32).tiny)
         if values.share is not None:
             weights = weights * self.share(observation, values.share)
@@ -145,6 +149,10 @@ class OfPattern:
     def check(self, site: Site) -> None:
         """Raise ValueError if the heads of a site cannot attend by the pattern."""
         self.pattern.check(site)
+
+    def view(self, observation: Observation) -> Observation:
+        """Return the observation with the tokens that its queries stand for."""
+        return self.pattern.view(observation)
 
 
 class BoundPattern(OfPattern, Replacement):
@@ -206,7 +214,7 @@ class _Count(Replacement):
             if key == site.key:
                 seen = replace(bound.observation(site, z, values), allowed=values.allowed)
                 count = pattern.applies(seen).any(1).sum(-1)
-                self.numbers[key, pattern] = torch.stack([count, seen.queries.content.sum(-1)])
+                self.numbers[key, pattern] = torch.stack([count, pattern.view(seen).queries.content.sum(-1)])
         return z
 
 

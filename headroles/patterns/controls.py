@@ -118,6 +118,10 @@ class Where(Pattern):
         self.pattern.check(site)
         self.other.check(site)
 
+    def view(self, observation: Observation) -> Observation:
+        """Return the observation with the tokens that its queries stand for, by the pattern of the queries."""
+        return self.pattern.view(observation)
+
     def targets(self, observation: Observation) -> Tensor:
         """Return the weights of the other pattern."""
         where, weights = self.pattern.targets(observation).sum(-1, keepdim=True) > 0, self.other.targets(observation)

@@ -15,6 +15,7 @@ from headroles.tables.frame import Kind
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Weights = Literal["attention", "norm", "nosink"]
+At = Literal["read", "next"]  # the step that has read a token, or the one that predicts it
 LEAST = 0.01  # of a query's weight off the sink; with less, it is not counted without the sink
 UNCOUNTED = torch.zeros(0, dtype=torch.long)
 NOWHERE = -2  # the key of a query with no weight on any content key; not next to a key either
@@ -57,6 +58,10 @@ class Observation:
     def places(self) -> Tensor:
         """Position of each query: [query]."""
         return torch.arange(self.first, self.first + self.weights.shape[-2], device=self.weights.device)
+
+    def of_step(self, at: At) -> Observation:
+        """Return the observation with queries that stand for the tokens that they read, or ("next") predict."""
+        return self if at == "read" else replace(self, queries=self.queries.following)
 
     @property
     def causal(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -179,7 +180,7 @@ class Measured(OfPattern, Score):
     """
 
     pattern: Pattern = field(default=simple.Previous())
-    in_parts = True
+    in_parts: ClassVar[Any] = property(lambda self: getattr(self.pattern, "at", "read") == "read")  # of the next query
     by_head = True
 
     @classmethod
@@ -194,16 +195,16 @@ class Measured(OfPattern, Score):
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the queries with the largest weight on a target, and sum the weights on targets: [batch, heads]."""
-        targets = self.targets(observation)
+        targets, seen = self.targets(observation), self.pattern.view(observation)
         weights = observation.weights * (targets | observation.keys.content[:, None, None])
         values, places = weights.max(-1)
         hits = targets.expand_as(weights).gather(-1, places[..., None]).squeeze(-1) & (values > 0)
         mass = (weights * targets).sum(-1)
-        return {self._part("share"): observation.over_queries(hits), self._part("mass"): observation.over_queries(mass)}
+        return {self._part("share"): seen.over_queries(hits), self._part("mass"): seen.over_queries(mass)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries to which the pattern applies: [batch, heads]."""
-        queries = (self.targets(observation).any(-1) & observation.counting()).sum(-1)
+        queries = (self.targets(observation).any(-1) & self.pattern.view(observation).counting()).sum(-1)
         return {QUERIES: queries.expand(-1, observation.weights.shape[1])}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns import alignment
 from headroles.patterns.alignment import Diagonal, diagonal
 from headroles.patterns.dependency import WAYS, related_words
+from headroles.patterns.observation import At
 from headroles.patterns.simple import Rarest, earlier, followed
 from headroles.scores.attention_scores import Measured
 from headroles.scores.base import QUERIES, SELF, Observation, Score, Sums
@@ -244,20 +245,34 @@ def _between_words(observation: Observation, words: int) -> Tensor:
     return between[:, :, :words]
 
 
-@dataclass(frozen=True)
-class Alignment(Score):
+class _OfStep:
+    """A score of target tokens, at the step that has read the token or at the one that predicts it."""
+
+    at: At
+    kinds: ClassVar[tuple[Kind, ...]] = ("cross",)
+
+    def __repr__(self) -> str:
+        return repr(Diagonal(self.at)).replace("Diagonal", type(self).__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class Alignment(_OfStep, Score):
     """Agreement of cross-attention with a monotone path, and with the diagonal.
 
     `alignment[monotone]` is Kendall's tau-a between the position of a target token and the position of the source token
     with its largest weight, averaged over sentences with two or more target tokens: 1 for a strictly forward path, -1
     for a backward one, 0 for a constant one. `alignment[diagonal]` is the share of target tokens with the largest
     weight within one token of the diagonal. A target token is the one that the decoder reads, not the one it predicts.
+
+    Args:
+        at: "read", or "next" for the token that it predicts: columns `alignment[monotone next]` and so on.
     """
 
-    kinds = ("cross",)
+    at: At = "read"
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the sentences' taus and the hits on the diagonal: each [batch, heads]."""
+        observation = observation.of_step(self.at)
         places = observation.top[1]  # [batch, heads, query]
         counting = observation.counting()
         pairs = (counting[..., :, None] & counting[..., None, :]).triu(1)  # [batch, heads or 1, earlier, later]
@@ -269,17 +284,20 @@ class Alignment(Score):
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count target tokens, and sentences with two or more: each [batch, heads or 1]."""
-        queries = observation.count()
+        queries = observation.of_step(self.at).count()
         return {QUERIES: queries, "sentences": queries > 1}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `alignment[monotone]` and `alignment[diagonal]`."""
         monotone, near = sums["tau"] / sums["sentences"], sums["near"] / sums[QUERIES]
-        return {"alignment[monotone]": monotone, "alignment[diagonal]": near}
+        return {self._column("monotone"): monotone, self._column("diagonal"): near}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of target tokens."""
-        return {"alignment[diagonal]": sums[QUERIES]}
+        return {self._column("diagonal"): sums[QUERIES]}
+
+    def _column(self, of: str) -> str:
+        return f"alignment[{of}]" if self.at == "read" else f"alignment[{of} next]"
 
 
 def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
@@ -290,33 +308,48 @@ def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
     return apart.abs() <= ends[:, None]
 
 
-@dataclass(frozen=True)
-class Links(Score):
+@dataclass(frozen=True, repr=False)
+class Links(_OfStep, Score):
     """Share of linked target tokens with the largest weight on a source word linked with their word.
 
     Links come from `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token on
     the diagonal belongs to a linked word. A target token is the one that the decoder reads, not the one it predicts.
+
+    Args:
+        at: "read", or "next" for the token that it predicts, with the column `links[next]`: where heads that align
+            speech for timestamps attend.
     """
 
-    kinds = ("cross",)
+    at: At = "read"
     needs = frozenset({"links"})
+
+    @property
+    def label(self) -> str:
+        """Prefix of the score's columns."""
+        return self.column(self._name)
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Count the target tokens that are right: [batch, heads]."""
-        hits, _ = Measured(alignment.Alignment()).update(observation).values()
+        hits, _ = Measured(alignment.Alignment(self.at)).update(observation).values()
         return {"hits": hits}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the linked target tokens, and how many of them the diagonal gets right: each [batch, heads or 1]."""
-        targets = Measured(alignment.Alignment()).targets(observation)[:, 0]  # bool [batch, query, key]
-        near = (targets & (Diagonal().targets(observation) > 0)).any(-1)  # [batch, query]
-        return {QUERIES: observation.count(targets.any(-1)), "near": observation.count(near)}
+        targets = Measured(alignment.Alignment(self.at)).targets(observation)[:, 0]  # bool [batch, query, key]
+        near = (targets & (Diagonal(self.at).targets(observation) > 0)).any(-1)  # [batch, query]
+        seen = observation.of_step(self.at)
+        return {QUERIES: seen.count(targets.any(-1)), "near": seen.count(near)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `links`, and the diagonal's share as `.baseline`."""
         share = sums["hits"] / sums[QUERIES]
-        return {"links": share, "links.baseline": (sums["near"] / sums[QUERIES]).expand_as(share)}
+        baseline = (sums["near"] / sums[QUERIES]).expand_as(share)
+        return {self._name: share, f"{self._name}.baseline": baseline}
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
         """Return the number of linked target tokens, for the share and its baseline."""
-        return dict.fromkeys(("links", "links.baseline"), sums[QUERIES])
+        return dict.fromkeys((self._name, f"{self._name}.baseline"), sums[QUERIES])
+
+    @property
+    def _name(self) -> str:
+        return "links" if self.at == "read" else "links[next]"

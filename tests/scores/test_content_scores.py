@@ -427,13 +427,16 @@ def scores():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["attention", "nosink"])
-def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores, weights):
-    """Word by word from the output of transformers: the decoder reads the target one place later."""
+@pytest.mark.parametrize(("weights", "step_read"), [("attention", "read"), ("nosink", "read"), ("attention", "next")])
+def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores, weights, step_read):
+    """Word by word from the output of transformers: the decoder reads the target one place after it predicts it."""
     model, tokens = zoo.tiny("marian"), tokenizer()
     if weights == "nosink":
         scores = hr.score(model, tokens, letters.linked(), [Links(weights="nosink")], n_resamples=20)
         scores = scores.rename(columns=lambda name: name.replace("-nosink", ""))
+    if step_read == "next":
+        scores = hr.score(model, tokens, letters.linked(), [Links(), Links(at="next")], n_resamples=20)
+        scores = scores.filter(like="[next]").rename(columns=lambda name: name.replace("[next]", ""))
     sink = int(weights == "nosink")  # the first token is no key
     model.set_attn_implementation("eager")
     hits, near, queries = torch.zeros(2, 4), 0, 0
@@ -453,7 +456,9 @@ def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores, weight
             near += sink + math.ceil(share - Fraction(1, 2)) in right
             for layer, of_layer in enumerate(attention):
                 for head in range(4):
-                    hits[layer, head] += sink + int(of_layer[0, head, step + 1, sink : len(words)].argmax()) in right
+                    hits[layer, head] += (
+                        sink + int(of_layer[0, head, step + (step_read == "read"), sink : len(words)].argmax()) in right
+                    )
     cross = scores.xs("cross")
     assert queries >= 50
     assert cross["links"].tolist() == pytest.approx((hits.flatten() / queries).tolist())
