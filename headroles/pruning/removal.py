@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -90,6 +90,7 @@ def remove_heads(
                 raise ValueError(
                     f"heads cannot be removed from {type(model).__name__}; mask them instead: {why}"
                 ) from error
+    _renumber_alignment(model, sites)
     by_module = {site.module: site for site in attention_sites(model)}
     if zeroed := sum(len(site.zeroed) for site in by_module.values()):
         log.warning(
@@ -97,6 +98,22 @@ def remove_heads(
             *(zeroed, " is" if zeroed == 1 else "s are"),
         )
     return given
+
+
+def _renumber_alignment(model: PreTrainedModel, before: Sequence[Site]) -> None:
+    """Let the generation config of Whisper name the heads that give times to words by their places among those left."""
+    config: Any = getattr(model, "generation_config", None)
+    listed: list[list[int]] = getattr(config, "alignment_heads", None) or []
+    numbers, left = (
+        {site.layer: site.numbers for site in some if site.kind == "cross"} for some in (before, attention_sites(model))
+    )
+    named = [(layer, numbers[layer][place]) for layer, place in listed]
+    places = [[layer, left[layer].index(head)] for layer, head in named if head in left[layer]]
+    if listed:
+        config.alignment_heads = places or None
+    if len(places) < len(listed):
+        gone = ", ".join(f"{layer}:{head}" for layer, head in named if head not in left[layer])
+        log.warning("cross heads %s, which give times to words, are removed; try hr.alignment_heads for others", gone)
 
 
 def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
