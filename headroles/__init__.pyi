@@ -39,9 +39,11 @@ from .data.probes import repeated_tokens as repeated_tokens
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.synthetic import synthetic_corpus as synthetic_corpus
+from .exports.alignment import alignment_heads as alignment_heads
 from .exports.budgets import export_budget as export_budget
 from .exports.costs import efficiency as efficiency
 from .exports.llama_cpp import export_model as export_model
+from .exports.heads import export_heads as export_heads
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load

@@ -1,4 +1,4 @@
-"""Exports: what other programs read: cache budgets, and models with fewer heads."""
+"""Exports: what other programs read: lists of heads, cache budgets, and models with fewer heads."""
 
 import lazy_loader
 

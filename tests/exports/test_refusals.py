@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 from helpers.budgets import budget, given
@@ -12,10 +13,17 @@ from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 
+HEADS = [("cross", 0, 0), ("enc-self", 0, 1)]
+INDEX = pd.MultiIndex.from_tuples(HEADS, names=["kind", "layer", "head"])
+LIST = pd.DataFrame({"chosen": [1.0, 1.0], "score": [0.5, 0.2]}, INDEX)
 CALLS = {
     "a form": (lambda place: hr.export_budget(budget(), place, "csv"), "form must be one of duo, .*, got 'csv'"),
     "uneven layers": (lambda place: hr.export_budget(budget().iloc[1:], place), "equally many .* got 1, 2;"),
     "no budget": (lambda place: hr.export_budget(hr.ablate(*given(), n_resamples=0), place), "got a DataFrame"),
+    "a list in no form": (lambda place: hr.export_heads(LIST, place, "xml"), "form must be one of json, .*, got 'xml'"),
+    "no such column": (lambda place: hr.export_heads(LIST, place, column="x"), "column must be one of chosen, score"),
+    "a score without a number": (lambda place: hr.export_heads(LIST, place, column="score"), "or give count=, got 0.5"),
+    "other kinds": (lambda place: hr.export_heads(LIST, place, "openai"), "must be cross heads, got enc-self heads"),
 }  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""Lists of heads in files for other programs: alignment heads of Whisper, or heads of any role, with ranks."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from headroles.tables import frame
+from headroles.tables.arguments import number, one_of
+from headroles.tables.io import replacing
+
+Form = Literal["json", "generation_config", "ctranslate2", "openai", "whisper.cpp", "vllm-hook"]
+FORMS: tuple[Form, ...] = get_args(Form)
+CONFIGS = {"generation_config": "generation_config.json", "ctranslate2": "config.json"}  # files that are changed
+
+
+def export_heads(
+    table: pd.DataFrame, path: str | Path, form: Form = "json", *, column: str = "chosen", count: int | None = None
+) -> Path:
+    """Write a list of heads for another program: those of a column of 0 and 1, or the first ones by a score.
+
+    - "json": all heads by rank, each with its value, interval, rank, and 95 % interval of the rank by the resamples of
+      the table. How many heads pass a threshold depends on the corpus; which ones come first depends on it less.
+    - "generation_config": `alignment_heads` in the generation_config.json of a folder of transformers.
+    - "ctranslate2": the same in the config.json of a folder of CTranslate2, which faster-whisper reads.
+    - "openai": the text that `model.set_alignment_heads` of openai/whisper reads (base85 of a compressed mask), which
+      needs a row for every cross head.
+    - "whisper.cpp": the array of `whisper_ahead` for `dtw_aheads` of whisper.cpp.
+    - "vllm-hook": `important_heads`, which `HookLLM.load_config` of IBM/vLLM-Hook reads.
+
+    Pairs are [layer, head]. Those of alignment heads count the cross heads that are left; others have the numbers of
+    the whole model.
+
+    Args:
+        table: A table with a row per head, such as `heads` of `hr.alignment_heads`, or of `hr.score` or `hr.roles`.
+        path: The file; for "generation_config" and "ctranslate2", the file or folder whose list is replaced.
+        form: For which program.
+        column: The column: 1 for the heads of the list, or a score of which `count` heads are the first.
+        count: Number of heads by the score; None for a column of 0 and 1.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: If the table has no such column, the list is empty, or alignment heads are not cross heads.
+        FileNotFoundError: If there is no file whose list is to be replaced.
+
+    Example:
+        >>> hr.export_heads(found.heads, "my-whisper-ct2", form="ctranslate2")
+        >>> hr.export_heads(table, "retrieval.json", column="retrieval", count=10)
+    """  # noqa: DOC502
+    one_of("form", form, FORMS)
+    one_of("column", column, [name for name in table if not str(name).endswith((".low", ".high"))])
+    ranked = table[column].astype(float).sort_values(ascending=False, kind="stable").dropna()
+    if count is not None:
+        number("count", count, least=1, most=len(ranked), whole=True)
+    elif not ranked.isin([0, 1]).all():
+        raise ValueError(f"column {column!r} must hold 0 and 1, or give count=, got {ranked.iloc[0]:g}")
+    chosen = list((ranked[ranked == 1] if count is None else ranked.head(count)).index)
+    if not chosen:
+        raise ValueError(f"column {column!r} must have heads to write, got none with 1")
+    path = Path(path)
+    text = dict(frame.fields(frame.provenance(table, column)))
+    source = {"model": text.get("model"), "weights": text.get("weights")}
+    if form == "json":
+        content = json.dumps({**source, "column": column, "heads": _rows(table, ranked, chosen, column)}, indent=1)
+    elif form == "vllm-hook":
+        pairs = [[int(layer), int(head)] for _, layer, head in chosen]
+        content = json.dumps({"model_info": {"model_id": text.get("model")}, "params": {"important_heads": pairs}})
+    else:
+        path = path / CONFIGS[form] if form in CONFIGS and path.is_dir() else path
+        content = _alignment(table, chosen, path, form)
+    with replacing(path) as draft:
+        draft.write_text(content, encoding="utf8")
+    return path
+
+
+def _rows(table: pd.DataFrame, ranked: pd.Series[float], chosen: list[Any], column: str) -> Any:
+    """Return the entries of all heads, the first one first."""
+    rows = ranked.rename("value").reset_index()
+    rows["rank"], rows["chosen"] = range(1, len(rows) + 1), [head in chosen for head in ranked.index]
+    for end in (end for end in ("low", "high") if f"{column}.{end}" in table):
+        rows[end] = table.loc[ranked.index, f"{column}.{end}"].to_numpy()
+    drawn = frame.resamples_of(table, column)
+    if drawn is not None and drawn.shape[1]:
+        order = pd.DataFrame(drawn, table.index).rank(ascending=False, method="min").loc[ranked.index]
+        rows["rank_low"], rows["rank_high"] = order.quantile([0.025, 0.975], axis=1).to_numpy()
+    return json.loads(rows.to_json(orient="records"))
+
+
+def _alignment(table: pd.DataFrame, chosen: list[Any], path: Path, form: Form) -> str:
+    """Return the contents of a file with alignment heads."""
+    if others := sorted({kind for kind, _, _ in chosen} - {"cross"}):
+        raise ValueError(f"alignment heads must be cross heads, got {others[0]} heads; try form='json'")
+    cross = table.xs("cross").sort_index()
+    left = {layer: [int(head) for _, head in rows.index] for layer, rows in cross.groupby(level="layer")}
+    pairs = sorted([int(layer), left[layer].index(head)] for _, layer, head in chosen)
+    if form == "whisper.cpp":
+        return f"static const whisper_ahead aheads[] = {{ {', '.join(f'{{ {a}, {b} }}' for a, b in pairs)} }};\n"
+    if form == "openai":
+        mask = np.zeros((len(left), max(map(len, left.values()))), dtype=bool)
+        for layer, head in pairs:
+            mask[layer, head] = True
+        return base64.b85encode(gzip.compress(mask.tobytes(), mtime=0)).decode()
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}, in which {form} has its alignment heads; name its folder")
+    content = json.loads(path.read_text(encoding="utf8")) | {"alignment_heads": pairs}
+    return json.dumps(content, indent=2) + "\n"

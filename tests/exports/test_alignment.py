@@ -1,0 +1,126 @@
+"""Alignment heads: warping and smoothing as in transformers, errors by a plain loop, a planted head is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from helpers import spoken
+from helpers.letters import batches_of
+from transformers.models.whisper import generation_whisper
+
+import headroles as hr
+from headroles.exports.alignment import smoothed, warped
+
+SIZES = (8, 5, 6, 3)  # words of a tenth of a second
+
+
+def dictated(folder, *, late=0.0):
+    """Words of a tenth of a second each, which their times put `late` seconds later."""
+    rows = []
+    for number, size in enumerate(SIZES):
+        soundfile.write(folder / f"{number}.wav", spoken.tone(size / 10 + late), spoken.RATE)
+        letters, starts = "abcdefgh"[:size], [place / 10 + late for place in range(size)]
+        words = [{"word": w, "start": start, "end": start + 0.1} for w, start in zip(letters, starts, strict=True)]
+        rows.append({"audio": f"{number}.wav", "text": " ".join(letters), "words": words})
+    return spoken.read(folder, rows)
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 20), (2, 1, 5), (2, 9, 4), (4, 30, 200)])
+def test_warping_is_that_of_transformers_also_where_steps_cost_the_same(shape):
+    matrices = np.random.default_rng(0).normal(size=shape).round(1)
+    for matrix, starts in zip(matrices, warped(matrices), strict=True):
+        tokens, frames = generation_whisper._dynamic_time_warping(-matrix)
+        jumps = np.pad(np.diff(tokens), (1, 0), constant_values=1).astype(bool)
+        assert starts.tolist() == frames[jumps].tolist()
+
+
+@pytest.mark.parametrize("frames", [3, 40])
+def test_smoothing_is_that_of_transformers(frames):
+    weights = torch.rand(3, 9, frames, generator=torch.Generator().manual_seed(0))
+    deviation = torch.std(weights, dim=-2, keepdim=True, unbiased=False)
+    normal = (weights - weights.mean(-2, keepdim=True)) / deviation
+    torch.testing.assert_close(smoothed(weights, 7), generation_whisper._median_filter(normal, 7))
+
+
+def test_a_planted_head_is_chosen_and_without_error(tmp_path):
+    model, tokens = spoken.listener(planted=True)
+    found = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", n_resamples=20)
+    heads, sets = found
+    assert heads.index[heads["chosen"] == 1].tolist() == [("cross", 0, 0)]
+    assert heads["error"]["cross", 0, 0] == 0
+    assert heads["order"]["cross", 0, 0] == 1
+    assert sets.loc["chosen", ["heads", "error", "within[50]", "difference"]].tolist() == [1, 0, 1, 0]
+    assert sets.loc["all", "error"] > 50
+    assert sets.loc["all", "difference"] == -sets.loc["all", "error"]
+    assert (sets["error.low"] <= sets["error"]).all()
+    assert "published" not in sets.index
+
+
+def test_a_published_list_is_a_set_and_a_number_of_heads_is_kept(tmp_path):
+    model, tokens = spoken.listener(planted=True)
+    model.generation_config.alignment_heads = [[0, 0], [1, 3]]
+    heads, sets = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", size=3, n_resamples=0)
+    assert heads.index[heads["published"] == 1].tolist() == [("cross", 0, 0), ("cross", 1, 3)]
+    assert heads["chosen"].sum() == 3
+    assert sorted(heads["order"].dropna()) == [1, 2, 3]
+    assert sets["heads"].to_dict() == {"chosen": 3, "published": 2, "upper half": 4, "all": 8, "random": 3}
+    hr.remove_heads(model, [("cross", 0, 1), ("cross", 1, 3)])
+    assert model.generation_config.alignment_heads == [[0, 0]]
+    again = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", n_resamples=0).heads
+    assert again.index[again["published"] == 1].tolist() == [("cross", 0, 0)]
+
+
+def test_a_constant_shift_is_taken_from_the_times(tmp_path):
+    """The planted head is early by the silence before the words: but for the first, which starts with the sound."""
+    model, tokens = spoken.listener(planted=True)
+    given = dictated(tmp_path, late=0.04)
+    plain, shifted = (
+        hr.alignment_heads(model, tokens, given, at="read", size=1, shift=shift, n_resamples=0).sets for shift in (0, 1)
+    )
+    assert plain.loc["chosen", "error"] == pytest.approx(40, abs=1)
+    assert shifted.loc["chosen", "error"] < 5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("at", ["read", "next"])
+def test_errors_of_all_heads_are_those_of_a_plain_loop(tmp_path, at):
+    """Every utterance is measured by one half or the other: the error of each head by itself is that of the first."""
+    model, tokens = spoken.listener()
+    given = dictated(tmp_path)
+    table = hr.alignment_heads(model, tokens, given, at=at, size=1, n_resamples=0).heads
+    drawn = np.random.default_rng(0).permutation(len(given))[:2]
+    model.set_attn_implementation("eager")
+    errors = [[] for _ in range(8)]
+    for number in sorted(drawn):
+        (batch,) = batches_of(model, tokens, given[int(number) : int(number) + 1])
+        output = model(**batch.inputs, output_attentions=True)
+        size, frames = SIZES[number], 5 * SIZES[number]
+        rows = slice(1, size + 1) if at == "read" else slice(0, size + 1)
+        for place, weights in enumerate(torch.cat(output.cross_attentions, dim=1)[0]):
+            part = weights[rows, :frames][None, None]
+            part = (part - part.mean(-2, keepdim=True)) / part.std(-2, keepdim=True, unbiased=False)
+            matrix = generation_whisper._median_filter(part, 7)[0, 0].double().numpy()
+            texts, times = generation_whisper._dynamic_time_warping(-matrix)
+            starts = times[np.pad(np.diff(texts), (1, 0), constant_values=1).astype(bool)][:size]
+            errors[place] += [abs(20 * start - 100 * word) for word, start in enumerate(starts)]
+    assert table["error"].tolist() == pytest.approx([np.mean(row) for row in errors])
+
+
+def test_without_times_of_words_the_error_says_what_to_give(tmp_path):
+    model, tokens = spoken.listener()
+    rows = [{name: row[name] for name in ("audio", "text")} for row in spoken.rows(tmp_path)]
+    with pytest.raises(ValueError, match="needs word links|must have two or more utterances with the times of words"):
+        hr.alignment_heads(model, tokens, spoken.read(tmp_path, rows))
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_whispers_published_heads_are_worse_than_chosen_ones(whisper, shared):
+    model, tokens = hr.load(whisper)
+    corpus = hr.read(shared / "data" / "speech" / "human.jsonl")[:12]
+    heads, sets = hr.alignment_heads(model, tokens, corpus, n_resamples=100)
+    assert heads["published"].sum() == 8
+    assert sets.loc["chosen", "error"] < sets.loc["published", "error"]
+    assert sets.loc["published", "difference.high"] < 0
