@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def extra(package: str) -> Any:
     """Import a package of the extra `[audio]`; ModuleNotFoundError without it."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"{package}, which {EXTRA[package]}, is missing: pip install 'headroles[audio]'")
-    return __import__(package)
+    return import_module(package)
 
 
 def _decoded(source: Path | bytes | tuple[Samples, int], where: str) -> tuple[Samples, int]:
@@ -121,7 +122,7 @@ def timed(
         match = re.compile(rf"[\W_]*({re.escape(word)})", re.IGNORECASE).match(text, at) if word else None
         if word and match is None:
             raise ValueError(
-                f"{where}: word {number} of the list is {row['word']!r}, but the transcript goes on with "
+                f"{where}: word {number} of the list is {row['word']!r}, but the transcript continues with "
                 f"{text[at : at + 20].strip()!r}; expected the words of the transcript, in its order"
             )
         spans.append(match and match.span(1))

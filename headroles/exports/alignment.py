@@ -100,8 +100,8 @@ def alignment_heads(
         ValueError: If fewer than two utterances have words with times, or `size` is not a number of heads.
 
     Example:
-        >>> found = hr.alignment_heads(*hr.load("my-whisper"), "calls.jsonl")
-        >>> hr.export_heads(found.heads, "my-whisper-ct2/config.json", form="ctranslate2")
+        >>> result = hr.alignment_heads(*hr.load("my-whisper"), "calls.jsonl")
+        >>> hr.export_heads(result.heads, "my-whisper-ct2/config.json", form="ctranslate2")
     """
     one_of("at", at, get_args(At))
     handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
@@ -194,7 +194,7 @@ def warped(matrices: Array) -> npt.NDArray[np.intp]:
     starts = np.zeros((sets, tokens), dtype=np.intp)
     rows, columns, every = np.full(sets, tokens - 1), np.full(sets, frames - 1), np.arange(sets)
     while True:
-        starts[every, rows] = columns  # goes back, so that the first frame stays
+        starts[every, rows] = columns  # backwards, so that the first frame stays
         step = traces[rows + columns, every, rows]
         step = np.where(rows == 0, 2, np.where(columns == 0, 1, step))
         is_open = (rows > 0) | (columns > 0)

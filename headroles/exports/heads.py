@@ -39,7 +39,7 @@ def export_heads(
 
     Args:
         table: A table with a row per head, such as `heads` of `hr.alignment_heads`, or of `hr.score` or `hr.roles`.
-        path: The file; for "generation_config" and "ctranslate2", the file or folder whose list is replaced.
+        path: The file; for "generation_config" and "ctranslate2", the file or folder with the list that is replaced.
         form: For which program.
         column: The column: 1 for the heads of the list, or a score of which `count` heads are the first.
         count: Number of heads by the score; None for a column of 0 and 1.
@@ -49,10 +49,10 @@ def export_heads(
 
     Raises:
         ValueError: If the table has no such column, the list is empty, or alignment heads are not cross heads.
-        FileNotFoundError: If there is no file whose list is to be replaced.
+        FileNotFoundError: If there is no file with a list to be replaced.
 
     Example:
-        >>> hr.export_heads(found.heads, "my-whisper-ct2", form="ctranslate2")
+        >>> hr.export_heads(result.heads, "my-whisper-ct2", form="ctranslate2")
         >>> hr.export_heads(table, "retrieval.json", column="retrieval", count=10)
     """  # noqa: DOC502
     one_of("form", form, FORMS)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def check_side(corpus: Corpus, model: PreTrainedModel) -> bool:
     """Return whether a model reads sound; ValueError if it does and the corpus has text, or the reverse."""
-    reads, is_spoken = model.main_input_name == "input_features", any(isinstance(one, Speech) for one in corpus)
+    reads, is_spoken = model.main_input_name == "input_features", any(isinstance(row, Speech) for row in corpus)
     if reads == is_spoken and (not reads or model.config.model_type == "whisper"):
         return reads
     given, advice = ("sound", "a model such as Whisper") if is_spoken else ("text", "rows with audio and text")
@@ -84,7 +84,7 @@ def frames(
 
 
 def seconds(read: Any, frames: int) -> float:
-    """Return the length of one of the frames into which a model cuts its window."""
+    """Return the length of a frame, of those into which a model cuts its window."""
     return float(read.n_samples / read.sampling_rate / frames)
 
 

@@ -112,8 +112,8 @@ def _renumber_alignment(model: PreTrainedModel, before: Sequence[Site]) -> None:
     if listed:
         config.alignment_heads = places or None
     if len(places) < len(listed):
-        gone = ", ".join(f"{layer}:{head}" for layer, head in named if head not in left[layer])
-        log.warning("cross heads %s, which give times to words, are removed; try hr.alignment_heads for others", gone)
+        lost = ", ".join(f"{layer}:{head}" for layer, head in named if head not in left[layer])
+        log.warning("cross heads %s, which give times to words, are removed; try hr.alignment_heads for others", lost)
 
 
 def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
