@@ -98,7 +98,7 @@ def load(
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
         raise OSError(_unloadable(name, "no vocabulary in its tokenizer, or no tokenizer"))
     if model.main_input_name == "input_features":
-        with suppress(OSError, ValueError):  # `speech.extractor` says it when sound is read
+        with suppress(OSError, ValueError, ImportError):  # `speech.extractor` says it when sound is read
             speech.attach(tokenizer, name, **_trust(options), **_place(options))
     languages.assign(tokenizer, source_lang, target_lang)
     check_belongs(tokenizer, model)
