@@ -206,7 +206,7 @@ def warped(matrices: Array) -> npt.NDArray[np.intp]:
 
 def _late(utterances: Sequence[_Utterance], sets: Sequence[Chosen]) -> list[Array]:
     """Return how many ms too late the words of each utterance start by sets of heads: [set, word] each."""
-    errors = []
+    errors: list[Array] = []
     for utterance in utterances:
         means = np.stack([utterance.weights[list(rows)].mean(0, dtype=np.float64) for rows in sets])
         errors.append(1000 * (warped(means)[:, utterance.tokens] * utterance.frame - utterance.starts))
