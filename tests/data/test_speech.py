@@ -110,7 +110,7 @@ REFUSED = {
     "text in its place": ({"audio": "text.wav"}, "row 1: the sound cannot be read: .*text.wav"),
     "no samples": ({"audio": "empty.wav"}, "row 1: the sound must have finite samples, got none"),
     "no path": ({"audio": 7}, "row 1 must have the path of a sound in audio, got 7"),
-    "words of another transcript": ({"words": [word(), word("z")]}, "word 2 of the list is 'z', but .* continues with 'b c'"),
+    "words of another transcript": ({"words": [word(), word("z")]}, "word 2 of the list is 'z', but .* with 'b c'"),
     "words that are strings": ({"words": ["a"]}, "words must have word, start and end, got 'a'"),
     "a word after the end": ({"words": [word(end=0.9)]}, "word 1, 'a', .* within 0.40 seconds, got 0.0 to 0.9"),
     "a word before the start": ({"words": [word(start=-1)]}, "word 1, 'a', .* got -1 to 0.1"),
