@@ -13,6 +13,7 @@ import pandas as pd
 
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
+from headroles.tables.declared import signature_of
 from headroles.tables.io import replacing
 
 Form = Literal["json", "generation_config", "ctranslate2", "openai", "whisper.cpp", "vllm-hook"]
@@ -66,7 +67,7 @@ def export_heads(
     if not chosen:
         raise ValueError(f"column {column!r} must have heads to write, got none with 1")
     path = Path(path)
-    text = dict(frame.fields(frame.provenance(table, column)))
+    text = dict(frame.fields(signature_of(table, column)))
     source = {"model": text.get("model"), "weights": text.get("weights")}
     if form == "json":
         content = json.dumps({**source, "column": column, "heads": _rows(table, ranked, chosen, column)}, indent=1)

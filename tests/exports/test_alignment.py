@@ -49,11 +49,11 @@ def test_a_planted_head_is_chosen_and_without_error(tmp_path):
     found = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", n_resamples=20)
     heads, sets = found
     assert heads.index[heads["chosen"] == 1].tolist() == [("cross", 0, 0)]
-    assert heads["error"]["cross", 0, 0] == 0
+    assert heads["error"]["cross", 0, 0] < 1e-9
     assert heads["order"]["cross", 0, 0] == 1
-    assert sets.loc["chosen", ["heads", "error", "within[50]", "difference"]].tolist() == [1, 0, 1, 0]
+    assert sets.loc["chosen", ["heads", "error", "within[50]", "difference"]].tolist() == pytest.approx([1, 0, 1, 0])
     assert sets.loc["all", "error"] > 50
-    assert sets.loc["all", "difference"] == -sets.loc["all", "error"]
+    assert sets.loc["all", "difference"] == pytest.approx(-sets.loc["all", "error"])
     assert (sets["error.low"] <= sets["error"]).all()
     assert "published" not in sets.index
 
