@@ -42,8 +42,8 @@ from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .exports.alignment import alignment_heads as alignment_heads
 from .exports.budgets import export_budget as export_budget
 from .exports.costs import efficiency as efficiency
-from .exports.llama_cpp import export_model as export_model
 from .exports.heads import export_heads as export_heads
+from .exports.llama_cpp import export_model as export_model
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load
