@@ -172,7 +172,7 @@ def smoothed(weights: Tensor, width: int) -> Tensor:
 
 
 # The warping of transformers is a loop over tokens and frames in Python. Here it runs for many sets of heads at once,
-# along the diagonals of the matrix, whose cells depend only on the two diagonals before.
+# along the diagonals of the matrix, where a cell depends only on the two diagonals before.
 def warped(matrices: Array) -> npt.NDArray[np.intp]:
     """Return the first frame of each token on the path of largest sum: [set, token] from [set, token, frame]."""
     sets, tokens, frames = matrices.shape
