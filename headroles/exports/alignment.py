@@ -35,6 +35,7 @@ from headroles.tables.arguments import number, one_of
 Chosen = tuple[int, ...]  # rows of cross heads
 NEAR = (50, 100, 200)  # milliseconds
 RANDOM = 20  # sets of random heads
+MOST = 12  # heads of a list of no given size
 
 
 class AlignmentHeads(NamedTuple):
@@ -86,7 +87,7 @@ def alignment_heads(
         model: The model.
         tokenizer: Its tokenizer.
         corpus: Sound with transcripts and the times of words.
-        size: Number of heads; by default as many as make the error of the first half smaller.
+        size: Number of heads; by default that of the least error of the first half, up to 12.
         at: Whose attention counts for a token: "next", the step that predicts it, as in openai/whisper and CTranslate2
             (faster-whisper); or "read", the step that has read it, as in transformers.
         shift: Whether one constant, the median error on the first half, is subtracted from the times of each set.
@@ -216,16 +217,15 @@ def _late(utterances: Sequence[_Utterance], sets: Sequence[Chosen]) -> list[Arra
 def _greedy(utterances: Sequence[_Utterance], heads: int, size: int | None) -> tuple[Chosen, Array]:
     """Return the chosen heads in their order, and the error of each head by itself."""
     chosen: Chosen = ()
-    least, alone = np.inf, np.zeros(heads)
-    for step in track(range(size or heads), "choosing heads", total=size or heads):
+    least, alone = list[float](), np.zeros(heads)
+    steps = size or min(heads, MOST)
+    for step in track(range(steps), "choosing heads", total=steps):
         errors = _late(utterances, [(*chosen, head) for head in range(heads)])
         means = np.abs(np.concatenate(errors, axis=1)).mean(1)
         alone = means if step == 0 else alone
         best = int(np.where(np.isin(np.arange(heads), chosen), np.inf, means).argmin())
-        if size is None and means[best] >= least:
-            break
-        chosen, least = (*chosen, best), means[best]
-    return chosen, alone
+        chosen, least = (*chosen, best), [*least, means[best]]
+    return chosen[: size or int(np.argmin(least)) + 1], alone
 
 
 def _others(handle: HeadModel, index: pd.MultiIndex, size: int, seed: int) -> dict[str, list[Chosen]]:

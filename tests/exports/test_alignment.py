@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+import transformers
 from helpers import spoken
 from helpers.letters import batches_of
 from transformers.models.whisper import generation_whisper
@@ -124,3 +125,22 @@ def test_whispers_published_heads_are_worse_than_chosen_ones(whisper, shared):
     assert heads["published"].sum() == 8
     assert sets.loc["chosen", "error"] < sets.loc["published", "error"]
     assert sets.loc["published", "difference.high"] < 0
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@pytest.mark.shared
+def test_times_of_tokens_at_the_step_that_has_read_them_are_those_that_transformers_gives(whisper, shared):
+    processor = transformers.WhisperProcessor.from_pretrained(whisper)
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper, attn_implementation="eager").eval()
+    samples, rate = soundfile.read(shared / "data" / "speech" / "LJ001-0002.flac")
+    read = processor(samples, sampling_rate=rate, return_tensors="pt", return_attention_mask=True)
+    given = model.generate(read.input_features, attention_mask=read.attention_mask, return_token_timestamps=True)
+    ids, expected = given["sequences"], given["token_timestamps"][0].tolist()
+    prompt = torch.tensor([[50257, 50362]])
+    inputs = {"input_features": read.input_features, "decoder_input_ids": torch.cat([prompt, ids], dim=1)}
+    attention = model(**inputs, output_attentions=True).cross_attentions
+    heads = torch.stack([attention[layer][0, head] for layer, head in model.generation_config.alignment_heads])
+    frames = int(read.attention_mask.sum()) // 2
+    smooth = smoothed(heads[:, 2 : 2 + ids.shape[1], :frames], 7).mean(0).double().numpy()
+    assert (0.02 * warped(smooth[None])[0]).tolist() == pytest.approx(expected, abs=1e-6)
