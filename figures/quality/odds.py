@@ -1,6 +1,6 @@
 """By what factor does each role multiply the odds of survival, with a term for each layer? A table of odds.
 
-Reads a table of roles and one of survival of the same heads, and writes `survival-odds.parquet`, such as that of
+Reads a table of roles and one of survival of the same heads, and writes `odds.parquet`, such as that of
 figures/multi30k-en-de/relate.
 """
 
@@ -29,7 +29,7 @@ ODDS = ("odds", "odds.low", "odds.high", "p")
 FAR = 30.0  # log odds at which the search for an end of an interval stops
 
 
-def main(roles: Path, survival: Path, output: Path = Path("survival-odds.parquet")) -> None:
+def main(roles: Path, survival: Path, output: Path = Path("odds.parquet")) -> None:
     hr.save_table(survival_odds(hr.load_table(roles), hr.load_table(survival)), output)
 
 

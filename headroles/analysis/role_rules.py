@@ -237,7 +237,8 @@ def by_head(roles: pd.DataFrame) -> pd.Series[str]:
         {'L0H1': 'rare'}
     """
     rows, one_kind = held(prefer_nosink_roles(roles)), roles.index.unique("kind").size < 2
-    rows["role"] = rows["role"].str.replace(r"^sink\[.*", "sink", regex=True)  # the first token is often a special one
+    families = rows["role"].map(lambda role: Column.parse(role).name)
+    rows["role"] = rows["role"].mask(families == "sink", "sink")  # the first token is often a special one
     rows = rows.drop_duplicates([*frame.LEVELS, "role"])
     heads = [frame.spelled(*head, one_kind=one_kind) for head in rows[frame.LEVELS].itertuples(index=False)]
     return rows["role"].groupby(pd.Index(heads, name="head"), sort=False).agg(", ".join)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
+from headroles.tables.columns import without_ends
 from headroles.tables.declared import signature_of
 from headroles.tables.io import replacing
 
@@ -57,7 +58,7 @@ def export_heads(
         >>> hr.export_heads(table, "retrieval.json", column="retrieval", count=10)
     """  # noqa: DOC502
     one_of("form", form, FORMS)
-    one_of("column", column, [name for name in table if not str(name).endswith((".low", ".high"))])
+    one_of("column", column, without_ends(table))
     ranked = table[column].astype(float).sort_values(ascending=False, kind="stable").dropna()
     if count is not None:
         number("count", count, least=1, most=len(ranked), whole=True)

@@ -40,7 +40,7 @@ corpus = Corpus("letters", [Sentence(text) for text in texts])
 asked = Corpus("questions", [Sentence(text, target=Sentence("a")) for text in texts[:3]])
 ids = torch.arange(4, 16).view(2, 6)
 methods = {
-    "IntegratedGradients": {"n_steps": 4, "unit": "group"},
+    "IntegratedGradients": {"n_steps": 4},
     "FeatureAblation": {"replacement": "uniform"},
     "ShapleyValueSampling": {"n_samples": 2},
     "AtP": {"node": "query"},
