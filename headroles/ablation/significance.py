@@ -113,10 +113,11 @@ def warn_of_few(table: pd.DataFrame) -> None:
     notes = dict(frame.fields(frame.provenance(table, name)))
     count = int(notes.get("measured", notes["examples"]))
     if 1 < count < (ENOUGH if "skewness" in notes else FEW):
+        has_p = f"{name}.p" not in table or table[f"{name}.p"].notna().any()
         log.warning(
-            "p and interval of %s are from %d examples: they are too small if a few examples in a hundred change a "
-            "lot; expected %d or more",
-            *(name, count, ENOUGH),
+            "%s of %s are from %d examples: they promise too much if a few examples in a hundred change a lot; "
+            "expected %d or more",
+            *("p and interval" if has_p else "ends of the interval", name, count, ENOUGH),
         )
 
 

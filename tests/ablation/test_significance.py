@@ -76,7 +76,13 @@ def test_few_examples_are_warned_of_and_more_if_few_of_them_change_a_lot(example
     field = skewness(found)
     assert field == ({"skewness": f"{max(map(abs, scipy.stats.skew(changes, 1))):.2g}"} if rare else {})
     warn_of_few(frame.signed(pd.DataFrame({"effect": [0.0]}), frame.sign(examples=examples, **field)))
-    assert sum(f"of effect are from {examples} examples" in message for message in caplog.messages) == warns
+    assert sum(f"p and interval of effect are from {examples} " in message for message in caplog.messages) == warns
+
+
+def test_a_warning_of_few_examples_speaks_of_p_where_there_is_one(caplog):
+    columns = {"ablation[agreement]": [-0.1], "ablation[agreement].p": [np.nan]}
+    warn_of_few(frame.signed(pd.DataFrame(columns), frame.sign(examples=20)))
+    assert caplog.messages[0].startswith("ends of the interval of ablation[agreement] are from 20 examples")
 
 
 def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
