@@ -249,10 +249,8 @@ def sentences(
     label = label or next((name for name in ((*WORD_LABELS, *LABELS) if of_words else LABELS) if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
         fault = f"no column {', '.join(columns)}" if columns else "no known text column"
-        known = "" if columns else ", or name them text, prompt and completion, messages or tokens"
-        raise ValueError(
-            f"dataset {where} has {fault}: got {', '.join(names)}; give text= and label= from these{known}"
-        )
+        hint = f"give text= and label= from these{'' if columns else RENAMED}"
+        raise ValueError(f"dataset {where} has {fault}: got {', '.join(names)}; {hint}")
     feature = (features or {}).get(label or "")
     classes = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
     if all(map(NO_NAME.fullmatch, classes)):

@@ -99,7 +99,7 @@ def with_transcripts(paths: Sequence[Path]) -> Iterator[dict[str, object]]:
 
 
 def undecoded(rows: Any) -> Any:
-    """Return a data set with the bytes of its sounds, which `datasets` would decode by a package of its own."""
+    """Return a data set with its sounds as bytes; to decode them `datasets` would need torchcodec."""
     for name, feature in (getattr(rows, "features", None) or {}).items():
         if type(feature).__name__ == "Audio":
             rows = rows.cast_column(name, type(feature)(decode=False))

@@ -6,10 +6,10 @@ language hides it on nouns and shows it on verbs and adjectives, so a translator
     order      verb last, its auxiliary before it, otherwise the English order; but the words before a noun, an
                adjective or an adverb follow it, mirrored: "for my old dog" becomes "dog old my for"
     noun       stem-case: -o subject, -am or -esh object (the verb decides), -ir with an adposition, -un genitive
-    verb       stem-agreement with its subject in number and gender; every fourth has a particle, a word of its own
+    verb       stem-agreement with its subject in number and gender; every fourth has a particle, a separate word
     adjective  stem-agreement with its noun in number and gender
     adverb     stem-class of the word it modifies
-    name       kept as it is, its case a word of its own; "the" and "a" have no translation
+    name       kept as it is, its case a separate word; "the" and "a" have no translation
 
 Gender, class, particle and stem of a word follow from its English lemma alone.
 """

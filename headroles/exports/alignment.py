@@ -88,8 +88,8 @@ def alignment_heads(
         tokenizer: Its tokenizer.
         corpus: Sound with transcripts and the times of words.
         size: Number of heads; by default that of the least error of the first half, up to 12.
-        at: Whose attention counts for a token: "next", the step that predicts it, as in openai/whisper and CTranslate2
-            (faster-whisper); or "read", the step that has read it, as in transformers.
+        at: The step at which a token is timed: "next", the one that predicts it, as in openai/whisper and CTranslate2
+            (faster-whisper); or "read", the one that has read it, as in transformers.
         shift: Whether one constant, the median error on the first half, is subtracted from the times of each set.
         n_resamples: Number of bootstrap resamples of utterances.
         seed: Seed of the halves, the random sets and the resamples.

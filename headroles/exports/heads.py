@@ -25,7 +25,7 @@ CONFIGS = {"generation_config": "generation_config.json", "ctranslate2": "config
 def export_heads(
     table: pd.DataFrame, path: str | Path, form: Form = "json", *, column: str = "chosen", count: int | None = None
 ) -> Path:
-    """Write a list of heads for another program: those of a column of 0 and 1, or the first ones by a score.
+    """Write a list of heads for another program: the heads marked in a column, or the first ones by a score.
 
     - "json": all heads by rank, each with its value, interval, rank, and 95 % interval of the rank by the resamples of
       the table. How many heads pass a threshold depends on the corpus; which ones come first depends on it less.
@@ -43,7 +43,7 @@ def export_heads(
         table: A table with a row per head, such as `heads` of `hr.alignment_heads`, or of `hr.score` or `hr.roles`.
         path: The file; for "generation_config" and "ctranslate2", the file or folder with the list that is replaced.
         form: For which program.
-        column: The column: 1 for the heads of the list, or a score of which `count` heads are the first.
+        column: The column: 1 for the heads of the list, or a score; then its `count` largest heads are written.
         count: Number of heads by the score; None for a column of 0 and 1.
 
     Returns:

@@ -56,7 +56,7 @@ class Pattern(Replacement):
         """
 
     def view(self, observation: Observation) -> Observation:
-        """Return the observation with the tokens that its queries stand for: as a rule, those that they read."""
+        """Return the observation with the tokens that its queries stand for; by default the tokens that they read."""
         return observation
 
     @classmethod
