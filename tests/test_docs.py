@@ -29,6 +29,7 @@ PAGES += ["tutorials/2_roles.html", "generated/api/names/headroles.score.html", 
 PAGES += ["reference/architectures.html"]
 FIRST = {"roles": "concepts/roles", "pruning": "concepts/pruning", "previous token": "concepts/roles"}  # page by search
 FIRST |= {"GQA": "concepts/heads", "head_mask": "generated/api/names/headroles.head_mask"}
+FIRST["timestamps"] = "how-to/timestamps"
 pytestmark = pytest.mark.slow
 
 

@@ -6,7 +6,9 @@ const DEEP = 16; // layers; where there are more, they go to the right
 const MANY = 256; // heads; where there are more, sinks are marks in the corners of cells
 const SINKS = ["sink", "sink-norm"];
 const own = (kind) => heads.filter((head) => head.kind === kind);
-const isDeep = (kind) => new Set(own(kind).map((head) => head.layer)).size > DEEP;
+const PHONE = matchMedia("(max-width: 520px)").matches; // layers go up there, as the screen does: cells have room for labels
+const count = (kind, place) => new Set(own(kind).map((head) => head[place])).size;
+const isDeep = (kind) => count(kind, "layer") > DEEP && !(PHONE && count(kind, "head") <= DEEP);
 
 function grid(kind, label, fill) {
   const [up, right] = isDeep(kind) ? ["head", "layer"] : ["layer", "head"];
@@ -149,7 +151,7 @@ const TESTED = [ // of the tests of roles, where there are any
   ["open", "not tested, undecided, the pattern applies to too few places, or a head without a measurable effect"],
 ];
 
-const isCrowded = (kind) => isDeep(kind) || own(kind).length > MANY;
+const isCrowded = (kind) => isDeep(kind) || (own(kind).length > MANY && !PHONE);
 const isQuiet = (kind) => isCrowded(kind) || data.quiet; // where sinks are marks in the corners
 
 function drawRoles() {
