@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from functools import wraps
@@ -79,14 +78,13 @@ def small_minilm(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["A", "B"])
-def test_an_arm_learns_translation_alone(arm, data, tmp_path):
-    table = specialise(tmp_path, data, arm, recipe=TINY)
-    model, tokenizer = hr.load(tmp_path / f"{arm}-0")
-    assert isinstance(model, transformers.MarianMTModel if arm == "A" else transformers.BartForConditionalGeneration)
+def test_an_arm_learns_translation_alone(data, tmp_path):
+    table = specialise(tmp_path, data, "A", recipe=TINY)
+    model, tokenizer = hr.load(tmp_path / "A-0")
+    assert isinstance(model, transformers.MarianMTModel)  # arm B, a BART: below, and by the command
     assert len(table) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {f"{arm}-0"}
-    before = beginnings.untrained(tokenizer, ARMS[arm].positions, width=16, heads=2, layers=(2, 1))
+    assert {path.name for path in tmp_path.iterdir()} == {"A-0"}
+    before = beginnings.untrained(tokenizer, ARMS["A"].positions, width=16, heads=2, layers=(2, 1))
     loss = [hr.evaluate(one, tokenizer, data.train[:50], ["loss"], n_resamples=0).iloc[0, 0] for one in (before, model)]
     assert loss[1] < loss[0]
 
@@ -293,9 +291,8 @@ def test_fields_of_the_recipe_are_read():
 @pytest.mark.slow
 def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path):
     place = shutil.copytree(trained[0] / "C-0", tmp_path / "model")
-    generation = place / "generation_config.json"  # what has not learnt does not end
-    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"max_length": 12}))
-    options = {"keep": (2,), "chosen": (2,), "gate_seeds": 2, "random_draws": 1, "pairs": 24, "n_resamples": 10}
+    options = {"keep": (2,), "chosen": (2,), "gate_seeds": 2, "random_draws": 1, "pairs": 16, "n_resamples": 10}
+    options |= {"metric": "loss"}  # what has not learnt writes without an end
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
     scores = load_table(tmp_path / "heads.parquet").loc[["enc-self"]]
     assert found["positional"].tolist() == scores[["position[-1]", "position[+1]"]].max(axis=1).tolist()
