@@ -23,7 +23,7 @@ def titled(code: str, of: str) -> plt.Figure:
     """Run a line that draws, and write above the figure what it is of."""
     exec(compile(code, of, "exec"), {"hr": hr})
     figure = plt.gcf()
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     middle, top = (box.x0 + box.x1) / 2 / width, (box.y1 + 0.12) / height
     figure.text(middle, top, of, ha="center", va="bottom", fontsize=11, weight="bold")

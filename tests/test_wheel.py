@@ -32,15 +32,18 @@ def test_the_wheel_does_what_the_readme_shows_first(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     assert len([*tmp_path.glob("headroles-*.tar.gz")]) == 1
     assert wheel.stat().st_size < LIMIT
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     python = tmp_path / "env/bin/python"
-    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
     (packages,) = (tmp_path / "env/lib").glob("python*/site-packages")
     (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     assert Path(run(python, "-c", "import headroles; print(headroles.__file__)").strip()).is_relative_to(packages)
     first = re.findall(r"&& (headroles [^\n&]*)\n```", README)[0]
     printed = run(tmp_path / "env/bin" / first.split()[0], *first.split()[1:])
     assert "L0H2" in printed
+    assert len(printed.splitlines()) <= 20
+    assert "the map of heads is headroles-demo/roles-enc-self.png; the page is headroles-demo/report.html\n" in printed
+    assert (tmp_path / "headroles-demo/roles-enc-self.png").is_file()
     assert (tmp_path / re.findall(r"open `(.*?)`", README)[0]).is_file()
     (ten,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert re.search(r"L0H2 +positional\[-1\]", run(python, "-c", ten))

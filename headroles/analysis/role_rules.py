@@ -178,7 +178,7 @@ def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.
                 )
             draws, stability = resampled_holders(table, role, column), np.full(len(table), np.nan)
             if draws is not None:
-                unknown = table[column].isna().to_numpy() | np.isnan(frame.resamples(table)[column]).all(1)
+                unknown = table[column].isna().to_numpy() | np.isnan(frame.resamples(table, {column})[column]).all(1)
                 stability = np.where(unknown, np.nan, draws.mean(1))
             new = {"": holders(table, role, column), ".value": table[column], ".margin": _margin(table, role, column)}
             new = {f"{variant}{end}": values for end, values in {**new, ".stability": stability}.items()}

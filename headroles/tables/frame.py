@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 from typing import Literal, get_args
@@ -142,15 +142,16 @@ def keep_resamples(table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
         table.attrs["resamples"] = Resamples(table, draws)
 
 
-def resamples(table: pd.DataFrame) -> dict[str, Draws]:
-    """Return the resamples of columns unchanged since measurement: column -> [rows of the table, resamples]."""
-    kept = table.attrs.get("resamples")
+def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> dict[str, Draws]:
+    """Return the resamples of (these) columns unchanged since measurement: column -> [rows of the table, resamples]."""
+    kept, table = table.attrs.get("resamples"), bare(table)  # pandas copies attrs for each column that is looked at
     if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
         return {}
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    measured = {name: kept.measured[name][places] for name in kept.draws if name in table}
+    names = [name for name in kept.draws if name in table and (columns is None or name in columns)]
+    measured = {name: kept.measured[name][places] for name in names}
     measured = {name: values for name, values in measured.items() if table[name].dtype == values.dtype}
     same = [name for name, values in measured.items() if np.array_equal(table[name], values, equal_nan=True)]
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
@@ -159,8 +160,8 @@ def resamples(table: pd.DataFrame) -> dict[str, Draws]:
 
 def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> Draws | None:
     """Return the resamples of a column, minus those of its baseline `over`: [heads, resamples]; None without any."""
-    drawn = resamples(table)
-    if not {column, f"{column}{over or ''}"} <= drawn.keys():
+    needed = {column, f"{column}{over or ''}"}
+    if not needed <= (drawn := resamples(table, needed)).keys():
         return None
     return drawn[column] - drawn[f"{column}{over}"] if over else drawn[column]
 

@@ -291,7 +291,7 @@ def test_fields_of_the_recipe_are_read():
 @pytest.mark.slow
 def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path):
     place = shutil.copytree(trained[0] / "C-0", tmp_path / "model")
-    options = {"keep": (2,), "chosen": (2,), "gate_seeds": 2, "random_draws": 1, "pairs": 16, "n_resamples": 10}
+    options = {"keep": (2,), "chosen": (2,), "gate_seeds": 2, "random_draws": 1, "pairs": 8, "n_resamples": 4}
     options |= {"metric": "loss"}  # what has not learnt writes without an end
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
     scores = load_table(tmp_path / "heads.parquet").loc[["enc-self"]]

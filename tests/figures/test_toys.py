@@ -6,10 +6,12 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 from helpers.artefacts import WANTED
+from toy_translator import Settings, translator
 from toys import PAPERS as TOYS
 from toys import workflows
 
@@ -20,6 +22,7 @@ from headroles.papers.verdicts import Missing, Reproduced
 from headroles.papers.workflow import Workflow
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table
+from headroles.training.hf_trainer import TrainOptions
 
 DRAWN = {*(f"fig{number}" for number in range(1, 11)), "fig1a", "fig1b", "fig1c", "gates", "claim1", "claim3", "claim4"}
 
@@ -35,13 +38,17 @@ class Made(NamedTuple):
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workflow, "COUNT", 2)  # untrained models
+        patch.setattr("toys.translator", partial(translator, settings=Settings(steps=10, pairs=400)))  # it learns nothing
         toys = workflows(tmp_path_factory.mktemp("toys"))
-    less = {"timed": {"shares": (0.0, 0.5), "batches": (1, 4), "length": 8, "repeats": 2}, "n_resamples": 20}
-    less |= {"keep": (0.2,)}  # trainings of one size, on some of the sentences
-    return {
-        name: replace(toy, material=toy.material._replace(train=toy.material.train[:64]), **less)
-        for name, toy in toys.items()
-    }
+    less = {"timed": {"shares": (0.0, 0.5), "batches": (1, 4), "length": 8, "repeats": 2}, "n_resamples": 10}
+    less |= {"keep": (0.2,), "tune": TrainOptions(max_steps=2, batch=16)}  # trainings of one size, and few steps
+    scratch = {"translation": {"scratch": TrainOptions(epochs=2, batch=16)}, "classifier": {}}
+    few = {"train": slice(32), "dev": slice(16), "test": slice(16), "trees": slice(24)}
+    found = {}
+    for name, toy in toys.items():
+        parts = {part: getattr(toy.material, part)[rows] for part, rows in few.items()}
+        found[name] = replace(toy, material=toy.material._replace(**parts), **less, **scratch[name])
+    return found
 
 
 @pytest.fixture(scope="module")

