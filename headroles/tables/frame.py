@@ -150,8 +150,8 @@ def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> di
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    names = [name for name in kept.draws if name in table and (columns is None or name in columns)]
-    measured = {name: kept.measured[name][places] for name in names}
+    wanted = kept.draws if columns is None else columns
+    measured = {name: kept.measured[name][places] for name in kept.draws if name in wanted and name in table}
     measured = {name: values for name, values in measured.items() if table[name].dtype == values.dtype}
     same = [name for name, values in measured.items() if np.array_equal(table[name], values, equal_nan=True)]
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
@@ -160,8 +160,8 @@ def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> di
 
 def resamples_of(table: pd.DataFrame, column: str, over: str | None = None) -> Draws | None:
     """Return the resamples of a column, minus those of its baseline `over`: [heads, resamples]; None without any."""
-    needed = {column, f"{column}{over or ''}"}
-    if not needed <= (drawn := resamples(table, needed)).keys():
+    drawn = resamples(table, needed := {column, f"{column}{over or ''}"})
+    if drawn.keys() != needed:
         return None
     return drawn[column] - drawn[f"{column}{over}"] if over else drawn[column]
 
