@@ -150,8 +150,7 @@ def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> di
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    wanted = kept.draws if columns is None else columns
-    measured = {name: kept.measured[name][places] for name in kept.draws if name in wanted and name in table}
+    measured = {name: kept.measured[name][places] for name in kept.draws if name in table and name in (columns or table)}
     measured = {name: values for name, values in measured.items() if table[name].dtype == values.dtype}
     same = [name for name, values in measured.items() if np.array_equal(table[name], values, equal_nan=True)]
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
