@@ -150,9 +150,9 @@ def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> di
     places = kept.index.get_indexer(table.index)
     if (places < 0).any():  # heads that were not measured, or have other numbers or kinds now
         return {}
-    measured = {name: kept.measured[name][places] for name in kept.draws if name in table and name in (columns or table)}
-    measured = {name: values for name, values in measured.items() if table[name].dtype == values.dtype}
-    same = [name for name, values in measured.items() if np.array_equal(table[name], values, equal_nan=True)]
+    measured = {name: values[places] for name, values in kept.measured.items() if name in (columns or table)}
+    alike = [name for name, values in measured.items() if name in table and table[name].dtype == values.dtype]
+    same = [name for name in alike if np.array_equal(table[name], measured[name], equal_nan=True)]
     everything = np.array_equal(places, np.arange(len(kept.index)))  # then nothing is copied
     return {name: kept.draws[name] if everything else kept.draws[name][places] for name in same}
 
