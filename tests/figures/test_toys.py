@@ -38,8 +38,7 @@ class Made(NamedTuple):
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workflow, "COUNT", 2)  # untrained models
-        learns_nothing = Settings(steps=10, pairs=400)
-        patch.setattr("toys.translator", partial(translator, settings=learns_nothing))
+        patch.setattr("toys.translator", partial(translator, settings=Settings(steps=10, pairs=400)))
         toys = workflows(tmp_path_factory.mktemp("toys"))
     less = {"timed": {"shares": (0.0, 0.5), "batches": (1, 4), "length": 8, "repeats": 2}, "n_resamples": 10}
     less |= {"keep": (0.2,), "tune": TrainOptions(max_steps=2, batch=16)}  # trainings of one size, and few steps
