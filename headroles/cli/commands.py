@@ -209,7 +209,7 @@ QUESTIONS = argument(
 LENGTH = option("length", int | None, None, "Tokens of each text of hidden-facts; by default 500.", min=1)
 HAYSTACK = option("haystack", Path | None, None, "Corpus that hides the facts; by default a toy grammar.")
 FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
-EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention, kvpress or vLLM-Hook; or JSON.")
+EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention or kvpress; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
 CONFIG = option("config", Path | None, None, "Check a tiny random model of this config.json instead.")
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 from string import ascii_uppercase
@@ -48,11 +48,16 @@ FEMININE = tuple(_FEMININE.split())
 
 @dataclass(frozen=True, slots=True)
 class Needle(Tokens):
-    """A haystack that contains a needle and ends with a copy of it: `ids[needle:needle + size] == ids[answer:]`."""
+    """A haystack that contains a needle and ends with a copy of it: `ids[needle:needle + size] == ids[answer:]`.
+
+    The needle stands in a passage, `ids[slice(*passage)]`. A question, if there is one, is `ids[question:answer]`.
+    """
 
     needle: int = 0
     answer: int = 0
     size: int = 0
+    passage: tuple[int, int] = (0, 0)
+    question: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +183,17 @@ def hidden_facts(
         people = rng.sample(synthetic.NAMES, facts)
         places = [_depths(count, size)[row], *(rng.randint(0, size) for _ in people[1:])]
         stated = [_stated(tokenizer, name, rng) for name in people]
-        ids, last, needle = [*start], 0, 0
+        ids, last, needle, passage = [*start], 0, 0, (0, 0)
         for place, fact in sorted(zip(places, range(facts), strict=True)):
             before, code, after = stated[fact]
             ids += hay[last:place]
-            needle = len(ids) + len(before) if fact == 0 else needle
+            if fact == 0:
+                needle, passage = len(ids) + len(before), (len(ids), len(ids) + len([*before, *code, *after]))
             ids += [*before, *code, *after]
             last = place
-        ids += hay[last:] + _ids(tokenizer, "\n" + rng.choice(ASKED).format(name=people[0]))
-        sentences.append(_needle(tokenizer, ids, stated[0][1], needle))
+        question = len(ids := ids + hay[last:])
+        ids += _ids(tokenizer, "\n" + rng.choice(ASKED).format(name=people[0]))
+        sentences.append(replace(_needle(tokenizer, ids, stated[0][1], needle), passage=passage, question=question))
     return Corpus(f"facts-{facts}-{'-'.join(map(str, lengths))}", tuple(sentences))
 
 
@@ -236,7 +243,8 @@ def _stated(tokenizer: PreTrainedTokenizerBase, name: str, rng: Random) -> tuple
 def _needle(tokenizer: PreTrainedTokenizerBase, ids: list[int], answer: list[int], needle: int) -> Needle:
     """Return a text of token ids that ends with the answer."""
     text = str(tokenizer.decode([*ids, *answer]))
-    return Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer))
+    span = needle, needle + len(answer)
+    return Needle(text, ids=(*ids, *answer), needle=needle, answer=len(ids), size=len(answer), passage=span)
 
 
 def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:

@@ -1,4 +1,4 @@
-"""Cache budgets in files for other programs: DuoAttention, kvpress, vLLM-Hook, or plain JSON."""
+"""Cache budgets in files for other programs: DuoAttention, kvpress, or plain JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from headroles.analysis.intervals import Array
 from headroles.budgets.cache import budget_of
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
-from headroles.tables.declared import group_sizes
 from headroles.tables.io import replacing
 
-Form = Literal["duo", "kvpress", "vllm-hook", "json"]
+Form = Literal["duo", "kvpress", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -> list[Path]:
-    """Write the budget of a model for DuoAttention, kvpress or vLLM-Hook, or as plain JSON.
+    """Write the budget of a model for DuoAttention or kvpress, or as plain JSON.
 
     - "duo": `full_attention_heads.tsv`, a row for each layer with tabs between the key-value heads, 1 for a head that
       keeps its whole cache, and `config.json` with `sink_size` and `recent_size`, as `load_attn_pattern` of
@@ -30,16 +29,12 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
       `config.json` its `head_compression_ratio`: it lets this share of the heads with the lowest numbers stream. It
       loads files of six known checkpoints only, so you have to replace that method. Its format is taken from its
       source, since it needs transformers below 5.3.
-    - "vllm-hook": `vllm-hook.json`, which `HookLLM.load_config` of IBM/vLLM-Hook (`hook_llm.py`) reads;
-      `important_heads` lists [layer, query head] of all heads of the groups that keep their cache, by their numbers in
-      the whole model, since vLLM does not read one with removed heads. Its workers record these heads; nothing streams
-      there. Its format is taken from its source, since it needs vLLM.
     - "json": `budget.json` with `sink`, `recent`, and `retrieval` and `streaming`, each a list of [layer, group].
 
     Args:
         table: A table of `hr.cache_budget`.
         folder: Where the files are written.
-        form: For which program: "duo", "kvpress", "vllm-hook" or "json".
+        form: For which program: "duo", "kvpress" or "json".
 
     Returns:
         The files.
@@ -51,21 +46,7 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
     one_of("form", form, FORMS)
     pattern, _ = budget_of(table)
     text = dict(frame.fields(frame.provenance(table, "streaming")))
-    if form == "vllm-hook":
-        retained = table[table["retrieval"] == 1]
-        pruned = dict(layer.split("=") for layer in text.get("heads", "").split(",") if layer)
-        heads = [
-            [int(layer), int(number)]
-            for (_, layer, group), size in zip(retained.index, group_sizes(retained), strict=True)
-            for number in (
-                filter(None, pruned[str(layer)].split("/")[group].split("."))
-                if str(layer) in pruned
-                else range(group * size, (group + 1) * size)
-            )
-        ]
-        hook = {"model_info": {"model_id": text.get("model")}, "params": {"important_heads": heads}}
-        files = {"vllm-hook.json": json.dumps(hook)}
-    elif form == "json":
+    if form == "json":
         content: dict[str, Any] = {"model": text.get("model"), "weights": text.get("weights")}
         content |= {"sink": pattern.sink, "recent": pattern.recent}
         for role in ("retrieval", "streaming"):

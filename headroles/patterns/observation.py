@@ -34,6 +34,7 @@ class Observation:
         ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
         first: position of the first query, above 0 in later blocks of queries.
         value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.attention`).
+        towards: computes f(x) of each key along the unembedding of tokens, [batch, query]: [batch, heads, query, key].
         of: what `weights` are.
         layer: layer of the site; -1 where it is unknown.
         counted: which queries count for which head, bool [batch, heads, query]; None: all for all heads.
@@ -48,6 +49,7 @@ class Observation:
     ranks: Tensor = UNCOUNTED
     first: int = 0
     value_norms: Callable[[], Tensor] | None = None
+    towards: Callable[[Tensor], Tensor] | None = None
     of: Weights = "attention"
     layer: int = -1
     counted: Tensor | None = None

@@ -79,10 +79,10 @@ class _Observer:
         if site.outside is not None:  # BigBird fills its texts up to whole blocks
             attention = attention[:, :, : queries.ids.shape[1], : keys.ids.shape[1]]
         attention = attention.float().to(keys.ids.device)
-        norms = partial(run.norms.of_keys, site)
+        norms, towards = partial(run.norms.of_keys, site), partial(run.norms.towards, site)
         seen = None if mask is None or not run.by_head else allowed(mask).to(keys.ids.device)
         observation = Observation(
-            site.kind, attention, queries, keys, counts, ranks, first, norms, layer=site.layer, allowed=seen
+            site.kind, attention, queries, keys, counts, ranks, first, norms, towards, layer=site.layer, allowed=seen
         )
         by_norm = any(score.weights == "norm" for score in run.scores)
         for observed in (observation, *([observation.by_norm] if by_norm else [])):
@@ -224,6 +224,15 @@ class ValueNorms:
         factors = self.factors[site.key]
         value = value.repeat_interleave(len(factors) // value.shape[1], dim=1)  # [batch, heads, key, size]
         return site.join((value @ factors.mT).norm(dim=-1))
+
+    def towards(self, site: Site, tokens: Tensor) -> Tensor:
+        """Return f(x) of each key along the unembedding of tokens [batch, query]: [batch, heads, query, key]."""
+        unembedding = self.model.model.get_output_embeddings()
+        _refuse("contributions", _missing(self.model) if unembedding else f"{self.model.name} has no unembedding")
+        value = self.values[site.module].float()  # [batch, key-value heads in this process, key, size]
+        rows = output_weight(site).detach().to(value).unflatten(0, (-1, site.size))  # [heads, size, width]
+        along = unembedding.weight.detach()[tokens].to(value)[:, None] @ rows.mT  # [batch, heads, query, size]
+        return site.join(along @ value.repeat_interleave(len(rows) // value.shape[1], dim=1).mT)
 
 
 def check_readable(model: HeadModel, what: str = "norms") -> None:

@@ -1,4 +1,4 @@
-"""Scores of what is attended to: rare or repeated tokens, needles, dependencies, translations."""
+"""Scores of what is attended to: rare or repeated tokens, dependencies, translations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from headroles.data.corpus import RELATIONS
-from headroles.data.probes import Needle
 from headroles.models.batching import TokenView
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.patterns import alignment
@@ -106,48 +105,6 @@ class Duplicate(_OfRepeats, Score):
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
         return {"duplicate": self.on(earlier(observation), observation)}
-
-
-@dataclass(frozen=True)
-class Retrieval(Score):
-    """Share of the needle's tokens that a head copies: its largest weight is on the token that comes next.
-
-    The queries are the tokens of the repeated needle but the last. As in the source, all keys compete, the attention
-    sink too, and a head with a score above 0.1 is a retrieval head (Wu et al. 2024, section 2). In the authors' code
-    the model writes the answer, and only answers with more than half of the needle's words count. Here the needle is
-    read, so that a model that fails has a score too.
-    """
-
-    kinds = ("dec-self",)
-    in_parts = True
-    is_share = True
-    missing = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
-
-    def update(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the queries with the largest weight on the needle's next token: [batch, heads]."""
-        wanted = _next(observation)
-        values, places = observation.weights.max(-1)
-        hits = (places == wanted[:, None]) & (values > 0)
-        return {"retrieval": observation.over_queries(hits, wanted >= 0)}
-
-    def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the queries: [batch, heads or 1]."""
-        return {QUERIES: observation.count(_next(observation) >= 0)}
-
-
-def _next(observation: Observation) -> Tensor:
-    """Return the place in the needle of the token after each query, -1 outside the answer: [batch, query]."""
-    keys = observation.keys
-
-    def places() -> Tensor:
-        wanted = torch.full_like(keys.ids, -1)
-        for row, sentence in enumerate(keys.sentences):
-            if isinstance(sentence, Needle):
-                copied = torch.arange(sentence.needle + 1, sentence.needle + sentence.size)
-                wanted[row, sentence.answer : sentence.answer + sentence.size - 1] = copied.to(wanted)
-        return wanted
-
-    return keys.keep("needle", places)[:, observation.places]
 
 
 @dataclass(frozen=True)

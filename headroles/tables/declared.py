@@ -51,6 +51,10 @@ SCORES = {  # column of a built-in score -> group, short label, description
     "duplicate": (FINDS, "the same token", "Weight on the same token before, 0 to 1; random tokens come twice."),
     "retrieval": (FINDS, "retrieval",
         "Share of a needle's tokens with the largest weight on their first occurrence, 0 to 1."),
+    "passage": (FINDS, "where the question looks",
+        "Weight of the question's tokens on the passage that answers it, 0 to 1."),
+    "contribution": (FINDS, "written into the answer",
+        "What the head writes from the passage into the logits of the answer, less as much text elsewhere, in logits."),
     "previous": (LOOKS, "the token before", "Mean weight on the token before, 0 to 1."),
     "copying": (FINDS, "copying",
         "Sum of the eigenvalues of the head's circuit from tokens to logits over that of their sizes, −1 to 1. "

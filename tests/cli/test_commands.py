@@ -515,7 +515,6 @@ def test_a_second_run_measures_nothing_and_exports(decoder, tmp_path, monkeypatc
     for form, names in (
         ("duo", ["config.json", "full_attention_heads.tsv"]),
         ("kvpress", ["config.json", "full_attention_heads.tsv"]),
-        ("vllm-hook", ["vllm-hook.json"]),
         ("json", ["budget.json"]),
     ):
         done = run(*command, "--export", form)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from helpers.budgets import budget, given
 
 import headroles as hr
@@ -49,31 +48,6 @@ def test_a_window_on_the_last_layer_has_its_row_too(tmp_path):
     table = hr.cache_budget(swapped, tokenizer, corpus, keep=1, by="random", sink=2, recent=3)
     hr.export_budget(table, tmp_path)
     assert read(tmp_path)[0].tolist() == [table["retrieval"].tolist(), [1, 1]]
-
-
-@pytest.mark.parametrize(("name", "size"), [("llama", 2), ("gemma3_text", 2), ("gpt2", 1)])  # heads of a group
-def test_vllm_hook_reads_the_query_heads(name, size, tmp_path):
-    """As `HookLLM.load_config` does with its `config_file`."""
-    model = hr.tiny_model("gpt2") if name == "gpt2" else given(name)[0]
-    table = hr.cache_budget(model, *given(name if size > 1 else "llama")[1:], keep=2, by="random", sink=2, recent=3)
-    (path,) = hr.export_budget(table, tmp_path, "vllm-hook")
-    config = json.loads(path.read_text())
-    kept = [(layer, group) for _, layer, group in table.index[table["retrieval"] == 1]]
-    expected = [[layer, group * size + head] for layer, group in kept for head in range(size)]
-    assert config["params"]["important_heads"] == expected
-    assert config["model_info"]["model_id"] == type(model).__name__
-
-
-def test_vllm_hook_reads_heads_by_their_old_numbers_where_groups_were_removed(tmp_path):
-    model = hr.tiny_model("llama", num_attention_heads=8, num_key_value_heads=4)
-    hr.remove_heads(model, [("dec-self", 0, head) for head in (2, 3)])  # the second group
-    groups = {("dec-self", 0): [[0, 1], [4, 5], [6, 7]], ("dec-self", 1): [[0, 1], [2, 3], [4, 5], [6, 7]]}
-    table = hr.cache_budget(model, *given()[1:], keep=4, by="random", seed=1, sink=2, recent=3)
-    (path,) = hr.export_budget(table, tmp_path, "vllm-hook")
-    kept = table.index[table["retrieval"] == 1]
-    assert {layer for _, layer, _ in kept} == {0, 1}
-    expected = [[layer, head] for kind, layer, group in kept for head in groups[kind, layer][group]]
-    assert json.loads(path.read_text())["params"]["important_heads"] == expected
 
 
 def test_json_lists_the_groups(tmp_path):

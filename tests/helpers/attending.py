@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,12 @@ def collate(rows, extra=0):
         _, query, key = row.weights.shape
         weights[i, :, :, :key] = 1 / key
         weights[i, :, :query, :key] = torch.from_numpy(row.weights)
-    return Observation(rows[0].kind, weights, queries, keys, *_frequencies())
+    towards = partial(_along, weights)
+    return Observation(rows[0].kind, weights, queries, keys, *_frequencies(), towards=towards)
+
+
+def _along(weights, tokens):
+    return (torch.arange(weights.shape[-1]) - tokens[..., None])[:, None].expand_as(weights).float()
 
 
 def columns(score, rows, _, whole):

@@ -32,8 +32,9 @@ from headroles.models import heads as families
 from headroles.models.batching import TokenView
 from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.base import Observation
-from headroles.scores.content_scores import Alignment, Duplicate, Induction, Links, Rarity, Retrieval
+from headroles.scores.content_scores import Alignment, Duplicate, Induction, Links, Rarity
 from headroles.scores.registry import list_scores, named
+from headroles.scores.retrieval import Retrieval
 from headroles.tables import frame
 
 RARE = Rarity(frequent=5)
