@@ -70,6 +70,7 @@ def alignment_heads(
     tokenizer: PreTrainedTokenizerBase,
     corpus: CorpusLike,
     *,
+    held_out: CorpusLike | None = None,
     size: int | None = None,
     at: At = "next",
     shift: bool = False,
@@ -79,7 +80,7 @@ def alignment_heads(
     """Choose the cross heads of a Whisper model that give the best times of words, and measure their error.
 
     Half of the utterances, drawn at random, choose the heads: first the one with the least error, then in each step the
-    one that helps most. The other half measures the errors, beside those of the published list of the checkpoint, of
+    one that helps most. The other half, or `held_out`, measures the errors, beside those of the published list of the checkpoint, of
     all heads of the upper half of the layers (the default of CTranslate2), of all heads, and of random sets. The times
     are as exact as those of the corpus, of people or of a forced aligner. The smoothing is that of transformers.
 
@@ -87,6 +88,7 @@ def alignment_heads(
         model: The model.
         tokenizer: Its tokenizer.
         corpus: Sound with transcripts and the times of words.
+        held_out: The same of other sound, which measures the errors; then all of `corpus` chooses the heads.
         size: Number of heads; by default that of the least error of the first half, up to 12.
         at: The step at which a token is timed: "next", the one that predicts it, as in openai/whisper and CTranslate2
             (faster-whisper); or "read", the one that has read it, as in transformers.
@@ -110,17 +112,21 @@ def alignment_heads(
     table = table.loc[["cross"]]
     if size is not None:
         number("size", size, least=1, most=len(table), whole=True)
-    utterances = _read(handle, corpus, at)
-    if len(utterances) < 2:
+    first, second = _read(handle, corpus, at), []
+    if held_out is not None:
+        second = _read(handle, held_out := as_corpus(held_out), at)
+    elif len(first) > 1:
+        drawn = np.random.default_rng(seed).permutation(len(first))
+        first, second = ([first[i] for i in sorted(half)] for half in np.array_split(drawn, 2))
+    if not first or not second:
         raise ValueError(
-            f"corpus {corpus.name!r} must have two or more utterances with the times of words, got {len(utterances)}; "
-            f"give words with start and end, as a forced aligner writes them"
+            f"corpus {corpus.name!r} must have two or more utterances with the times of words, or one and held_out one, "
+            f"got {len(first)} and {len(second)}; give words with start and end, as a forced aligner writes them"
         )
-    drawn = np.random.default_rng(seed).permutation(len(utterances))
-    first, second = ([utterances[i] for i in sorted(half)] for half in np.array_split(drawn, 2))
     chosen, alone = _greedy(first, len(table), size)
     sets = {"chosen": [chosen], **_others(handle, frame.rows(table), len(chosen), seed)}
-    text = handle.provenance(corpus, at=at, shift=shift, seed=seed, chosen_on=len(first), utterances=len(second))
+    options = {"at": at, "shift": shift, "seed": seed, "chosen_on": len(first), "utterances": len(second)}
+    text = handle.provenance(corpus, **({"held_out": held_out.hash} if held_out else {}), **options)
     columns = {"error": alone} | {
         name: np.isin(np.arange(len(table)), sets[name][0]).astype(float)
         for name in ("chosen", "published")

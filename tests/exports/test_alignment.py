@@ -73,6 +73,19 @@ def test_a_published_list_is_a_set_and_a_number_of_heads_is_kept(tmp_path):
     assert again.index[again["published"] == 1].tolist() == [("cross", 0, 0)]
 
 
+def test_other_sound_measures_what_all_of_the_corpus_chooses(tmp_path):
+    """Each half chooses the heads for the other: the errors of a set are then those that the halves measure."""
+    model, tokens = spoken.listener(planted=True)
+    given, options = dictated(tmp_path), {"at": "read", "size": 2, "n_resamples": 0}
+    drawn = np.random.default_rng(0).permutation(len(given))
+    first, second = (hr.Corpus("half", tuple(given[i] for i in sorted(half.tolist()))) for half in np.split(drawn, 2))
+    halves = hr.alignment_heads(model, tokens, given, **options)
+    split = hr.alignment_heads(model, tokens, first, held_out=second, **options)
+    assert split.heads["order"].equals(halves.heads["order"])
+    assert split.sets.loc[["chosen", "all"], "error"].tolist() == halves.sets.loc[["chosen", "all"], "error"].tolist()
+    assert f"held_out:{second.hash}|" in split.sets.attrs["signatures"]["error"]
+
+
 def test_a_constant_shift_is_taken_from_the_times(tmp_path):
     """The planted head is early by the silence before the words: but for the first, which starts with the sound."""
     model, tokens = spoken.listener(planted=True)
