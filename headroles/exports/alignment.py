@@ -80,9 +80,10 @@ def alignment_heads(
     """Choose the cross heads of a Whisper model that give the best times of words, and measure their error.
 
     Half of the utterances, drawn at random, choose the heads: first the one with the least error, then in each step the
-    one that helps most. The other half, or `held_out`, measures the errors, beside those of the published list of the checkpoint, of
-    all heads of the upper half of the layers (the default of CTranslate2), of all heads, and of random sets. The times
-    are as exact as those of the corpus, of people or of a forced aligner. The smoothing is that of transformers.
+    one that helps most. The other half, or `held_out`, measures the errors, beside those of the published list of the
+    checkpoint, of all heads of the upper half of the layers (the default of CTranslate2), of all heads, and of random
+    sets. The times are as exact as those of the corpus, of people or of a forced aligner. The smoothing is that of
+    transformers.
 
     Args:
         model: The model.
@@ -120,7 +121,7 @@ def alignment_heads(
         first, second = ([first[i] for i in sorted(half)] for half in np.array_split(drawn, 2))
     if not first or not second:
         raise ValueError(
-            f"corpus {corpus.name!r} must have two or more utterances with the times of words, or one and held_out one, "
+            f"corpus {corpus.name!r} must have two or more utterances with the times of words, or one and one held out, "
             f"got {len(first)} and {len(second)}; give words with start and end, as a forced aligner writes them"
         )
     chosen, alone = _greedy(first, len(table), size)
