@@ -121,7 +121,7 @@ def alignment_heads(
         first, second = ([first[i] for i in sorted(half)] for half in np.array_split(drawn, 2))
     if not first or not second:
         raise ValueError(
-            f"corpus {corpus.name!r} must have two or more utterances with the times of words, or one and one held out, "
+            f"corpus {corpus.name!r} must have two or more utterances with the times of words (one, and held_out one), "
             f"got {len(first)} and {len(second)}; give words with start and end, as a forced aligner writes them"
         )
     chosen, alone = _greedy(first, len(table), size)
