@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +14,17 @@ import pandas as pd
 import torch
 import typer
 from matplotlib.figure import Figure
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import headroles as hr
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.exports import alignment
 from headroles.models.head_model import HeadModel
+from headroles.patterns.observation import At
 
 HERE = Path(__file__).parent
 MODELS = ("base", "tiny.en")
-SETTINGS = {
-    "at=next": {"at": "next", "shift": True},
-    "at=next, no shift": {"at": "next"},
-    "at=read": {"at": "read", "shift": True},
-}
-PRIMARY = ("base", "synthetic", "human", "at=next")
+PAIRS = (("synthetic", "human"), ("human", "synthetic"))  # chosen on, measured on: the primary one first
 RESAMPLES, NOISE, SEEDS = 10_000, 2.0, (0, 1, 2)
 Models = Annotated[Path, typer.Argument(help="Folder with whisper-base and whisper-tiny.en.")]
 Speech = Annotated[Path, typer.Argument(help="Folder with human.jsonl.")]
@@ -46,22 +45,16 @@ def tables(models: Models, speech: Speech, synthetic: Synthetic) -> None:
     """Choose and measure the lists of heads (half an hour of one core); what the table has is not computed again."""
     corpora = {"human": hr.read(speech / "human.jsonl"), "synthetic": _synthetic(synthetic)}
     path = HERE / "sets.csv"
-    done = pd.read_csv(path) if path.exists() else pd.DataFrame()
-    for name in MODELS:
-        for first, second in (("synthetic", "human"), ("human", "synthetic")):
-            for setting, options in SETTINGS.items():
-                if not _has(done, name, first, setting):
-                    done = _added(done, _compared(models, name, corpora, (first, second), setting, options))
-                    done.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["model", "at"])
+    for name, at in product(MODELS, ("next", "read")):
+        if not (done["model"].eq(name) & done["at"].eq(at)).any():
+            rows = [_listed(name, *_loaded(models, name), corpora, pair, at) for pair in PAIRS]
+            done = _kept(path, pd.concat([done, *rows], ignore_index=True))
     for seed in SEEDS:
-        if not _has(done, f"base, noise {seed}", "synthetic", "at=next"):
-            pair, setting = ("synthetic", "human"), "at=next"
-            done = _added(done, _compared(models, "base", corpora, pair, setting, SETTINGS[setting], noise=seed))
-            done.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
-    if not (HERE / "primary.json").exists():
-        found = _primary(models, corpora)
-        (HERE / "primary.json").write_text(json.dumps(found, indent=1) + "\n")
-    print((HERE / "primary.json").read_text())
+        name = f"base, noise {seed}"
+        if not done["model"].eq(name).any():
+            rows = _listed(name, *_loaded(models, "base", seed), corpora, PAIRS[0], "next")
+            done = _kept(path, pd.concat([done, rows], ignore_index=True))
 
 
 @app.command()
@@ -80,18 +73,12 @@ def _synthetic(folder: Path) -> hr.Corpus:
     return hr.read(lines)
 
 
-def _has(table: pd.DataFrame, model: str, chosen: str, setting: str) -> bool:
-    return (
-        len(table) > 0
-        and (table["model"].eq(model) & table["chosen on"].eq(chosen) & table["setting"].eq(setting)).any()
-    )
+def _kept(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    return table
 
 
-def _added(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([table, rows], ignore_index=True)
-
-
-def _loaded(models: Path, name: str, noise: int | None = None) -> tuple[PreTrainedModel, object]:
+def _loaded(models: Path, name: str, noise: int | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, tokenizer = hr.load(models / f"whisper-{name}", **({} if name.endswith(".en") else {"target_lang": "en"}))
     if noise is not None:
         _shaken(model, noise)
@@ -108,73 +95,67 @@ def _shaken(model: PreTrainedModel, seed: int) -> None:
             weight[rows] += NOISE * weight[rows].std() * torch.randn(weight[rows].shape, generator=draws)
 
 
-def _compared(
-    models: Path,
+def _listed(
     name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     corpora: dict[str, hr.Corpus],
     pair: tuple[str, str],
-    setting: str,
-    options: dict[str, object],
-    noise: int | None = None,
+    at: At,
 ) -> pd.DataFrame:
-    """Choose heads on one corpus and measure them on the other: a row per set of heads."""
-    first, second = pair
-    found = hr.alignment_heads(
-        *_loaded(models, name, noise), corpora[first], held_out=corpora[second], n_resamples=RESAMPLES, **options
-    )
-    heads = found.heads[found.heads["chosen"] == 1].sort_values("order").index
-    rows = found.sets.reset_index()
-    rows.insert(0, "model", name if noise is None else f"{name}, noise {noise}")
-    rows.insert(1, "chosen on", first)
-    rows.insert(2, "measured on", second)
-    rows.insert(3, "setting", setting)
-    rows["list"] = ""
-    rows.loc[rows["set"] == "chosen", "list"] = " ".join(f"L{layer}H{head}" for _, layer, head in heads)
-    return rows
+    """Choose heads on one corpus and measure them on the other, with and without a shift: a row per set of heads.
 
-
-def _primary(models: Path, corpora: dict[str, hr.Corpus]) -> dict[str, float]:
-    """Test the primary contrast by flipping the signs of the utterances' differences."""
-    name, first, second, setting = PRIMARY
-    model, tokenizer = _loaded(models, name)
-    found = hr.alignment_heads(
-        model, tokenizer, corpora[first], n_resamples=0, held_out=corpora[second], **SETTINGS[setting]
-    )
-    heads = found.heads
-    sets = [tuple(np.flatnonzero(heads[column] == 1)) for column in ("chosen", "published")]
+    These are the steps of `hr.alignment_heads`, which would read the sound again for each of them.
+    """
     handle = HeadModel.of(model, tokenizer)
-    late = [alignment._late(alignment._read(handle, corpora[part], "next"), sets) for part in (first, second)]
-    shift = np.median(np.concatenate(late[0], axis=1), axis=1)
-    errors = [np.abs(words - shift[:, None]).sum(1) for words in late[1]]  # of each utterance: [set]
-    differences = np.array([chosen - published for chosen, published in errors])
-    count = sum(words.shape[1] for words in late[1])
-    observed = differences.sum() / count
+    first, second = (_read(handle, corpora[part], at) for part in pair)
+    index = handle.index[handle.index.get_level_values("kind") == "cross"]
+    chosen, _ = alignment._greedy(first, len(index), None)
+    sets = {"chosen": [chosen], **alignment._others(handle, index, len(chosen), 0)}
+    counts = bootstrap_counts([utterance.number for utterance in second], RESAMPLES, 0)
+    tables = []
+    for shift in (True, False):
+        table = alignment._compared(sets, first if shift else [], second, counts).reset_index()
+        tables.append(table.assign(model=name, at=at, shift=shift, chosen_on=pair[0], measured_on=pair[1]))
+        tables[-1].loc[table["set"] == "published", "p"] = _flipped(sets, first if shift else [], second)
+    found = pd.concat(tables, ignore_index=True)
+    heads = [index[row] for row in chosen]
+    found.loc[found["set"] == "chosen", "list"] = " ".join(f"L{layer}H{head}" for _, layer, head in heads)
+    return found
+
+
+@cache
+def _read(handle: HeadModel, corpus: hr.Corpus, at: At) -> list:
+    return alignment._read(handle, corpus, at)
+
+
+def _flipped(sets: dict[str, list[tuple[int, ...]]], first: list, second: list) -> float:
+    """Test chosen against published heads by flipping the signs of the utterances' differences."""
+    both = [sets[name][0] for name in ("chosen", "published")]
+    shift = np.median(np.concatenate(alignment._late(first, both), axis=1), axis=1) if first else np.zeros(2)
+    sums = np.array([np.abs(words - shift[:, None]).sum(1) for words in alignment._late(second, both)])
+    differences = sums[:, 0] - sums[:, 1]
     signs = np.random.default_rng(0).choice([-1, 1], (RESAMPLES, len(differences)))
-    flipped = np.abs(signs @ differences) / count
-    p = (1 + (flipped >= abs(observed) - 1e-12).sum()) / (1 + RESAMPLES)
-    return {"utterances": len(differences), "words": int(count), "difference": float(observed), "p": float(p)}
+    return float((1 + (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9).sum()) / (1 + RESAMPLES))
 
 
 def _drawn(table: pd.DataFrame) -> Figure:
     """Draw the mean error of each set of heads, with its interval."""
-    names = ["chosen", "published", "all", "upper half", "random"]
+    names, steps = ["chosen", "published", "all", "upper half", "random"], {"next": ("C0", "o"), "read": ("C1", "^")}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True, layout="constrained")
     for ax, model in zip(axes, MODELS, strict=True):
-        for step, (setting, colour, mark) in enumerate(zip(SETTINGS, ("C0", "0.55", "C1"), "os^", strict=True)):
-            rows = table[table["model"].eq(model) & table["chosen on"].eq("synthetic") & table["setting"].eq(setting)]
+        for place, (at, (colour, mark)) in enumerate(steps.items()):
+            rows = table[
+                table["model"].eq(model) & table["at"].eq(at) & table["shift"] & table["chosen_on"].eq("synthetic")
+            ]
             rows = rows.set_index("set").loc[names]
-            places = np.arange(len(names)) + 0.2 * (step - 1)
-            ends = [rows["error"] - rows["error.low"], rows["error.high"] - rows["error"]]
-            ax.errorbar(
-                rows["error"], places, xerr=ends, fmt=mark, color=colour, ms=4, lw=1, label=setting.replace("at=", "")
-            )
+            places, ends = np.arange(len(names)) + 0.25 * place - 0.125, rows["error"] - rows["error.low"]
+            ends = [ends, rows["error.high"] - rows["error"]]
+            ax.errorbar(rows["error"], places, xerr=ends, fmt=mark, color=colour, ms=4, lw=1, label=at)
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
-        ax.set(
-            title=f"Whisper {model}: chosen on synthetic,\nmeasured on 39 human utterances",
-            xlabel="mean error of the starts of words, ms",
-        )
-        ax.set_xlim(left=0)
+        ax.set_title(f"Whisper {model}: chosen on synthetic,\nmeasured on 39 human utterances")
+        ax.set(xlabel="mean error of the starts of words, ms", xlim=(0, None))
     axes[0].legend(title="step that is timed", fontsize=7, title_fontsize=7, frameon=False)
     return figure
 

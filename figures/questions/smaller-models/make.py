@@ -1,0 +1,272 @@
+"""Fewer heads or fewer layers, at the same speed? `make.py data`, `tables`, `pictures`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import typer
+from drawing import drawn, primary
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import headroles as hr
+from headroles.exports import costs
+from headroles.models.head_model import HeadModel
+
+HERE = Path(__file__).parent
+GROUPS, LAYERS, FROM_END, BLOCKS = (68, 45), (2, 4, 6, 9, 12), (2, 6, 9), (8, 15)  # left, dropped, dropped, removed
+CONTEXTS, NEW, PAIRS = (100, 1000, 2000, 4000), 64, 5
+LORA = {"epochs": 1, "batch": 8, "rate": 5e-4, "warmup_steps": 5, "save_strategy": "no"}
+WHOLE = LORA | {"rate": 5e-5}
+Parts = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+Model = Annotated[Path, typer.Argument(help="Folder of SmolLM2-135M-Instruct.")]
+Data = Annotated[Path, typer.Argument(help="Folder with ud/ewt and ntrex.")]
+Work = Annotated[Path, typer.Option(help="Folder of unfinished work.")]
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class Smaller(NamedTuple):
+    """A way to make the model smaller: which groups (layer, group) or layers it loses, and how it is trained."""
+
+    way: str
+    size: int  # groups left, or layers or blocks removed
+    what: str  # groups, layers, blocks
+    removed: tuple[tuple[int, ...], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.what} {self.way} {self.size}"
+
+
+@app.command()
+def data() -> None:
+    """Say what must be at hand."""
+    print("MODEL  HuggingFaceTB/SmolLM2-135M-Instruct of the Hub, in a folder")
+    print("DATA   ud/ewt/en_ewt-ud-{train,dev,test}.conllu.gz (UD English-EWT), ntrex/newstest2019.en.gz (NTREX)")
+
+
+@app.command()
+def tables(
+    model: Model, data: Data, work: Work = Path(".smaller-models"), only: Annotated[str, typer.Option()] = ""
+) -> None:
+    """Choose, train, measure and time all models that the tables lack (ten hours of one core); resumes if stopped."""
+    parts, texts = hr.load(model), _texts(hr.load(model)[1], data)
+    smaller = [Smaller("", 0, "whole", ()), *_chosen(parts, texts, work)]
+    for one in smaller:
+        for trained in _trainings(one):
+            if (not only or only in f"{one.name} {trained}") and _lacking("losses", one, trained):
+                _save("losses", _measured(parts, one, trained, texts, work))
+    for one in smaller:
+        if (not only or only in f"{one.name} speed") and _lacking("speed", one) and one.what != "whole":
+            _save("speed", _timed(parts, one))
+    analyse()
+
+
+@app.command()
+def analyse() -> None:
+    """Test the primary contrast on the models that the tables have."""
+    print(primary(pd.read_parquet(HERE / "losses.parquet"), pd.read_parquet(HERE / "speed.parquet"), HERE).to_string())
+
+
+@app.command()
+def pictures() -> None:
+    """Draw loss against time, from the tables."""
+    losses, speed = (pd.read_parquet(HERE / f"{name}.parquet") for name in ("losses", "speed"))
+    drawn(losses, speed).savefig(HERE / "loss-and-time.svg", bbox_inches="tight")
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, data: Path) -> dict[str, hr.Corpus]:
+    """Return the texts by their use: of one size each, sentences one after the other."""
+    train, dev, test = (hr.read(data / f"ud/ewt/en_ewt-ud-{part}.conllu.gz") for part in ("train", "dev", "test"))
+    news = hr.read(data / "ntrex/newstest2019.en.gz")
+    learnt, read = _packed(tokenizer, train, 250), _packed(tokenizer, news, 500)
+    rest = [*dev, *(hr.Sentence(text.text) for text in read[40:])]
+    return {
+        "choosing": hr.Corpus("ewt-train", tuple(learnt[:40])),
+        "retraining": hr.Corpus("ewt-train", tuple(learnt[40:440])),
+        "news": hr.Corpus("newstest2019", tuple(read[:40])),
+        "ewt": hr.Corpus("ewt-test", tuple(_packed(tokenizer, test, 250)[:40])),
+        "long": hr.Corpus("ewt-dev, newstest2019", tuple(_packed(tokenizer, rest, 1000)[-20:])),
+        "needles": hr.needles(tokenizer, 20, length=1000),
+    }
+
+
+def _packed(tokenizer: PreTrainedTokenizerBase, sentences: Iterable[hr.Sentence], size: int) -> list[hr.Sentence]:
+    """Join sentences to texts of exactly `size` tokens; the rest of a sentence is left out."""
+    texts, ids = [], []
+    for sentence in sentences:
+        ids += tokenizer(sentence.text + " ").input_ids
+        if len(ids) >= size:
+            texts.append(hr.Sentence(tokenizer.decode(ids[:size])))
+            ids = []
+    return texts
+
+
+def _chosen(parts: Parts, texts: dict[str, hr.Corpus], work: Path) -> Iterator[Smaller]:
+    """Yield every smaller model."""
+    choosing = *parts, texts["choosing"]
+    heads = hr.score(*choosing, ["importance", hr.scores.Attribution("IntegratedGradients")], study=work / "scores")
+    attributed = next(name for name in heads if str(name).startswith("attribution") and str(name).endswith("]"))
+    effects = hr.ablate(*choosing, unit="group", n_resamples=0, study=work / "groups")["ablation[loss]"]
+    orders = {
+        "importance": _by_group(heads["importance"]),
+        "integrated gradients": _by_group(heads[attributed]),
+        "ablation": _by_group(effects.groupby(effects.index).first()) / 3,
+    }
+    for size in GROUPS:
+        for way, worth in orders.items():
+            yield Smaller(way, size, "groups", tuple(worth.sort_values(kind="stable").index[: 90 - size]))
+        yield Smaller("l0", size, "groups", _by_gates(parts, texts["retraining"], size, work))
+        for seed in range(3):
+            drawn = np.random.default_rng(seed).permutation(90)[: 90 - size]
+            yield Smaller(f"chance {seed}", size, "groups", tuple((int(i) // 3, int(i) % 3) for i in sorted(drawn)))
+    for what, sizes in (("layers", LAYERS), ("blocks", BLOCKS)):
+        order = _alone(parts, what, texts["choosing"], work)
+        for size in sizes:
+            yield Smaller("effect", size, what, tuple((layer,) for layer in sorted(order[:size])))
+    for size in FROM_END:
+        yield Smaller("from the end", size, "layers", tuple((layer,) for layer in range(30 - size, 30)))
+
+
+def _by_group(values: pd.Series) -> pd.Series:
+    """Sum the values of heads over their groups, (layer, group)."""
+    layers, heads = values.index.get_level_values("layer"), values.index.get_level_values("head")
+    return values.groupby([layers, heads // 3]).sum()
+
+
+def _by_gates(parts: Parts, texts: hr.Corpus, size: int, work: Path) -> tuple[tuple[int, ...], ...]:
+    path = work / f"l0-{size}.parquet"
+    if not path.is_file():
+        options = {"keep": size / 90, "unit": "group", "remove": False, "tune": {"epochs": 1, "batch": 8}}
+        hr.save_table(hr.prune(copy.deepcopy(parts[0]), parts[1], texts, hr.L0(freeze="all"), **options), path)
+    survives = _by_group(hr.load_table(path).iloc[:, 0])
+    return tuple(survives.index[survives == 0])
+
+
+def _alone(parts: Parts, what: str, texts: hr.Corpus, work: Path) -> list[int]:
+    """Return the layers, or their attention blocks, in the order of the loss without each by itself."""
+    path = work / f"{what}.csv"
+    if not path.is_file():
+        every = [Smaller("alone", 1, what, ((layer,),)) for layer in range(30)]
+        losses = [_losses((_cut(parts[0], one), parts[1]), texts).mean() for one in every]
+        pd.Series(losses, name="loss").to_csv(path)
+    return [int(layer) for layer in pd.read_csv(path)["loss"].sort_values(kind="stable").index]
+
+
+def _cut(model: PreTrainedModel, smaller: Smaller) -> PreTrainedModel:
+    """Return a copy without the groups, attention blocks or layers."""
+    model = copy.deepcopy(model)
+    if smaller.what == "layers":
+        dropped = {layer for (layer,) in smaller.removed}
+        left = [layer for number, layer in enumerate(model.model.layers) if number not in dropped]
+        for number, layer in enumerate(left):
+            layer.self_attn.layer_idx = number
+        model.model.layers, model.config.num_hidden_layers = nn.ModuleList(left), len(left)
+        if getattr(model.config, "layer_types", None):
+            model.config.layer_types = model.config.layer_types[: len(left)]
+    elif smaller.removed:
+        blocks = smaller.what == "blocks"
+        heads = [
+            ("dec-self", place[0], head)
+            for place in smaller.removed
+            for head in (range(9) if blocks else range(3 * place[1], 3 * place[1] + 3))
+        ]
+        hr.remove_heads(model, heads)
+    return model
+
+
+def _trainings(smaller: Smaller) -> list[str]:
+    """Return how a smaller model is trained, as PLAN.md says."""
+    if smaller.way == "from the end" or smaller.way in ("chance 1", "chance 2"):
+        return ["no"]
+    primary = smaller.what == "groups" and smaller.way in ("ablation", "importance")
+    layers = smaller.what == "layers" and smaller.size <= 9
+    return ["no", "lora", *(["all"] if primary or layers or smaller.what == "whole" else [])]
+
+
+def _trained(parts: Parts, how: str, texts: hr.Corpus, folder: Path) -> PreTrainedModel:
+    """Train a model on the texts, by LoRA or with all weights."""
+    model, tokenizer = parts
+    if how == "lora":
+        import peft
+
+        torch.manual_seed(0)
+        model = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+        hr.train(model, tokenizer, texts, folder, seed=0, **LORA)
+        return model.merge_and_unload()
+    if how == "all":
+        hr.train(model, tokenizer, texts, folder, seed=0, **WHOLE)
+    return model
+
+
+@torch.inference_mode()
+def _losses(parts: Parts, texts: hr.Corpus) -> np.ndarray:
+    """Return the loss of each text, in nats per token; of a needle, of the copied tokens."""
+    model, tokenizer = parts
+    losses = []
+    for text in texts.sentences:
+        ids = getattr(text, "ids", None) or tokenizer(text.text).input_ids
+        logits = model(torch.tensor([ids])).logits[0, :-1].float()
+        start = getattr(text, "answer", 0)  # the first token of a needle cannot be known
+        losses.append(nn.functional.cross_entropy(logits[start:], torch.tensor(ids[start + 1 :])).item())
+    return np.array(losses)
+
+
+def _measured(parts: Parts, smaller: Smaller, how: str, texts: dict[str, hr.Corpus], work: Path) -> pd.DataFrame:
+    """Cut, train and measure one model: a row per text."""
+    model = _trained((_cut(parts[0], smaller), parts[1]), how, texts["retraining"], work / smaller.name / how).eval()
+    if how == "all" and smaller.size in GROUPS:  # the files that are timed and could be given away
+        hr.save(model, parts[1], work / smaller.name / "model")
+    rows = [
+        pd.DataFrame({"texts": name, "text": range(len(losses)), "loss": losses})
+        for name in ("news", "ewt", "long", "needles")
+        for losses in [_losses((model, parts[1]), texts[name])]
+    ]
+    return _described(pd.concat(rows, ignore_index=True), smaller).assign(trained=how)
+
+
+def _timed(parts: Parts, smaller: Smaller) -> pd.DataFrame:
+    """Time generation in llama.cpp after texts of several lengths: a row per length, as a share of the whole model."""
+    rows = []
+    for context in CONTEXTS:
+        load = partial(costs._in_llama_cpp, parts[1])
+        model, whole = (load(HeadModel(one, parts[1]), (context, NEW)) for one in (_cut(parts[0], smaller), parts[0]))
+        times = costs._alternating(model.seconds, whole.seconds, PAIRS)  # [pair, model, phase]
+        for place, phase in enumerate(("prompt", "generation")):
+            found = costs._speeds(times[..., place], (context, NEW)[place])
+            ends = {
+                "time": 1 / found["speedup"],
+                "time.low": 1 / found["speedup.high"],
+                "time.high": 1 / found["speedup.low"],
+            }
+            rows.append({"context": context, "phase": phase, **ends, "cache": model.cache, "file": model.file})
+    return _described(pd.DataFrame(rows), smaller)
+
+
+def _described(table: pd.DataFrame, smaller: Smaller) -> pd.DataFrame:
+    return table.assign(what=smaller.what, way=smaller.way, size=smaller.size)
+
+
+def _lacking(name: str, smaller: Smaller, how: str | None = None) -> bool:
+    path = HERE / f"{name}.parquet"
+    if not path.exists():
+        return True
+    table = pd.read_parquet(path)
+    rows = table["what"].eq(smaller.what) & table["way"].eq(smaller.way) & table["size"].eq(smaller.size)
+    return not (rows & table["trained"].eq(how) if how else rows).any()
+
+
+def _save(name: str, rows: pd.DataFrame) -> None:
+    path = HERE / f"{name}.parquet"
+    (pd.concat([pd.read_parquet(path), rows], ignore_index=True) if path.exists() else rows).to_parquet(path)
+
+
+if __name__ == "__main__":
+    app()
