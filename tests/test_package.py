@@ -38,16 +38,16 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "training": (900, 6),  # 63: sound
     "pruning": (2_143, 9),  # without efficiency, which exports has since issue 64; 
     "budgets": (745, 5),
-    "exports": (1_187, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
+    "exports": (1_200, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (930, 6),
     "cli": (1_659, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (33_069, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_082, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 40_026  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
+LINES_OF_TESTS = 40_063  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

@@ -24,6 +24,7 @@ from headroles.analysis.intervals import Array, bootstrap_counts, bounds
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import speech
+from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.sites import Site
 from headroles.patterns.observation import At
@@ -82,8 +83,7 @@ def alignment_heads(
     Half of the utterances, drawn at random, choose the heads: first the one with the least error, then in each step the
     one that helps most. The other half, or `held_out`, measures the errors, beside those of the published list of the
     checkpoint, of all heads of the upper half of the layers (the default of CTranslate2), of all heads, and of random
-    sets. The times are as exact as those of the corpus, of people or of a forced aligner. The smoothing is that of
-    transformers.
+    sets. The times are as exact as those of the corpus, of people or of a forced aligner.
 
     Args:
         model: The model.
@@ -91,8 +91,8 @@ def alignment_heads(
         corpus: Sound with transcripts and the times of words.
         held_out: The same of other sound, which measures the errors; then all of `corpus` chooses the heads.
         size: Number of heads; by default that of the least error of the first half, up to 12.
-        at: The step at which a token is timed: "next", the one that predicts it, as in openai/whisper and CTranslate2
-            (faster-whisper); or "read", the one that has read it, as in transformers.
+        at: The step at which a token is timed: "next", the one that predicts it, with the smoothing of openai/whisper
+            and CTranslate2 (faster-whisper); or "read", the one that has read it, as in transformers.
         shift: Whether one constant, the median error on the first half, is subtracted from the times of each set.
         n_resamples: Number of bootstrap resamples of utterances.
         seed: Seed of the halves, the random sets and the resamples.
@@ -152,7 +152,7 @@ def _read(handle: HeadModel, corpus: Corpus, at: At) -> list[_Utterance]:
     with handle.evaluating(), handle.without_gradients(), handle.capture(keep):
         for batch in handle.batches(encoded, max_tokens=1):  # one utterance each
             captured.clear()
-            handle.forward_body(batch)
+            handle.forward(_with_end(batch, handle) if at == "next" else batch.inputs)
             sentence: Any = batch.source.sentences[0]
             view: Any = batch.target.following if batch.target and at == "next" else batch.target
             places = view.content[0].nonzero().flatten().tolist()
@@ -160,13 +160,26 @@ def _read(handle: HeadModel, corpus: Corpus, at: At) -> list[_Utterance]:
             firsts = {word: token for token, word in reversed([*enumerate(words)])}  # the first token of each word
             known = [word for word, times in enumerate(sentence.times) if times and word in firsts]
             if known:
-                rows = [*places, places[-1] + 1] if at == "next" else places  # of the end token, too
-                weights = torch.cat(captured)[:, rows, : int(batch.source.content.sum())]
-                smooth = smoothed(weights, getattr(handle.model.config, "median_filter_width", 7)).numpy()
+                weights = torch.cat(captured)[..., : int(batch.source.content.sum())]
+                width = getattr(handle.model.config, "median_filter_width", 7)
+                if at == "next":  # as openai/whisper: without the frames after the sound, with the prompt and the end
+                    rows = [*places, places[-1] + 1]  # the step that predicts the end, too
+                    smooth = smoothed(weights / weights.sum(-1, keepdim=True), width)[:, rows].numpy()
+                else:
+                    smooth = smoothed(weights[:, places], width).numpy()
                 starts = np.array([sentence.times[word][0] for word in known])
                 frame = speech.seconds(encoded.feature_extractor, len(encoded.source[0]))
                 utterances.append(_Utterance(batch.numbers[0], smooth, [firsts[word] for word in known], starts, frame))
     return sorted(utterances, key=lambda utterance: utterance.number)
+
+
+def _with_end(batch: Batch, handle: HeadModel) -> dict[str, Tensor]:
+    """Return the inputs of one utterance with a step that has read the end token."""
+    assert batch.target is not None
+    ids = pad(batch.target.ids, (0, 1), value=int(handle.tokenizer.eos_token_id))
+    return {name: value for name, value in batch.inputs.items() if name != "decoder_attention_mask"} | {
+        "decoder_input_ids": ids
+    }
 
 
 def smoothed(weights: Tensor, width: int) -> Tensor:

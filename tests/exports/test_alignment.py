@@ -12,7 +12,10 @@ from helpers.letters import batches_of
 from transformers.models.whisper import generation_whisper
 
 import headroles as hr
+from headroles.exports import alignment
 from headroles.exports.alignment import smoothed, warped
+from headroles.models.head_model import HeadModel
+from headroles.tables import frame
 
 SIZES = (8, 5, 6, 3)  # words of a tenth of a second
 
@@ -109,17 +112,51 @@ def test_errors_of_all_heads_are_those_of_a_plain_loop(tmp_path, at):
     errors = [[] for _ in range(8)]
     for number in sorted(drawn):
         (batch,) = batches_of(model, tokens, given[int(number) : int(number) + 1])
-        output = model(**batch.inputs, output_attentions=True)
+        inputs = {name: value for name, value in batch.inputs.items() if name != "decoder_attention_mask"}
+        if at == "next":
+            end = torch.tensor([[tokens.eos_token_id]])
+            inputs["decoder_input_ids"] = torch.cat((inputs["decoder_input_ids"], end), dim=1)
+        output = model(**inputs, output_attentions=True)
         size, frames = SIZES[number], 5 * SIZES[number]
         rows = slice(1, size + 1) if at == "read" else slice(0, size + 1)
         for place, weights in enumerate(torch.cat(output.cross_attentions, dim=1)[0]):
-            part = weights[rows, :frames][None, None]
+            part = weights[None, None, rows, :frames] if at == "read" else weights[None, None, :, :frames]
+            part = part if at == "read" else part / part.sum(-1, keepdim=True)
             part = (part - part.mean(-2, keepdim=True)) / part.std(-2, keepdim=True, unbiased=False)
             matrix = generation_whisper._median_filter(part, 7)[0, 0].double().numpy()
+            matrix = matrix if at == "read" else matrix[rows]
             texts, times = generation_whisper._dynamic_time_warping(-matrix)
             starts = times[np.pad(np.diff(texts), (1, 0), constant_values=1).astype(bool)][:size]
             errors[place] += [abs(20 * start - 100 * word) for word, start in enumerate(starts)]
     assert table["error"].tolist() == pytest.approx([np.mean(row) for row in errors])
+
+
+@pytest.mark.slow
+def test_times_are_those_of_ctranslate2_with_the_exported_list(tmp_path, shared, whisper):
+    """faster-whisper and WhisperX get their times from it."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
+    model, tokenizer = hr.load(whisper)
+    texts = hr.read(shared / "data/speech/human.jsonl", limit=2)
+    handle = HeadModel.of(model, tokenizer)
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(whisper)
+    start = [tokenizer.convert_tokens_to_ids("<|startoftranscript|>")]
+    ctranslate2.converters.TransformersConverter(str(whisper)).convert(tmp_path / "ct2")
+    index = handle.index[handle.index.get_level_values("kind") == "cross"]
+    chosen = [index.get_loc(("cross", layer, head)) for layer, head in ((0, 4), (3, 1))]
+    table = frame.table({"chosen": np.isin(np.arange(24), chosen).astype(float)}, index, "")
+    hr.export_heads(table, tmp_path / "ct2", form="ctranslate2")
+    other = ctranslate2.models.Whisper(str(tmp_path / "ct2"), intra_threads=1)
+    for utterance in alignment._read(handle, texts, "next"):
+        text = texts[utterance.number]
+        sound = extractor(text.sound.samples(16_000), sampling_rate=16_000, return_tensors="np").input_features
+        ids = tokenizer(" " + text.text.strip(), add_special_tokens=False).input_ids
+        frames = [2 * utterance.weights.shape[2]]
+        (found,) = other.align(ctranslate2.StorageView.from_array(sound), start, [ids], frames)
+        firsts = {}
+        for token, place in found.alignments:
+            firsts.setdefault(token, place)
+        ours = alignment.warped(utterance.weights[chosen].mean(0, dtype=np.float64)[None])[0]
+        assert [*firsts.values()] == ours.tolist()
 
 
 def test_without_times_of_words_the_error_says_what_to_give(tmp_path):
