@@ -352,7 +352,7 @@ def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
     """Return curves by importance, by single effects and by chance, with the paper's harmless share of heads."""
     table = bench.table("curves")
     metric = v.metric_of(table)
-    wanted = table["order"].str.fullmatch(r"importance(\[layer\])?|ablation\[.*\]|random \d+")
+    wanted = table["order"].str.fullmatch(r"importance(\[layer\])?|-?ablation\[.*\]|random \d+")
     rows = table[wanted].reset_index(drop=True)
     intact = rows.loc[rows["masked"] == 0, VALUES].iloc[0]
     rows = rows.assign(paired="change" in rows, **v.costs(rows, intact, metric), paper=math.nan)

@@ -209,7 +209,7 @@ def test_a_curve_is_read_where_the_paper_reads_it_or_not_at_all(tmp_path, steps,
 def test_heads_are_ablated_by_importance_within_layers_and_raw_importance_stands_beside_it(tmp_path):
     """At 60 %, the paper's share for SST-2, by one ranking a ninth of 0.9 is lost, by the other half."""
     shares = np.linspace(0, 1, 11)
-    lost = {"importance": 0.45, "importance[layer]": 0.1, "random 0": 0.0}
+    lost = {"importance": 0.45, "importance[layer]": 0.1, "-ablation[accuracy]": 0.2, "random 0": 0.0}
     values = {order: [0.9, *[0.9 - loss] * 9, 0.1] for order, loss in lost.items()}
     for kinds, name in (
         (("",), "curves-accuracy"),
@@ -220,7 +220,9 @@ def test_heads_are_ablated_by_importance_within_layers_and_raw_importance_stands
         table = frame("order share value", *rows)
         columns = {"masked": 10 * table["share"], "low": table["value"], "high": table["value"]}
         put(tmp_path / f"{name}.parquet", dict(table.assign(**columns)))
-    told = michel2019.fig6(Bench([tmp_path])).verdict.why
+    shown = michel2019.fig6(Bench([tmp_path]))
+    assert [*shown.table["order"].unique()] == [*lost]  # single effects, too: of accuracy the largest come first
+    told = shown.verdict.why
     assert "normalised within layers, 11.1 [11.1, 11.1] % of the score" in told
     assert "(by raw importance 50.0 [50.0, 50.0])" in told
     kinds = michel2019.fig4(Bench([tmp_path]))
