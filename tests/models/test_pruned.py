@@ -78,7 +78,7 @@ def test_a_smaller_model_has_a_card(smaller, saved_model):
     text = card.text
     assert text.strip().startswith("# whole without 2 of its 8 attention heads")
     assert "- enc-self layer 0: head 1\n- enc-self layer 1: head 2\n" in text
-    assert f"- weights: {identity.weights_digest(hr.load(smaller)[0])} " in text
+    assert f"- weights of this smaller model: {identity.weights_digest(hr.load(smaller)[0])} " in text
     assert f"- command: `headroles remove-heads {saved_model} {GONE} --output {smaller}`" in text
     assert not (saved_model / "README.md").exists()
     (smaller / "README.md").write_text("mine")  # what people wrote into a card stays
