@@ -19,6 +19,9 @@ import headroles as hr
 from headroles.analysis.intervals import wilson
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
+sys.path.append(str(FIGURES))
+from studies import rows_of  # noqa: E402 - of all studies
+
 Numbers = dict[str, str]
 
 
@@ -35,6 +38,21 @@ def table(name: str) -> pd.DataFrame:
     """Load a committed table by its path in `figures`, without suffix."""
     path = FIGURES / name
     return pd.read_csv(path) if path.suffix == ".csv" else hr.load_table(f"{path}.parquet")
+
+
+def role_rows(model: str, part: str = "") -> pd.DataFrame:
+    """Return the tests of a model's roles."""
+    return rows_of(FIGURES / "questions/role-tests/tests.parquet", model=model, part=part)
+
+
+def real(name: str, model: str) -> pd.DataFrame:
+    """Return the rows of one of the real models in a table."""
+    return rows_of(FIGURES / f"models/real-models/{name}.parquet", of=model)
+
+
+def specialists(name: str, study: str) -> pd.DataFrame:
+    """Return the rows of a study of specialised heads in a table."""
+    return rows_of(FIGURES / f"questions/specialists/{name}.parquet", study=study)
 
 
 def read(name: str) -> dict:
@@ -78,7 +96,7 @@ def flags(roles: pd.DataFrame, family: str = "") -> pd.Series:
 
 def quality() -> Numbers:
     """Mutants of the code, and lines that tests run."""
-    mutation, coverage = read("quality/mutation")["total"], read("quality/coverage")["total"]
+    mutation, coverage = read("engineering/quality/mutation")["total"], read("engineering/quality/coverage")["total"]
     low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
     return {
         "mutants": f"{mutation['mutants']:,}",
@@ -92,14 +110,14 @@ def quality() -> Numbers:
 
 def roles() -> Numbers:
     """Roles of MiniLM and of the small Marian on several corpora."""
-    minilm = table("minilm/pud/roles")
+    minilm = table("models/minilm/pud/roles")
     holds("MiniLM has two positional heads, six syntactic ones", [
         flags(minilm, name).sum() for name in ("positional", "syntactic")] == [2, 6])  # fmt: skip
-    marian = {name: table(f"multi30k-en-de/{name}/roles") for name in ("multi30k", "pud", "ewt")}
+    marian = {name: table(f"models/multi30k-en-de/{name}/roles") for name in ("multi30k", "pud", "ewt")}
     holds("the Marian has no encoder head with a positional, syntactic or rare-word role", not any(
         flags(each.loc[["enc-self"]], family).any() for each in marian.values()
         for family in ("positional", "syntactic", "rare")))  # fmt: skip
-    subjects = [table(f"minilm/{name}/roles")["syntactic[nsubj dep>head]"].any() for name in ("pud", "ewt")]
+    subjects = [table(f"models/minilm/{name}/roles")["syntactic[nsubj dep>head]"].any() for name in ("pud", "ewt")]
     holds("heads for subjects are found on web text, not on news and wiki", subjects == [False, True])
     moves = {f"moves_{name}": str(flags(each.loc[["cross"]], "alignment").sum()) for name, each in marian.items()}
     sinks, free = flags(minilm, "sink").sum(), (~flags(minilm)).sum()
@@ -108,35 +126,35 @@ def roles() -> Numbers:
 
 def role_tests() -> Numbers:
     """What heads cost under the pattern of their role."""
-    smollm2 = table("substitution/smollm2-repeated").loc[("all 5", "induction")]
-    gemma3 = table("substitution/gemma3-repeated").loc[("all 3", "induction")]
+    smollm2 = role_rows("smollm2", "repeated").loc[("all 5", "induction")]
+    gemma3 = role_rows("gemma3", "repeated").loc[("all 3", "induction")]
     holds("under exact induction they lose nothing", max(smollm2["role_pattern.high"], gemma3["role_pattern.high"]) < 0)
     yes, unexplained, none = (
         *("its role is what it does", "has the pattern, but the pattern does not explain it"),
         "no measurable effect on this corpus",
     )
-    previous = table("substitution/smollm2-previous").xs("offset=-1", level="role")["verdict"]
+    previous = role_rows("smollm2", "previous").xs("offset=-1", level="role")["verdict"]
     counts = previous.drop(index=["dec-self:16:0", "all 9"]).value_counts()
     holds("16:0 passes; to four of eight it costs more, two are undecided, two do not matter", (
         previous["dec-self:16:0"], counts.index[0], *counts) == (yes, unexplained, 4, 2, 2))  # fmt: skip
-    verdicts = table("substitution/gemma3-previous").droplevel("role")["verdict"]
+    verdicts = role_rows("gemma3", "previous").droplevel("role")["verdict"]
     holds("of Gemma 3's layer 4:1 alone passes", verdicts.index[verdicts == yes].tolist() == ["dec-self:4:1"])
-    untrained = table("substitution/smollm2-untrained")["verdict"]
+    untrained = role_rows("smollm2", "untrained")["verdict"]
     numbers = {"no measurable effect on this corpus": 26, "too few places": 14, "undecided": 1}
     kinds = untrained.str.partition(";")[0]  # of sets a count of members follows
     holds("with random weights no head is shown to matter", kinds.value_counts().to_dict() == numbers)
     near = [
-        {verdict.partition(";")[0] for verdict in table(f"substitution/{name}-previous-untrained")["verdict"]}
+        {verdict.partition(";")[0] for verdict in role_rows(name, "previous-untrained")["verdict"]}
         for name in ("smollm2", "gemma3")
     ]
     holds("with random weights no head of these layers passes", near == [{none}, {none, "undecided"}])
-    decided = table("substitution/mpnet-undecided").drop(index="all 3", level="heads")["verdict"]
+    decided = role_rows("mpnet", "undecided").drop(index="all 3", level="heads")["verdict"]
     holds("MPNet's three all do something else", decided.tolist() == [unexplained] * 3)
-    mpnet, marian = (table(f"substitution/{name}") for name in ("mpnet", "marian"))
+    mpnet, marian = (role_rows(name) for name in ("mpnet", "marian"))
     together = [mpnet.loc[("all 3", "offset=-1")], mpnet.loc[("all 2", "offset=1")], marian.loc[("all 11", "diagonal")]]
     times = [row["role_pattern"] / row["removed"] for row in together]
     _fixed_offsets()
-    rows = runpy.run_path(str(FIGURES / "substitution/table.py"))["rows"]()
+    rows = runpy.run_path(str(FIGURES / "questions/role-tests/table.py"))["rows"]()
     return {
         "smollm2": f"{smollm2['removed']:.1f}",
         "gemma3": f"{gemma3['removed']:.1f}",
@@ -153,7 +171,7 @@ def role_tests() -> Numbers:
 
 def _fixed_offsets() -> None:
     """Compare the cheapest of six offsets with the dependency, in the five tests of MiniLM."""
-    offsets, trees = (table(f"substitution/minilm{part}").reset_index() for part in ("-fixed-offset", ""))
+    offsets, trees = (role_rows("minilm", part).reset_index() for part in ("fixed-offset", ""))
     offsets["role"] = offsets["role"].str.extract(r"where=(dependency.*),offset", expand=False)
     best = offsets.loc[offsets.groupby(["heads", "role"])["role_pattern"].idxmin()].set_index(["heads", "role"])
     both = best.join(trees.set_index(["heads", "role"]).add_suffix(" of trees"), how="inner")
@@ -167,23 +185,23 @@ def _fixed_offsets() -> None:
 
 def real_models() -> Numbers:
     """Roles, effects and survival in SmolLM2, Gemma 3 and MPNet."""
-    roles, relate = table("real-models/smollm2/roles"), table("real-models/smollm2/relate")
+    roles, relate = real("roles", "smollm2"), real("relate", "smollm2")
     rows, induction = relate.set_index(["role", "outcome"]), roles.index[roles["induction"]]
     holds("SmolLM2's five induction heads have less importance than their neighbours", (
         len(induction) == 5, rows.loc[("induction", "importance"), "holm"] < 0.05,
         rows.loc[("induction", "importance"), "within.high"] < 0) == (True, True, True))  # fmt: skip
     holds("sinks have less importance and survive less often in SmolLM2", rows.loc["sink"].loc[
         ["importance", "survival[l0 68]"], "within.high"].max() < 0)  # fmt: skip
-    holds("neither is shown in Gemma 3", table("real-models/gemma3/relate")["holm"].min() == 1)
+    holds("neither is shown in Gemma 3", real("relate", "gemma3")["holm"].min() == 1)
     for model, chance in {"smollm2": 0, "gemma3": 1, "mpnet": 0}.items():
-        tests = table(f"real-models/{model}/relate")
+        tests = real("relate", model)
         shown = tests[tests["role"].isin(["positional", "syntactic", "duplicate", "any"]) & tests["holm"].lt(0.05)]
         holds("heads with a role other than a sink are not shown to matter more", shown.empty)
-        untrained = table(f"real-models/{model}/untrained-roles").select_dtypes(bool).any(axis=1).sum()
+        untrained = real("untrained-roles", model).select_dtypes(bool).any(axis=1).sum()
         holds("with random weights one of 486 heads passes the threshold of a role", untrained == chance)
-    effects = table("real-models/smollm2/ablation").iloc[:, 0]
+    effects = real("ablation", "smollm2").iloc[:, 0]
     early = effects[effects.index.get_level_values("layer") < 2].sum() / effects.sum()
-    lines = runpy.run_path(str(FIGURES / "real-models/table.py"))["rows"]()
+    lines = runpy.run_path(str(FIGURES / "models/real-models/table.py"))["rows"]()
     header = "model | heads with the role | loss without it, nats (MPNet: agreement) | importance | survival at 1/4"
     found = {"first_two": f"{early:.2f}".lstrip("0"), "rows": lined(header, lines)}
     return found | _sizes() | _retrained() | _tasks() | _rounded()
@@ -193,7 +211,7 @@ def _sizes() -> Numbers:
     """What sizes of SmolLM2 and Gemma 3 lose without retraining, as rows of the page's table."""
     shares, lines = ("0.75", "0.5", "0.25", "0.125"), []
     for model, name, heads in (("smollm2", "SmolLM2", 270), ("gemma3", "Gemma 3", 72)):
-        losses = table(f"real-models/{model}/sizes.csv").set_index("set")["ablation[loss]"]
+        losses = real("sizes", model).set_index("set")["ablation[loss]"]
         for number, share in enumerate(shares):
             part = losses[losses.index.str.endswith(f" {share}")]
             random = part[part.index.str.startswith("random")]
@@ -202,7 +220,7 @@ def _sizes() -> Numbers:
             first = f"{name}, {kept}" if number == 0 else kept
             lines.append([first, *cells, f"{random.min():.2f} to {random.max():.2f}"])
     names = ["heads left", "those that gates keep", "the most important", "three random draws"]
-    kept = [(table(f"real-models/{model}/survival")[column] == 1).sum() for model, column in
+    kept = [(real("survival", model)[column] == 1).sum() for model, column in
             (("gemma3", "survival[l0 18]"), ("smollm2", "survival[l0 68]"))]  # fmt: skip
     holds("of Gemma 3 two are kept by all three seeds, of SmolLM2 all three 32", kept == [2, 32])
     return {"sizes": grid(names, lines)}
@@ -211,7 +229,7 @@ def _sizes() -> Numbers:
 def _retrained() -> Numbers:
     """How far gates lead at 9 heads of Gemma 3 after retraining."""
     losses = {
-        model: table(f"real-models/{model}/compare-pruning-seeds")
+        model: real("compare-pruning-seeds", model)
         .set_index(["strategy", "heads", "tuned"])["value"]
         .drop("all heads")
         .unstack("strategy")
@@ -230,12 +248,12 @@ def _tasks() -> Numbers:
     """Heads on which tasks of the language models depend."""
     found: Numbers = {}
     for model in ("smollm2", "gemma3"):
-        scores, effects = (table(f"real-models/{model}/task-{what}") for what in ("scores", "ablation"))
+        scores, effects = (real(f"task-{what}", model) for what in ("scores", "ablation"))
         objects, agreement = (
             {*effects.index[(effects[f"{column}.holm"] < 0.05) & (effects[column] < 0)]}
             for column in ("ablation[difference precision=1.1]", "ablation[pair_difference precision=1.1]")
         )
-        random = table(f"real-models/{model}/untrained-retrieval")["retrieval"].max()
+        random = real("untrained-retrieval", model)["retrieval"].max()
         holds("with random weights no head copies more than a tenth", random < 0.1)
         found |= {
             f"{model}_objects": str(len(objects)),
@@ -248,7 +266,7 @@ def _tasks() -> Numbers:
 
 def _rounded() -> Numbers:
     """What rounding SmolLM2's weights again changes."""
-    changes = table("real-models/rounded.csv").set_index(["weights", "score"])
+    changes = table("models/real-models/rounded.csv").set_index(["weights", "score"])
     four = changes.loc["Q4_0"]
     counts = {score: row.tolist() for score, row in four[["kept", "lost", "gained"]].iterrows()}
     holds("the previous-token head, four of five induction heads, one of two duplicate-token heads stay", (
@@ -261,9 +279,9 @@ def _rounded() -> Numbers:
 
 def classifier() -> Numbers:
     """Heads of classifiers, ablated one by one and many: MiniLM on SST-2 and MRPC, MPNet on SST-2."""
-    effects = table("minilm-sst2/ablation-accuracy-head-zero")
+    effects = table("models/minilm-sst2/ablation-accuracy-head-zero")
     holds("no head has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
-    curves = table("minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
+    curves = table("models/minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
     return {
         "most": f"{effects['ablation[accuracy]'].abs().max():.3f}",
         "at_58": f"{100 * (curves[0] - curves[58]):.1f}",
@@ -276,9 +294,9 @@ def _mrpc() -> Numbers:
     """Three trainings of MiniLM on MRPC."""
     found: Numbers = {}
     for seed, place in enumerate(("", "S-1/", "S-2/")):
-        effects = table(f"minilm-mrpc/{place}ablation-accuracy-head-zero")
+        effects = table(f"models/minilm-mrpc/{place}ablation-accuracy-head-zero")
         sure = effects[effects["ablation[accuracy].holm"] < 0.05].sort_values("ablation[accuracy]")
-        curves = table(f"minilm-mrpc/{place}curves-accuracy").set_index(["order", "masked"])["value"]
+        curves = table(f"models/minilm-mrpc/{place}curves-accuracy").set_index(["order", "masked"])["value"]
         whole = curves["importance"][0]
         once, again = (100 * (whole - curves[order][36]) for order in ("importance", "importance, again"))
         found |= {
@@ -311,15 +329,15 @@ def _mpnet() -> Numbers:
     """Three trainings of MPNet on 2,000 sentences of SST-2."""
     places, found, costs = ("", "S-1/", "S-2/"), {}, []
     for seed, place in enumerate(places):
-        effects = table(f"mpnet-sst2/{place}ablation-accuracy-head-zero")
-        accuracy = table(f"mpnet-sst2/{place}evaluation")["value"]["accuracy"]
+        effects = table(f"models/mpnet-sst2/{place}ablation-accuracy-head-zero")
+        accuracy = table(f"models/mpnet-sst2/{place}evaluation")["value"]["accuracy"]
         little = (effects["ablation[accuracy].low"] > -0.03 * accuracy) & (
             effects["ablation[accuracy].high"] < 0.03 * accuracy
         )
         holds("none has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
         found |= {f"mpnet_{seed}": f"{accuracy:.3f}", f"mpnet_{seed}_little": str(little.sum()),
                   f"mpnet_{seed}_most": f"{effects['ablation[accuracy]'].abs().max():.3f}"}  # fmt: skip
-        steps = table(f"mpnet-sst2/{place}curves-accuracy")
+        steps = table(f"models/mpnet-sst2/{place}curves-accuracy")
         curve = steps.set_index(["order", "masked"])["value"]
         costs.append({order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")})
         ranked = steps.query("order == 'importance'").set_index("masked")
@@ -341,8 +359,9 @@ def _mpnet() -> Numbers:
 
 def _verdicts(study: str, claims: list[tuple[str, str]]) -> str:
     """Return the verdicts on claims of Michel et al. in three trainings."""
+    verdicts = read("papers/michel2019/verdicts")
     rows = [
-        [text, *(read(f"{study}/{place}papers/michel2019/{claim}")["answer"] for place in ("", "S-1/", "S-2/"))]
+        [text, *(verdicts[f"{study}{seed}"][claim]["answer"] for seed in ("", "/S-1", "/S-2"))]
         for text, claim in claims
     ]
     return grid(["claim of Michel et al.", "seed 0", "seed 1", "seed 2"], rows)
@@ -351,17 +370,21 @@ def _verdicts(study: str, claims: list[tuple[str, str]]) -> str:
 def cache_budgets() -> Numbers:
     """What a cache of a quarter of the key-value heads costs."""
     losses = (
-        table("cache-budgets/losses.csv").query("what == 'answer' and share == 0.75").set_index(["model", "ranking"])
+        table("questions/cache-budgets/losses.csv")
+        .query("what == 'answer' and share == 0.75")
+        .set_index(["model", "ranking"])
     )
     effect = losses["effect"].xs("integrated-gradients", level="ranking")
     holds("the loss falls", losses.loc[("smollm2", "integrated-gradients"), "effect.high"] < 0)
     holds("in Gemma 3 it finds the best", effect["gemma3"] <= losses["effect"]["gemma3"].min() + 1e-9)
-    rows = table("cache-budgets/comparison.csv").query("share == 0.75").set_index(["model", "other"])
+    rows = table("questions/cache-budgets/comparison.csv").query("share == 0.75").set_index(["model", "other"])
     holds("the test is shown in both models", (rows["holm"].dropna() < 0.001).all())
-    budget = table("cache-budgets/smollm2-budget")["retrieval"]
-    speed = table("cache-budgets/smollm2-speed.csv").set_index("tokens")
-    seconds = table("cache-budgets/smollm2-rankings.csv").set_index("ranking")["seconds"]
-    role = table("cache-budgets/smollm2-roles.csv").set_index("role").loc["induction"]
+    budget = rows_of(FIGURES / "questions/cache-budgets/budget.parquet", model="smollm2")["retrieval"]
+    speed = table("questions/cache-budgets/smollm2-speed.csv").set_index("tokens")
+    seconds = rows_of(FIGURES / "questions/cache-budgets/rankings.parquet", model="smollm2").set_index("ranking")[
+        "seconds"
+    ]
+    role = table("questions/cache-budgets/smollm2-roles.csv").set_index("role").loc["induction"]
     longer = {
         f"{model}_{name}": interval(row, "effect", ".2f")
         for model in ("smollm2", "gemma3")
@@ -373,7 +396,7 @@ def cache_budgets() -> Numbers:
     }
     plain = {}
     for model in ("smollm2", "gemma3"):
-        texts = table(f"cache-budgets/{model}-texts.csv").query("what == 'plain'")
+        texts = rows_of(FIGURES / "questions/cache-budgets/texts.parquet", model=model).query("what == 'plain'")
         texts = texts.set_index(["ranking", "text"])["loss"].unstack("ranking")
         row = t_interval(texts["integrated-gradients"] - texts["kvpress"])
         holds("kvpress' choice surely costs less on plain text", row["less.low"] > 0)
@@ -401,12 +424,12 @@ def cache_budgets() -> Numbers:
 
 def relevance() -> Numbers:
     """How far scores of relevance rank heads alike, and which finds the heads that matter."""
-    ranks = [table(f"{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
-    areas = table("minilm/relevance/areas")
+    ranks = [table(f"models/{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
+    areas = table("models/minilm/relevance/areas")
     best = ["relevance[cp logit].size", "relevance[attn logit].size"]
     holds("cp and attn find the heads best in MiniLM", {*areas["area"].nlargest(2).index} == {*best})
     holds("surely", areas.loc[best, "area.low"].min() > areas["area.high"].drop(best).max())
-    first = table("multi30k-en-de/relevance/areas").nlargest(5, "area")
+    first = table("models/multi30k-en-de/relevance/areas").nlargest(5, "area")
     holds("five are not told apart in the Marian", first["area.low"].max() < first["area.high"].min())
     minilm, marian = (f"{rank['relevance[gradient logit].size']:.3f}" for rank in ranks)
     return {"minilm": minilm, "marian": marian}
@@ -414,14 +437,14 @@ def relevance() -> Numbers:
 
 def ablation() -> Numbers:
     """Heads of the small Marian, ablated one by one."""
-    effects, name = table("multi30k-en-de/ablation/ablation-loss-head-zero"), "ablation[loss]"
+    effects, name = table("models/multi30k-en-de/ablation/ablation-loss-head-zero"), "ablation[loss]"
     sure = effects[effects[f"{name}.holm"] < 0.01]
     holds("all for the worse", (sure[name] > 0).all())
-    kept = table("multi30k-en-de/ablation/best-loss-zero-halves")
+    kept = table("models/multi30k-en-de/ablation/best-loss-zero-halves")
     free = kept[(kept["effect.p"] >= 0.01) | (kept["effect"] < 0)]
     holds("four of them of the encoder; the last cross-attention layer costs most", (
         len(free.loc[["enc-self"]]), kept["effect"].idxmax()) == (4, ("cross", 5)))  # fmt: skip
-    rows = table("multi30k-en-de/papers/michel2019/fig2")
+    rows = table("papers/michel2019/fig2")
     row = rows[(rows["heads of"] == "enc-self") & rows["corpus"].str.contains("mscoco")].iloc[0]
     return {
         "heads": str(len(effects)),
@@ -436,7 +459,7 @@ def ablation() -> Numbers:
 def pruning() -> Numbers:
     """The small Marian pruned by L0 gates."""
     encoder, whole = (
-        table(f"multi30k-en-de/pruning/sparsity-l0{kind}").set_index("heads") for kind in ("-enc-self", "")
+        table(f"models/multi30k-en-de/pruning/sparsity-l0{kind}").set_index("heads") for kind in ("-enc-self", "")
     )
     ten = encoder.loc[144 - 48 + 10]
     holds("ten encoder heads are not told from all", ten["change.high"] > 0 > ten["change.low"])
@@ -453,7 +476,7 @@ def pruning() -> Numbers:
 def correlations() -> Numbers:
     """Rank correlations of scores, effects and survival."""
     marian, decoder, classifier = (
-        table(f"{place}/scores").set_index(["first", "second"])
+        table(f"models/{place}/scores").set_index(["first", "second"])
         for place in ("multi30k-en-de/maps", "decoder", "minilm-sst2/correlations")
     )
 
@@ -474,7 +497,7 @@ def correlations() -> Numbers:
 
 def training() -> Numbers:
     """Heads of the small Marian through its training."""
-    order = table("multi30k-en-de/dynamics/dynamics-order").set_index("epoch")
+    order = table("models/multi30k-en-de/dynamics/dynamics-order").set_index("epoch")
     return {
         "first": f"{order.loc[1, 'all']:.2f}",
         "first_within": f"{order.loc[1, 'within']:.2f}",
@@ -488,13 +511,15 @@ def training() -> Numbers:
 def strategies() -> Numbers:
     """Strategies of pruning, before and after retraining."""
     sst2, marian = (
-        table(f"{name}/compare-pruning/compare-pruning").set_index(["strategy", "heads", "tuned"])["value"]
+        table(f"models/{name}/compare-pruning/compare-pruning").set_index(["strategy", "heads", "tuned"])["value"]
         for name in ("minilm-sst2", "multi30k-en-de")
     )
     ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
     ends = 100 * (kept.max() - kept.min())
-    speed = table("minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")["speedup"]
+    speed = table("models/minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")[
+        "speedup"
+    ]
     return {
         "below": f"{100 * (sst2['random', 18, False] - sst2['roles', 18, False]):.1f}",
         "ahead": f"{ahead[0]:.1f}",
@@ -509,7 +534,7 @@ def strategies() -> Numbers:
 
 def _places(name: str, study: str) -> Numbers:
     """Accuracies of pruned classifiers before and after retraining, and what a place gains on chance."""
-    rows = table(f"{study}/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
+    rows = table(f"models/{study}/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
     found = {}
     for strategy in rows.index.unique("strategy"):
         key = f"{name}_{strategy.replace(' ', '_').replace('-', 'minus_')}"
@@ -543,7 +568,7 @@ def roles_and_survival() -> Numbers:
         ("sst2", "Holm {holm:.2f}", "loss {:.3f} [{:.3f}, {:.3f}], Holm {holm:.3f}"),
     ):
         key = folder.partition("/")[2].replace("any-length/C", "more") or folder
-        survival = table(f"specialists/{folder}/pooled-survival").set_index(["analysis", "predictor", "outcome"])
+        survival = specialists("survival", folder).set_index(["analysis", "predictor", "outcome"])
         row = survival.loc[("primary", "positional", "survival[12]")]
         p, holm = row["population.p"], row["population.holm"]
         holds(
@@ -552,20 +577,20 @@ def roles_and_survival() -> Numbers:
         )
         found[f"{key}_fixed"] = f"{interval(row, 'population', '.2f')}, {fixed.format(holm=holm, p=p)}: open"
         if differs:
-            pooled = table(f"specialists/{folder}/pooled-differences").set_index(["strategy", "against"])
+            pooled = specialists("differences", folder).set_index(["strategy", "against"])
             row = pooled.loc[("roles", "random")]
             numbers = differs.format(*row[["difference", "low", "high"]], holm=row["holm"])
             found[f"{key}_differs"] = f"{numbers}: {'**shown**' if row['holm'] < 0.05 else 'not shown'}"
-    partial = table("specialists/captions/german-english/partial.csv").query(
+    partial = table("questions/specialists/german-english.csv").query(
         "predictor == 'positional' and given == 'confidence, sink' and outcome == 'survival[12]'"
     )
     one, other = (f"{row.r:.2f}, p {row.p:.2f}" for row in partial.sort_values("model").itertuples())
-    retrained = table("specialists/minilm/pooled-controls").query("tuned").groupby("strategy")["value"]
+    retrained = specialists("controls", "minilm").query("tuned").groupby("strategy")["value"]
     mean = retrained.mean()
     holds("heads nearest to a role lead in each model", retrained.max()["roles"] < retrained.min()["random"])
-    pooled = table("specialists/minilm/pooled-differences").set_index(["strategy", "against"])
+    pooled = specialists("differences", "minilm").set_index(["strategy", "against"])
     _survivors()
-    shares = table("specialists/shares.csv").set_index("what")
+    shares = table("questions/specialists/shares.csv").set_index("what")
     kept = shares["survive"].map(lambda value: f"{value:.2f}")
     holds("the ranges have 288, 16, 8, 14 and 10 heads", shares["heads"].tolist()[:5] == [288, 16, 8, 14, 10])
     holds("of the sharpest heads 8 are positional, 34 not", shares["heads"].tolist()[-2:] == [8, 34])
@@ -586,7 +611,7 @@ def roles_and_survival() -> Numbers:
 
 def _translators() -> Numbers:
     """How many heads with a role survive in the translators trained from nothing, of ten of each role."""
-    overview = table("specialists/overview.csv")
+    overview = table("questions/specialists/overview.csv")
     scratch = overview["of"] == "translators trained from nothing"
     survivors = overview[(overview["panel"] == "survivors") & scratch].set_index("what")
     kept = (survivors["value"] * survivors["heads"]).round(1)
@@ -602,10 +627,8 @@ def _translators() -> Numbers:
 
 def _survivors() -> None:
     """Check which counts of surviving heads lie beyond chance."""
-    minilm, sst2, tatoeba = (
-        table(f"specialists/{study}/survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()
-        for study in ("minilm", "sst2", "tatoeba")
-    )
+    survivors = table("questions/specialists/survivors.csv").set_index(["study", "roles", "heads left", "model"])
+    minilm, sst2, tatoeba = (survivors.sort_index().loc[study] for study in ("minilm", "sst2", "tatoeba"))
     beyond = (minilm["survive"] > minilm["high"]).loc[["positional", "syntactic", "any of these"], [18, 12], :]
     holds("confirmed in both new models", beyond.loc[["positional", "any of these"]].all())
     holds("not of syntactic heads", not beyond["syntactic"].any())
@@ -618,16 +641,12 @@ def _survivors() -> None:
 
 def papers() -> Numbers:
     """Which heads with a function before pruning remain (Voita et al., Fig. 8), in translators with MiniLM."""
-    place, functions = "specialists/minilm", ["positional", "syntactic"]
     before, left = [], []
-    for model in ("E-0", "E-1", "E-2"):
-        roles, survival = (table(f"{place}/{model}/{name}") for name in ("roles", "survival"))
-        has = pd.DataFrame({name: flags(roles, name) for name in functions})
+    for _, heads in specialists("heads", "minilm").groupby("model"):
+        has = pd.DataFrame({"positional": heads["positional"] >= 0.9, "syntactic": heads["syntactic"] >= 0.1})
         before.append(has.sum())
-        left.append(has.mul(survival["survival[18]"], axis=0).sum())
-        holds(
-            "no head has two functions, and none is rare", not has.all(axis=1).any() and not flags(roles, "rare").any()
-        )
+        left.append(has.mul(heads["survival[18]"], axis=0).sum())
+        holds("no head has two functions, and none is rare", not has.all(axis=1).any() and heads["rarity"].max() <= 0.5)
         holds("all positional heads remain", left[-1]["positional"] == before[-1]["positional"])
     first, remain = pd.concat(before, axis=1).sum(axis=1), pd.concat(left, axis=1).sum(axis=1)
     return {
@@ -641,14 +660,14 @@ def papers() -> Numbers:
 
 def paper_size() -> Numbers:
     """A Marian of the papers' layers, trained from scratch."""
-    roles, sizes = table("paper-size/roles"), table("paper-size/sparsity-l0-enc-self").set_index("heads")
+    roles, sizes = table("models/paper-size/roles"), table("models/paper-size/sparsity-l0-enc-self").set_index("heads")
     holds("no encoder head has a role", not flags(roles.loc[["enc-self"]]).any())
     return {"moves": str(flags(roles, "alignment").sum()), "pruned": f"{-sizes.loc[144 - 36, 'change']:.1f}"}
 
 
 def circuits() -> Numbers:
     """Which heads of SmolLM2 can do induction by their weights, and which do."""
-    pairs, heads = table("circuits/pairs"), table("circuits/heads")
+    pairs, heads = table("questions/circuits/pairs"), table("questions/circuits/heads")
     strength, induction = heads["circuit[induction]"].dropna(), heads["induction"]
     after = pairs[(pairs["layer"] == 16) & (pairs["head"] == 0) & pairs["to_layer"].isin([17, 18])]
     rows = after.sort_values("matching", ascending=False)[["to_layer", "to_head", "matching"]].to_numpy()
@@ -698,18 +717,22 @@ def comparison() -> Numbers:
 
 def readme() -> Numbers:
     """Numbers of the README."""
-    sys.path.insert(0, str(FIGURES / "families"))
+    sys.path.insert(0, str(FIGURES / "engineering/families"))
     import architectures
 
-    results = architectures.areas(table("families/families"))
+    results = architectures.areas(table("engineering/families/families"))
     scores, effects, relevant, pruned, removal = map(str, (results == "yes").sum())
-    types = (FIGURES / "families/families.md").read_text(encoding="utf-8").split(f"| all | {len(results)} | ")[1]
-    rows = [table(f"substitution/{name}-repeated").loc[(heads, "induction")] for name, heads in
+    types = (
+        (FIGURES / "engineering/families/families.md")
+        .read_text(encoding="utf-8")
+        .split(f"| all | {len(results)} | ")[1]
+    )
+    rows = [role_rows(name, "repeated").loc[(heads, "induction")] for name, heads in
             (("smollm2", "all 5"), ("gemma3", "all 3"))]  # fmt: skip
     for row in rows:
         holds("sets of induction heads pass, and lose nothing", row["verdict"].startswith("its role is what it does"))
         holds("under exact induction they lose nothing", row["role_pattern.high"] < 0)
-    shares = table("substitution/shares.csv").set_index(["role", "model"])["verdict"]
+    shares = table("questions/role-tests/shares.csv").set_index(["role", "model"])["verdict"]
     passing = shares[shares == "its role is what it does"].index
     holds("their previous-token heads pass on repeats", len(shares.loc["previous token on repeats"]) == sum(
         role == "previous token on repeats" for role, _ in passing) == 2)  # fmt: skip

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -17,6 +18,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FIGURES = ROOT / "figures"
+sys.path.append(str(FIGURES))
+import studies  # noqa: E402 - of all studies
+
 MADE = HERE / "generated"
 GROUPS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "reference/groups.toml").read_text(encoding="utf-8"))
 PACKAGES = (  # below two
@@ -34,7 +38,7 @@ OWN = (
     ":class:`headroles.GradientScore` and :class:`headroles.Role` are in their groups. "
     ":doc:`Examples that run </how-to/extend>` show each."
 )
-STUDIES = {  # folder -> what the verdicts of it are of
+STUDIES = {  # study -> what the verdicts of it are of
     "multi30k-en-de": "small Marian",
     "minilm-sst2": "MiniLM on SST-2",
     "minilm-mrpc": "MiniLM on MRPC",
@@ -47,13 +51,11 @@ COPIES = {  # text of the repository -> its page
     "CONTRIBUTING.md": "contributing.md",
     "figures/README.md": "studies.md",
 }
-SPECIALISTS = FIGURES / "specialists"
-for _page in sorted(
-    {*SPECIALISTS.rglob("*.md"), *FIGURES.rglob("PLAN.md")}
-):  # README.md: specialists.md; captions/README.md: specialists-captions.md
-    _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
-    COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"
-MISSING = "*Not made yet: `python figures/quality/make.py predicted SHARED --output figures/quality` makes `{}`.*\n"
+for _page in sorted([FIGURES / "questions/specialists/README.md", *FIGURES.rglob("PLAN.md")]):
+    _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts[1:] if part != "README"]
+    COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"  # specialists.md, specialists-plan.md
+QUALITY = "figures/engineering/quality"
+MISSING = f"*Not made yet: `python {QUALITY}/make.py predicted SHARED --output {QUALITY}` makes `{{}}`.*\n"
 _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
 LACKS = {  # paper -> what of it there is not
@@ -202,6 +204,8 @@ def _columns() -> None:
     made: dict[str, str] = tomllib.loads((HERE / "reference/tables.toml").read_text(encoding="utf-8"))
     found: dict[str, dict[str, set[str]]] = {}
     for path in sorted(FIGURES.rglob("*.parquet")):
+        if "provenance" in pq.read_schema(path).names:  # a table of several models
+            continue
         stems = (stem for stem in made if path.stem == stem or path.stem.startswith(f"{stem}-"))
         stem = max(stems, key=len, default=None)
         if stem is not None and "papers" not in path.parts:
@@ -211,7 +215,7 @@ def _columns() -> None:
     lines = []
     for stem, about in made.items():
         if stem not in found:
-            lines.append(f"## `{stem}`\n\n{about} No study has committed one yet.\n")
+            lines.append(f"## `{stem}`\n\n{about} No study keeps one.\n")
             continue
         names = ", ".join(f"`{name}`" for name in sorted(found[stem]["columns"]))
         lines += [
@@ -231,22 +235,27 @@ def _family(column: str) -> str:
 def _verdicts() -> None:
     """Write the claims of each paper, with the rule, the verdict on every study and the figure."""
     for paper, title in PAPERS.items():
-        names = {path.stem for study in STUDIES for path in (FIGURES / study / "papers" / paper).glob("*.json")}
+        verdicts = _json(f"papers/{paper}/verdicts")
+        found = {study: verdicts[study] for study in STUDIES if study in verdicts}
+        names = {name for facts in found.values() for name in facts}
         text = [f"# {title}\n", "Written by `headroles reproduce`; [what the verdicts mean](../../papers.md).\n"]
-        text.insert(1, _incomparable(paper, names))
+        text.insert(1, _incomparable(paper, found, names))
         for name in sorted(
             names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
         ):
-            text += _verdict(paper, name)
+            text += _verdict(paper, name, {study: facts[name] for study, facts in found.items() if name in facts})
         _put(f"papers/{paper}.md", "\n".join(text))
 
 
-def _incomparable(paper: str, names: set[str]) -> str:
+Facts = dict[str, dict[str, Any]]  # study or artefact -> what `headroles reproduce` writes of it
+
+
+def _incomparable(paper: str, found: dict[str, Facts], names: set[str]) -> str:
     """Return what of a paper is not comparable here and why, and what is missing, as the first line of its page."""
     reasons: dict[str, list[str]] = {}
     for name in sorted(names):
-        for study, path in ((study, FIGURES / study / "papers" / paper / f"{name}.json") for study in STUDIES):
-            facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for study, verdicts in found.items():
+            facts = verdicts.get(name, {})
             if facts.get("answer") == "not comparable":
                 why = facts["why"].rpartition("; ")[2]
                 reasons.setdefault(f"{STUDIES[study]} ({why})", []).append(_called(name))
@@ -261,9 +270,7 @@ def _called(name: str) -> str:
     return words.capitalize().replace("Fig ", "Fig. ")
 
 
-def _verdict(paper: str, name: str) -> list[str]:
-    places = {study: FIGURES / study / "papers" / paper / f"{name}.json" for study in STUDIES}
-    read = {study: json.loads(path.read_text(encoding="utf-8")) for study, path in places.items() if path.is_file()}
+def _verdict(paper: str, name: str, read: Facts) -> list[str]:
     first = next(iter(read.values()))
     text = [
         f"## {_called(name)}\n",
@@ -277,13 +284,12 @@ def _verdict(paper: str, name: str) -> list[str]:
         f"\n*Rule.* {first['rule']}\n",
         f"*The paper's numbers.* {first['numbers']}\n" if first.get("numbers") else "",
     ]
-    pictures = [
-        (study, places[study].with_suffix(".png")) for study in read if places[study].with_suffix(".png").is_file()
-    ]
-    for study, picture in pictures[:1]:
-        text.append(f"![{first['what']} {STUDIES[study]}.](../../../{picture.relative_to(ROOT)})\n")
-        text.append(f"*The picture is of the {STUDIES[study]}.*\n")
-    commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values())
+    picture = FIGURES / "papers" / paper / f"{name}.png"
+    if picture.is_file():
+        text.append(f"![{first['what']} {next(map(STUDIES.get, read))}.](../../../{picture.relative_to(ROOT)})\n")
+    archives = ", ".join(STUDIES[study] for study, verdict in read.items() if not verdict["command"])
+    commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values() if verdict["command"])
+    commands += f"{' · ' * bool(commands)}not made again, with an earlier version: {archives}" if archives else ""
     return [*text, f"{commands}; one figure: `headroles reproduce {paper} {name} --from STUDY`\n"]
 
 
@@ -299,37 +305,54 @@ def _wanted(paper: str, name: str, undecided: list[str]) -> list[str]:
 
 def _gallery() -> None:
     """Write the gallery: each figure, the line that draws it from its table, the command that made the table."""
-    commands = {}
-    for line in (FIGURES / "README.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            names, _, command = line.strip("| ").split(" | ", 2)
-            commands.update(dict.fromkeys(re.findall(r"`([^`]+)`", names), command))
+    pictures = {
+        f"{folder}/{picture['file']}": picture
+        for folder, study in studies.declared().items()
+        for picture in study.get("picture", [])
+    }
     gallery = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))
     text = ["# Gallery\n", gallery["about"], "::::::{grid} 2 3 4 5\n:gutter: 2\n"]
     for entry in gallery["figure"]:
-        picture = f"../../figures/{entry['picture']}"
+        drawn = pictures[entry["picture"]] if "picture" in entry else entry
+        picture = f"../../figures/{entry['picture']}" if "picture" in entry else _drawn(entry)
+        first, *_ = drawn.get("tables") or re.findall(r"figures/([\w./-]+\.parquet)", drawn["code"])
+        table = studies.table_of(first)
+        command = "`; `".join(table["command"].strip().splitlines())
+        archive = f" (not made again: {table['archive']})" if "archive" in table else ""
         text += [
             f":::::{{grid-item}}\n:class: thumbnail\n\n![{entry['title']}]({picture})\n",
-            f"::::{{dropdown}} {entry['title']}\n```python\n{entry['code'].strip()}\n```\n",
-            f"The table was made by: {commands[str(Path(entry['picture']).parent)]}\n::::\n:::::\n",
+            f"::::{{dropdown}} {entry['title']}\n```python\n{drawn['code'].strip()}\n```\n",
+            f"The table was made by{archive}: `{command}`\n::::\n:::::\n",
         ]
     text.append("::::::")
     _put("gallery.md", "\n".join(text))
 
 
+def _drawn(entry: dict[str, str]) -> str:
+    """Draw a figure that is of the gallery alone, unless its tables are older; return its place."""
+    name = re.sub(r"\W+", "-", entry["title"].lower())
+    path = MADE / "gallery" / f"{name}.png"
+    tables = [ROOT / table for table in re.findall(r"figures/[\w./-]+\.parquet", entry["code"])]
+    if not path.is_file() or any(table.stat().st_mtime > path.stat().st_mtime for table in tables):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        studies.save(studies.draw(entry | {"file": path.name}, ROOT), path)
+    _current.add(path)
+    return f"gallery/{path.name}"
+
+
 def _parts() -> None:
     """Write tables that pages include: of tables in figures/, and of what is not there yet a sentence."""
-    picture = (
-        "![Width of intervals against the share of examples that are ablated](../../figures/quality/predicted.png)\n"
-    )
+    words = "Width of intervals against the share of examples that are ablated"
+    picture = f"![{words}](../../{QUALITY}/predicted.png)\n"
     _put(
-        "parts/predicted.md", picture if (FIGURES / "quality/predicted.png").is_file() else MISSING.format("predicted")
+        "parts/predicted.md",
+        picture if (FIGURES / "engineering/quality/predicted.png").is_file() else MISSING.format("predicted"),
     )
     for name in ("predicted", "predictors", "predicted-growth", "decided"):
-        rows = _rows(f"quality/{name}")
+        rows = _rows(f"engineering/quality/{name}")
         _put(f"parts/{name}-table.md", _grid(rows) if rows else MISSING.format(name))
     saved: dict[str, Any] = {}
-    for name, value in _json("benchmarks/precision").items():
+    for name, value in _json("engineering/benchmarks/results")["precision"].items():
         parts = (
             {f"{name}: {part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
         )
@@ -337,13 +360,13 @@ def _parts() -> None:
     _put("parts/precision.md", _grid([saved], down=True))
     _put("parts/peers.md", _peers())
     covered = {}
-    for row in _rows("quality/coverage"):
+    for row in _rows("engineering/quality/coverage"):
         if row["setting"].startswith("p of"):  # tests: of effects that there are, this is what they miss
             continue
         covered.setdefault(row["of"], []).append(row)
     _put("parts/coverage.md", _grid([_covered(name, rows) for name, rows in covered.items()]))
     controls: dict[str, dict[str, str]] = {}
-    for row in _rows("quality/negative-controls"):
+    for row in _rows("engineering/quality/negative-controls"):
         kept = controls.setdefault(row["study"], {"tables of": row["study"], "untrained": "", "shuffled": ""})
         yes, of = (int(part) for part in (kept[row["control"]] or "0 of 0").split(" of "))
         kept[row["control"]] = f"{yes + int(row['yes'])} of {of + int(row['of'])}"
@@ -373,7 +396,7 @@ def _grid(rows: list[dict[str, Any]], *, down: bool = False) -> str:
 def _peers() -> str:
     """Return what the other tools need for the same jobs, as tables."""
     lines = []
-    for job, models in _json("benchmarks/peers")["jobs"].items():
+    for job, models in _json("engineering/benchmarks/peers")["jobs"].items():
         for model, tools in models.items():
             lines += [
                 f"\n**{job.capitalize()}, {model}**\n",
@@ -390,7 +413,7 @@ def _peers() -> str:
 def _copied(source: str) -> None:
     """Copy a text of the repository as a page, with its links."""
     text = _relinked((ROOT / source).read_text(encoding="utf-8"), (ROOT / source).parent, MADE)
-    if pages := {"figures/specialists/README.md": "specialists-*", "figures/README.md": "*-plan"}.get(source):
+    if pages := {"figures/README.md": "*-plan"}.get(source):
         text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{pages}\n```\n"
     _put(COPIES[source], text)
 

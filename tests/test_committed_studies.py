@@ -15,8 +15,10 @@ from headroles.plots.gallery import figures
 FIGURES = Path(__file__).resolve().parents[1] / "figures"
 STUDIES = sorted({path.parent.relative_to(FIGURES) for path in FIGURES.rglob("*.parquet")}, key=str)
 SCORED = [study for study in STUDIES if (FIGURES / study / "heads.parquet").is_file()]
-MULTI30K = [f"multi30k-en-de/{part}" for part in ("ablation", "compare-pruning", "dynamics", "efficiency", "relate")]
-SMALL = ["minilm/toy", "minilm-sst2/compare-pruning", *MULTI30K]
+MULTI30K = [
+    f"models/multi30k-en-de/{part}" for part in ("ablation", "compare-pruning", "dynamics", "efficiency", "relate")
+]
+SMALL = ["models/minilm/toy", "models/minilm-sst2/compare-pruning", *MULTI30K]
 
 
 def test_studies_are_committed_without_resamples():
@@ -45,7 +47,7 @@ def test_roles_are_those_that_were_committed():
 
 def test_relations_are_those_that_were_committed():
     """What does not depend on resamples: the AUC and the difference within layers."""
-    place = FIGURES / "minilm-sst2"
+    place = FIGURES / "models/minilm-sst2"
     kept = hr.load_table(place / "relate" / "relate.parquet").set_index(["role", "outcome"])
     tables = hr.load_table(place / "pud" / "roles.parquet"), hr.load_table(place / "ablation-loss-head-zero.parquet")
     now = hr.relate(*tables, n_resamples=0, n_permutations=19).set_index(["role", "outcome"])

@@ -124,12 +124,6 @@ def test_every_command_is_named():
 STUDIES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "figures").rglob("README.md")}
 NUMBER = r"([-+−]?\d*\.?\d+)"
 QUOTED = re.compile(rf"{NUMBER}(?: [A-Za-z%]+)? \[{NUMBER},\s*{NUMBER}\]")
-COMPUTED = {  # intervals that no table holds: of runs that were not kept, or computed from several tables
-    "figures/specialists/captions/README.md": [".08 [-.46, .57]"],
-    "figures/specialists/captions/any-length/README.md": ["2.8 [1.4, 4.1]"],
-    "figures/specialists/minilm/README.md": ["22.7 [20, 24]"],
-    "figures/specialists/pilot/README.md": ["7.7 BLEU [6.9, 8.7]", "3.29 [3.12, 3.46]"],
-}
 
 
 @functools.cache
@@ -183,8 +177,7 @@ def test_intervals_written_by_hand_are_in_a_table():
     texts = TEXTS | STUDIES
     quoted = {name: [(found[0], found.groups()) for found in QUOTED.finditer(text)] for name, text in texts.items()}
     strange = {name: {text for text, numbers in rows if not _held(numbers)} for name, rows in quoted.items()}
-    strange = {name: texts for name, texts in strange.items() if texts}
-    assert strange == {name: {*texts} for name, texts in COMPUTED.items()}
+    assert {name: texts for name, texts in strange.items() if texts} == {}
 
 
 def test_on_an_index_of_packages_pictures_and_links_are_absolute(tmp_path):

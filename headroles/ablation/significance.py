@@ -16,7 +16,7 @@ from headroles.ablation.prediction_powered import estimates
 from headroles.analysis.intervals import Array, bounds, corrections, exact_share, least_p, t_test
 from headroles.tables import frame
 
-ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (figures/quality/effect-tests.csv)
+ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (engineering/quality/effect-tests.csv)
 SKEWED = 4.0  # skewness of changes of which 3 in 100 are large, and more
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
 
     Interval and p are one test: 0 is outside where p is below 0.05. If the metric is a mean, it is the paired t-test,
     plain or corrected for the skewness of the changes, whichever p is larger (of several methods the one that errs
-    least: figures/quality/effect-tests.csv); otherwise the paired bootstrap, from `draws` [variant, resample]. p is at
+    least: figures/engineering/quality); otherwise the paired bootstrap, from `draws` [variant, resample]. p is at
     least that of a sign test on all examples. With skewed changes they need 300 examples: fewer may miss large changes
     of few examples, and then p tests that no example changes rather than that the mean change is 0.
     """

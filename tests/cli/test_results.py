@@ -25,7 +25,7 @@ from headroles.tables import frame
 from headroles.tables.columns import PRINTED
 from headroles.tables.declared import costs
 
-FIGURES = Path(__file__).parents[2] / "figures"
+FIGURES = Path(__file__).parents[2] / "figures/models"
 
 
 def test_an_artefact_without_its_paper_is_found(study):

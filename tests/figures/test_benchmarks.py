@@ -20,7 +20,7 @@ import headroles as hr
 
 PEERS = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
 RAGGED = ["w3 w4 w5 w6 w7 w8", "w9 w10", "w11 w12 w13"]
-ENTRY = Path(__file__).resolve().parents[2] / "figures" / "benchmarks" / "make.py"
+ENTRY = Path(__file__).resolve().parents[2] / "figures/engineering/benchmarks/make.py"
 
 
 @pytest.fixture(params=list(setting.MODELS))

@@ -1,4 +1,4 @@
-"""The strength of induction circuits by figures/circuits."""
+"""The strength of induction circuits by figures/questions/circuits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reference.circuits import HEADS, SIZE
 import headroles as hr
 from headroles.tables import frame
 
-SCRIPT = Path(__file__).parents[2] / "figures" / "circuits" / "make.py"
+SCRIPT = Path(__file__).parents[2] / "figures/questions/circuits/make.py"
 
 
 def script():

@@ -7,10 +7,9 @@ from pathlib import Path
 import overview
 import pandas as pd
 import pytest
-import several_models
+import retested
 from scipy import stats
-
-import headroles as hr
+from studies import rows_of
 
 FIGURES = Path(overview.__file__).parent
 
@@ -28,7 +27,7 @@ def test_the_overview_is_made_of_the_tables_of_the_studies():
 def test_controls_by_one_rule_are_made_of_their_runs():
     found, kept = overview.by_rule(), pd.read_csv(FIGURES / "controls.csv")
     pd.testing.assert_frame_equal(found, kept, check_dtype=False, rtol=0, atol=6e-5)
-    runs = hr.load_table(FIGURES / "captions/any-length/C/pooled-controls.parquet").query("tuned")
+    runs = rows_of(FIGURES / "controls.parquet", study="captions/any-length/C").query("tuned")
     gaps = []  # by hand
     for _, model in runs.groupby("model"):
         values = {name: [*part["value"]] for name, part in model.groupby("strategy")}
@@ -41,19 +40,20 @@ def test_controls_by_one_rule_are_made_of_their_runs():
     assert row["t.holm"] == pytest.approx(2 * row["t.p"], abs=2e-4)
 
 
-@pytest.mark.slow
-def test_tests_over_several_studies_are_made_of_their_tables(tmp_path):
-    """Of six and fourteen models (captions/any-length) they are made alike."""
-    overview.together(["captions", "tatoeba"], tmp_path / "table.csv")
-    kept = pd.read_csv(FIGURES / "tatoeba/eight.csv")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "table.csv"), kept, atol=1.1e-4)
+def test_tests_of_survival_are_made_of_their_heads():
+    """What does not depend on permutations: the mean correlations."""
+    models = {name.rpartition(" ")[2]: model for name, model in overview.models_of("tatoeba").items()}
+    found = retested.survival_tests(models, (12, 6), one_encoder=False)
+    kept = rows_of(FIGURES / "survival.parquet", study="tatoeba")
+    columns = ["analysis", "outcome", "predictor", "models", "r", "population"]
+    pd.testing.assert_frame_equal(found[columns], kept[columns], rtol=1e-6)
 
 
 def test_differences_of_controls_are_made_of_their_runs():
-    paths = sorted(FIGURES.rglob("pooled-differences.parquet"))
-    assert paths
-    for path in paths:
-        found = several_models.differences(hr.load_table(path.with_name("pooled-controls.parquet")))
-        kept = hr.load_table(path)
+    studies = pd.read_parquet(FIGURES / "differences.parquet")["study"].unique()
+    assert len(studies) == 4
+    for study in studies:
+        found = retested.differences(rows_of(FIGURES / "controls.parquet", study=study))
+        kept = rows_of(FIGURES / "differences.parquet", study=study)
         assert len(kept) >= 3
-        pd.testing.assert_frame_equal(found, kept[list(found)], check_dtype=False, rtol=1e-9, obj=str(path))
+        pd.testing.assert_frame_equal(found, kept[list(found)], check_dtype=False, rtol=1e-9, obj=study)

@@ -13,7 +13,7 @@ from headroles.tables.io import load_table
 from headroles.testing import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "figures/families/families.parquet"
+TABLE = ROOT / "figures/engineering/families/families.parquet"
 kept = cache(partial(load_table, TABLE))
 others = cache(partial(load_table, TABLE.with_name("others.parquet")))
 
@@ -50,7 +50,7 @@ def test_other_model_types_are_those_of_no_architecture_in_the_table():
 
 def test_the_documentation_has_the_table_that_is_kept():
     text = (ROOT / ".docs/reference/architectures.md").read_text(encoding="utf-8")
-    assert "```{include} ../../figures/families/families.md\n```" in text
+    assert "```{include} ../../figures/engineering/families/families.md\n```" in text
     assert (TABLE.with_suffix(".md")).read_text(encoding="utf-8") == architectures.written(kept()) + "\n"
 
 

@@ -16,7 +16,7 @@ from headroles.papers.michel2019 import fig1_claim, fig2_claim, table1_claim
 from headroles.tables import frame as heads
 from headroles.tables.io import save_table
 
-FIGURES = Path(__file__).resolve().parents[2] / "figures"
+FIGURES = Path(__file__).resolve().parents[2] / "figures/models"
 ONE_HEAD = ("fig1", "table1", "table2", "table5", "table3", "table6", "fig2")  # claims about removing few heads
 
 

@@ -17,7 +17,7 @@ from headroles.tables.frame import signed
 from headroles.tables.io import load_table, save_table
 
 matplotlib.use("agg")
-FIGURES = Path(__file__).resolve().parents[2] / "figures"
+FIGURES = Path(__file__).resolve().parents[2] / "figures/models"
 THIRDS = [f"{kind} {third}" for kind in ("dec-self", "cross") for third in ("lower", "middle", "upper")]
 KINDS = "heads of enc-self dec-self cross"
 

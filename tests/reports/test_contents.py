@@ -194,7 +194,7 @@ def test_budgets_are_those_of_the_tables_also_alone(tmp_path):
     assert picture.name == "budget-l0.png"
 
 
-FIGURES = Path(__file__).resolve().parents[2] / "figures"
+FIGURES = Path(__file__).resolve().parents[2] / "figures/models"
 
 
 def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):

@@ -22,7 +22,7 @@ def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch)
     done = run("demo", "--translation")
     assert (done.code, done.err) == (0, "")
     tmp_path /= "headroles-demo-translation"
-    places = tmp_path, ROOT / "figures" / TRANSLATOR.name
+    places = tmp_path, ROOT / "figures/models" / TRANSLATOR.name
     table, committed = (load_table(folder / "heads.parquet") for folder in places)
     names = ["confidence", "position[-1]", "position[+1]", "alignment[monotone]"]
     pd.testing.assert_frame_equal(table[names], committed[names], rtol=0, atol=0.01)  # a tenth of a role's margin

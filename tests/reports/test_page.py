@@ -357,7 +357,7 @@ def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right(browser, 
     page.close()
 
 
-PUD = Path(__file__).resolve().parents[2] / "figures/minilm/pud"
+PUD = Path(__file__).resolve().parents[2] / "figures/models/minilm/pud"
 UNTRAINED = PUD.parent / "untrained/pud"
 
 

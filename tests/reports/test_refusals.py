@@ -12,7 +12,7 @@ import headroles as hr
 from headroles.tables import frame
 from headroles.tables.io import save_table
 
-FIGURES = Path(__file__).resolve().parents[2] / "figures"
+FIGURES = Path(__file__).resolve().parents[2] / "figures/models"
 PUD = FIGURES / "minilm/pud"
 HISTORY = {"kind": ["enc-self"], "layer": [3], "head": [0], "step": [0], "open": [0.5]}
 

@@ -1,6 +1,7 @@
 """Tell which lines and branches of the library the tests run, and why those that are left are.
 
-    python -m coverage run -m pytest -n 0 -m '' && python tests/tools/covered.py --output figures/quality/coverage.json
+    python -m coverage run -m pytest -n 0 -m ''
+    python tests/tools/covered.py --output figures/engineering/quality/coverage.json
 
 By what pyproject.toml says of coverage, commands and processes that tests start count too. Each line and
 branch that is left is in `left` with a `reason`: write it there, the next run keeps it.

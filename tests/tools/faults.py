@@ -1,6 +1,6 @@
 """Kill commands at random moments, again and again, and see whether what they make in the end is the same.
 
-    python tests/tools/faults.py --kills 50 --seed 0 --output figures/faults/faults.json
+    python tests/tools/faults.py --kills 50 --seed 0 --output figures/engineering/quality/faults.json
 
 Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL) at moments drawn by chance from the
 time it took, and started again each time until it ends. Everything that it left is compared bit for bit: tables with

@@ -1,6 +1,6 @@
 """Interrupt blocks and functions at random moments, and see whether the next call of headroles undoes what is left.
 
-    python tests/tools/interrupts.py --attempts 10000 --seed 0 --output figures/faults/interrupts.csv
+    python tests/tools/interrupts.py --attempts 10000 --seed 0 --output figures/engineering/quality/interrupts.csv
 
 Each operation runs on a tiny BERT and gets a signal, whose handler raises KeyboardInterrupt, as Ctrl-C does, after a
 time drawn by chance from the time that it takes undisturbed; every fifth gets a second signal, up to 200 microseconds

@@ -1,6 +1,6 @@
 """Change one thing at a time in the library, and see whether a test fails.
 
-    python tests/tools/mutants.py --minutes 60 --output figures/quality
+    python tests/tools/mutants.py --minutes 60 --output figures/engineering/quality
 
 Mutated are `scores/`, `models/masking.py`, `analysis/role_rules.py` and `analysis/association.py`: comparisons,
 arithmetic, and/or, constants, texts, statements and options that are left out, what is returned. Tests are collected

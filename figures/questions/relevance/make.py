@@ -5,11 +5,12 @@
 writes into a study: `heads`, scores and effects of ablating every head on the corpus; `agreement`, rank correlations of
 the scores with these effects; `curves`, heads ablated cumulatively on the held-out sentences, the least relevant first
 (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`, the mean heights of
-the curves. `figures/minilm/relevance` and `figures/multi30k-en-de/relevance` are of 300 resamples.
+the curves. `figures/models/minilm/relevance` and `figures/models/multi30k-en-de/relevance` are of 300 resamples.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,10 @@ from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.lrp import Rules
 from headroles.tables.columns import of_name
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1]))
+from studies import add  # noqa: E402 - of all studies
 
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 RULES: tuple[Rules, ...] = ("cp", "attn", "voita", "gradient")
@@ -71,5 +76,9 @@ def compare(
     study.save("areas", hr.ablation.areas(curves))
 
 
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.command("measure")(main)
+add(app, HERE)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()
