@@ -45,6 +45,11 @@ def role_rows(model: str, part: str = "") -> pd.DataFrame:
     return rows_of(FIGURES / "questions/role-tests/tests.parquet", model=model, part=part)
 
 
+def of_seed(name: str, seed: int) -> pd.DataFrame:
+    """Return a table of a classifier; those of the second and third training are pooled."""
+    return rows_of(FIGURES / f"models/{name}-seeds.parquet", seed=str(seed)) if seed else table(f"models/{name}")
+
+
 def real(name: str, model: str) -> pd.DataFrame:
     """Return the rows of one of the real models in a table."""
     return rows_of(FIGURES / f"models/real-models/{name}.parquet", of=model)
@@ -293,10 +298,10 @@ def classifier() -> Numbers:
 def _mrpc() -> Numbers:
     """Three trainings of MiniLM on MRPC."""
     found: Numbers = {}
-    for seed, place in enumerate(("", "S-1/", "S-2/")):
-        effects = table(f"models/minilm-mrpc/{place}ablation-accuracy-head-zero")
+    for seed in range(3):
+        effects = of_seed("minilm-mrpc/ablation-accuracy-head-zero", seed)
         sure = effects[effects["ablation[accuracy].holm"] < 0.05].sort_values("ablation[accuracy]")
-        curves = table(f"models/minilm-mrpc/{place}curves-accuracy").set_index(["order", "masked"])["value"]
+        curves = of_seed("minilm-mrpc/curves-accuracy", seed).set_index(["order", "masked"])["value"]
         whole = curves["importance"][0]
         once, again = (100 * (whole - curves[order][36]) for order in ("importance", "importance, again"))
         found |= {
@@ -327,17 +332,17 @@ def _mrpc() -> Numbers:
 
 def _mpnet() -> Numbers:
     """Three trainings of MPNet on 2,000 sentences of SST-2."""
-    places, found, costs = ("", "S-1/", "S-2/"), {}, []
-    for seed, place in enumerate(places):
-        effects = table(f"models/mpnet-sst2/{place}ablation-accuracy-head-zero")
-        accuracy = table(f"models/mpnet-sst2/{place}evaluation")["value"]["accuracy"]
+    found, costs = {}, []
+    for seed in range(3):
+        effects = of_seed("mpnet-sst2/ablation-accuracy-head-zero", seed)
+        accuracy = of_seed("mpnet-sst2/evaluation", seed)["value"]["accuracy"]
         little = (effects["ablation[accuracy].low"] > -0.03 * accuracy) & (
             effects["ablation[accuracy].high"] < 0.03 * accuracy
         )
         holds("none has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
         found |= {f"mpnet_{seed}": f"{accuracy:.3f}", f"mpnet_{seed}_little": str(little.sum()),
                   f"mpnet_{seed}_most": f"{effects['ablation[accuracy]'].abs().max():.3f}"}  # fmt: skip
-        steps = table(f"models/mpnet-sst2/{place}curves-accuracy")
+        steps = of_seed("mpnet-sst2/curves-accuracy", seed)
         curve = steps.set_index(["order", "masked"])["value"]
         costs.append({order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")})
         ranked = steps.query("order == 'importance'").set_index("masked")

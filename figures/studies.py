@@ -115,9 +115,13 @@ def draw(picture: dict[str, str], folder: Path) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as a PNG of 256 colours, with the digest of what it shows, and close it."""
-    drawn, notes = BytesIO(), PngImagePlugin.PngInfo()
-    notes.add_text(MARK, digest(figure))
+    """Save a figure as SVG, or as PNG of 256 colours, with the digest of what it shows, and close it."""
+    drawn, notes, text = BytesIO(), PngImagePlugin.PngInfo(), digest(figure)
+    if path.suffix == ".svg":
+        figure.savefig(path, bbox_inches="tight", metadata={"Description": f"{MARK} {text}", "Date": None})
+        plt.close("all")
+        return
+    notes.add_text(MARK, text)
     figure.savefig(drawn, dpi=DPI, bbox_inches="tight")
     plt.close("all")
     Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True, pnginfo=notes)
@@ -125,6 +129,8 @@ def save(figure: Figure, path: Path) -> None:
 
 def digest_of(path: Path) -> str:
     """Return the digest that a picture holds."""
+    if path.suffix == ".svg":
+        return "".join(re.findall(rf"{MARK} ([0-9a-f]+)", path.read_text(encoding="utf-8")))
     with Image.open(path) as picture:
         return str(picture.info.get(MARK, ""))
 

@@ -15,7 +15,7 @@ from headroles.papers.bench import Bench
 from headroles.papers.reproduction import artefacts
 
 sys.path.append(str(Path(__file__).parents[1]))
-from studies import FIGURES, add  # noqa: E402 - of all studies
+from studies import FIGURES, add, rows_of  # noqa: E402 - of all studies
 
 HERE = Path(__file__).parent
 SEEDS = ("", "/S-1", "/S-2")
@@ -32,7 +32,7 @@ def tables() -> None:
     """Judge the claims again by the committed tables (a minute), and write `verdicts.json` of each paper."""
     for study in STUDIES:
         with TemporaryDirectory() as made:
-            hr.reproduce(folders=[FIGURES / "models" / study], study=made)
+            hr.reproduce(folders=[_folder(study, Path(made) / study)], study=made)
             for paper, verdicts in verdicts_of().items():
                 for name in verdicts.get(study, {}):  # what is judged there; another artefact is added by hand
                     facts = json.loads((Path(made) / "papers" / paper / f"{name}.json").read_text(encoding="utf-8"))
@@ -43,6 +43,16 @@ def tables() -> None:
                 paper, name = KEPT.split()
                 table = hr.load_table(Path(made) / "papers" / paper / f"{name}.parquet")
                 hr.save_table(table, HERE / paper / f"{name}.parquet")
+
+
+def _folder(study: str, unpacked: Path) -> Path:
+    """Return the folder of a study; the tables of seeds that are pooled in one file are unpacked."""
+    name, _, seed = study.partition("/S-")
+    if not seed:
+        return FIGURES / "models" / study
+    for path in (FIGURES / "models" / name).glob("*-seeds.parquet"):
+        hr.save_table(rows_of(path, seed=seed), unpacked / f"{path.stem.removesuffix('-seeds')}.parquet")
+    return unpacked
 
 
 def verdicts_of() -> dict[str, dict[str, dict[str, Any]]]:

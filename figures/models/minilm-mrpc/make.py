@@ -20,7 +20,7 @@ from headroles.tables.frame import signed
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1]))
-from studies import add  # noqa: E402 - of all studies
+from studies import add, put_rows  # noqa: E402 - of all studies
 
 FILES = {"MRPC": ("msr_paraphrase_train", "msr_paraphrase_test"), "SST-2": ("train", "dev")}
 SEEDS, HALF, RANKED, DRAWS = (0, 1, 2), 0.5, 1000, 3
@@ -50,7 +50,7 @@ def main(
             hr.train(*hr.load_classifier(folder, train), train, work / f"S-{seed}", seed=seed, **TUNE)
     elif part == "michel":
         for seed in seeds:
-            _michel(work / f"S-{seed}", train, test, study / f"S-{seed}" if seed else study, work / f"tables-{seed}")
+            _michel(work / f"S-{seed}", train, test, study, work / f"tables-{seed}", seed)
     else:
         model, tokenizer = hr.load(work / "S-0")
         options = {"strategies": strategies, "keep": [HALF], "metric": "accuracy", "tune": TUNE, "seeds": seeds}
@@ -61,7 +61,7 @@ def main(
         hr.save_table(signed(pd.DataFrame(lengths), what), study / "trainings.parquet")
 
 
-def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: Path) -> None:
+def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: Path, seed: int) -> None:
     """Ablate each head, then more and more of them by three orders and at random."""
     model, tokenizer = hr.load(place)
     effects = hr.ablate(model, tokenizer, test, metric="accuracy", study=work)
@@ -80,11 +80,14 @@ def _michel(place: Path, train: hr.Corpus, test: hr.Corpus, study: Path, work: P
     ]
     both = pd.concat(parts, ignore_index=True)
     both.attrs["signatures"] = parts[0].attrs["signatures"]
-    hr.save_table(both, study / "curves-accuracy.parquet")
-    for name in ("ablation-accuracy-head-zero", "evaluation", "heads"):
+    hr.save_table(both, work / "curves-accuracy.parquet")
+    for name in ("ablation-accuracy-head-zero", "curves-accuracy", "evaluation"):
         table = hr.load_table(work / f"{name}.parquet")
         table.attrs.pop("resamples", None)
-        hr.save_table(table, study / f"{name}.parquet")
+        if seed:
+            put_rows(table, study / f"{name}-seeds.parquet", seed=str(seed))
+        else:
+            hr.save_table(table, study / f"{name}.parquet")
 
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
