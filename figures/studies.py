@@ -200,7 +200,8 @@ def _pages() -> dict[Path, set[str]]:
 
 
 def _linked(page: Path) -> str:
-    return f"[{page.stem.lower()}]({os.path.relpath(page, FIGURES)})"
+    is_a_page = page.is_relative_to(ROOT / ".docs")
+    return f"[{page.stem}]({os.path.relpath(page, FIGURES)})" if is_a_page else f"`{page.relative_to(ROOT)}`"
 
 
 def _joined(lines: list[str]) -> str:
