@@ -27,7 +27,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_324, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
+    "tables": (1_329, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
     "data": (2_488, 11),  # 2,100 before issue 60: rows of all shapes, answers, chats, labelled words; 63: sound
     "analysis": (1_976, 9),  # 1,950 before issue 60: roles that were not measured
     "plots": (2_190, 11),
@@ -41,13 +41,13 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "exports": (1_200, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
-    "reports": (930, 6),
+    "reports": (954, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
     "cli": (1_659, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (33_082, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_111, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 40_065  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
+LINES_OF_TESTS = 40_085  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

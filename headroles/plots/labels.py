@@ -79,7 +79,7 @@ def label_of(column: object, signature: str = "") -> str:
     part = Column.parse(name)
     if (pruning := part.pruning) and pruning.heads is not None and not part.suffix:
         how = strategy_label(pruning, signature)
-        return f"survival at {pruning.heads} heads" + (f" ({how})" if how else "")
+        return f"survival at {pruning.heads} {pruning.unit}s" + (f" ({how})" if how else "")
     if part.name not in ("relevance", "attribution") or part.detail is None:
         return title_of(name, signature) or column_label(name, signature).label
     detail, ends = " ".join(word for word in part.words if word != "logit"), part.suffix.split(".")

@@ -55,10 +55,16 @@ def findings(data: Any) -> list[str]:
     return [*_role_findings(data), *_effect_findings(data), *_pruning_findings(data)]
 
 
-def _role_findings(data: Any) -> Iterator[str]:
+def _holders(data: Any) -> dict[str, set[int]]:
+    """Return the rows of the heads with a role of each family."""
     heads_of: dict[str, set[int]] = {}
     for role in data["roles"]:
         heads_of.setdefault(role["family"], set()).update(row for row, held in enumerate(role["held"]) if held)
+    return heads_of
+
+
+def _role_findings(data: Any) -> Iterator[str]:
+    heads_of = _holders(data)
     total, some = len(data["heads"]), len(set[int]().union(*heads_of.values()))
     if some:
         counts = ", ".join(f"{len(rows)} {family}" for family, rows in heads_of.items() if rows)
@@ -77,14 +83,31 @@ def _effect_findings(data: Any) -> Iterator[str]:
         return
     value, row = max(known)
     place = spelled(*data["heads"][row], one_kind=len(data["kinds"]) == 1)
-    text = f"Most is lost without {place} ({column['label']}, as a cost: {_signed(value, column['decimals'])})"
-    if any(p is not None for p in column.get("holm", ())):
-        sure = sum(p is not None and p < SURE for p in column["holm"])
+    cost = _signed(value, column["decimals"])
+    if "low" in column:
+        cost += " [" + ", ".join(_signed(column[end][row], column["decimals"]) for end in BOUNDS) + "]"
+    tested = [p for p in column.get("holm", ()) if p is not None]
+    sure = sum(p < SURE for p in tested)
+    if tested and not sure:
+        yield f"No head surely changes the {column['label']} (p < {SURE:g}, corrected); most without {place}: {cost}."
+        return
+    text = f"Most is lost without {place} ({column['label']}, as a cost: {cost})"
+    if tested:
         text += f"; ablating changes it surely for {sure} of {len(known)} heads (p < {SURE:g}, corrected)"
     yield f"{text}."
 
 
 def _pruning_findings(data: Any) -> Iterator[str]:
+    for pruning in data["prunings"][:3]:
+        size = pruning["sizes"][-1]
+        lost = [
+            f"{gone} of {len(rows)} {family}"
+            for family, rows in _holders(data).items()
+            if (gone := sum(not size["held"][row] for row in rows))
+        ]
+        if lost:
+            left = f"{size['size']} of {pruning['of']} heads left ({pruning['name']})"
+            yield f"Pruned to {left}, the heads that are gone include {', '.join(lost)}."
     for sizes in data["sizes"]:
         row = sizes["rows"][-1]
         if row["change"] is not None and len(sizes["rows"]) > 1:
@@ -158,8 +181,9 @@ def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, A
         prunable = [head for head in index if not kinds or head[0] in kinds]
         left = along(column.parts[""], index)
         entry = {"name": " ".join([strategy, *kinds]), "kinds": kinds, "from": place(column.table), "of": len(prunable)}
+        entry["unit"] = pruned.unit
         pruning = collected.setdefault((strategy, *kinds), entry | {"sizes": []})
-        size = int(along(left, prunable).sum()) if pruned.heads is None else pruned.heads
+        size = int(along(left, prunable).sum())  # heads, also where groups are counted
         extras: dict[str, Any] = {
             part: numbers(along(column.parts[part], index)) for part in ("open", "order") if part in column.parts
         }

@@ -17,12 +17,17 @@ _SEED = re.compile(r" seed (\d+)$")
 
 
 class Pruning(NamedTuple):
-    """The parts of `survival[l0 12 enc-self seed 1]`: strategy, heads left, kinds that could be pruned, seed."""
+    """The parts of `survival[l0 12 enc-self seed 1]`: strategy, heads or groups left, kinds it may prune, seed."""
 
     strategy: str
     heads: int | None  # None: all
     kinds: tuple[str, ...]  # (): all
     seed: int | None
+
+    @property
+    def unit(self) -> str:
+        """What was pruned and is counted: "group" of heads with one key and value, or "head"."""
+        return "group" if self.strategy.endswith(" group") else "head"
 
 
 class Column(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.letters import tokens_of
 from helpers.reports import EVIL, IMAGE, SIZES, decoded, flat, interval, same, told
 
 import headroles as hr
@@ -216,7 +217,8 @@ def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
     html = hr.report(FIGURES / "multi30k-en-de/ablation", tmp_path / "report.html").read_text()
     effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-head-zero.parquet")
     assert effects["ablation[loss]"].idxmax() == ("dec-self", 1, 0)
-    assert "Most is lost without dec-self L1H0 (effect on loss, as a cost: +0.0321)" in html
+    ends = [f"{effects.loc[('dec-self', 1, 0), f'ablation[loss].{end}']:+.4f}" for end in ("low", "high")]
+    assert f"Most is lost without dec-self L1H0 (effect on loss, as a cost: +0.0321 [{', '.join(ends)}])" in html
 
 
 def test_what_pruning_costs_and_that_no_head_has_a_role():
@@ -224,11 +226,25 @@ def test_what_pruning_costs_and_that_no_head_has_a_role():
     rows = [{"heads": 24, "change": [0.0]}, {"heads": 6, "change": [-1.25, -2, 0]}]
     role = {"family": "rare", "held": [0, 0]}
     data = {"heads": [["enc-self", 0, 0]] * 2, "kinds": {"enc-self": ""}, "roles": [role], "columns": []}
+    data["prunings"] = [{"name": "importance group", "of": 2, "sizes": [{"size": 1, "held": [0, 1]}]}]
     assert contents.findings(data | {"sizes": [sizes | {"rows": rows}]}) == [
         "None of the 2 heads has a role.",
         "Roles that were measured: rare.",
         "Pruned to 6 of 24 heads left (l0), BLEU changes by −1.2.",
     ]
+    assert contents.findings(data | {"sizes": [], "roles": [role | {"held": [1, 1]}]})[-1] == (
+        "Pruned to 1 of 2 heads left (importance group), the heads that are gone include 1 of 2 rare."
+    )
+
+
+def test_where_groups_were_pruned_heads_are_counted(tmp_path):
+    model = hr.tiny_model("llama", num_attention_heads=8, num_key_value_heads=4)
+    study, texts = hr.Study(tmp_path), hr.Corpus("letters", (hr.Sentence("a b c d"), hr.Sentence("b a d c")))
+    hr.prune(model, tokens_of("llama"), texts, "random", keep=6, unit="group", study=study)
+    (pruning,) = told(hr.report(study, tmp_path / "report.html").read_text())["prunings"]
+    (size,) = pruning["sizes"]
+    assert (pruning["unit"], pruning["of"], size["size"], sum(size["held"])) == ("group", 16, 12, 12)
+    assert {text for text in pruning["fate"]} == {"kept with 12 heads", "pruned with 12 heads"}
 
 
 def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
@@ -237,6 +253,10 @@ def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
         {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": 1, "values": values, "decimals": 2}
         for unit, values in ((" all_but_one", [0.9, 0.1]), (" group", [0.8, 0.1]), ("", [0.1, 0.5]))
     ]
-    data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": []}
+    data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": [], "prunings": []}
     assert contents.findings(data) == ["Most is lost without L0H1 (effect, as a cost: +0.50)."]
     assert contents.findings(data | {"columns": columns[:2]}) == []
+    tested = columns[2] | {"holm": [1.0, 0.4], "low": [0.0, -0.1], "high": [0.2, 1.1]}
+    assert contents.findings(data | {"columns": [tested]}) == [
+        "No head surely changes the effect (p < 0.01, corrected); most without L0H1: +0.50 [−0.10, +1.10]."
+    ]
