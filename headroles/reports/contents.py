@@ -107,7 +107,7 @@ def _pruning_findings(data: Any) -> Iterator[str]:
         ]
         if lost:
             left = f"{size['size']} of {pruning['of']} heads left ({pruning['name']})"
-            yield f"Pruned to {left}, the heads that are gone include {', '.join(lost)}."
+            yield f"Pruned to {left}, the removed heads include {', '.join(lost)}."
     for sizes in data["sizes"]:
         row = sizes["rows"][-1]
         if row["change"] is not None and len(sizes["rows"]) > 1:

@@ -233,7 +233,7 @@ def test_what_pruning_costs_and_that_no_head_has_a_role():
         "Pruned to 6 of 24 heads left (l0), BLEU changes by −1.2.",
     ]
     assert contents.findings(data | {"sizes": [], "roles": [role | {"held": [1, 1]}]})[-1] == (
-        "Pruned to 1 of 2 heads left (importance group), the heads that are gone include 1 of 2 rare."
+        "Pruned to 1 of 2 heads left (importance group), the removed heads include 1 of 2 rare."
     )
 
 
