@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ VERDICTS = (  # of role tests (`hr.test_roles`)
     "too few places",
 )
 STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
+SINKS = ("sink", "sink-norm")  # families
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
 
 
@@ -221,6 +222,17 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
     return holders
 
 
+def listed(roles: pd.DataFrame, text: Callable[[str], str] | None = None) -> pd.DataFrame:
+    """List roles as `held`, with `text`, shared by roles that are shown as one: as sure as the surest of them."""
+    rows = held(roles)
+    rows["family"] = [Column.parse(role).name for role in rows["role"]]
+    is_sink = rows["family"].isin(SINKS)  # the first token is often a special one
+    rows["text"] = rows["role"].mask(is_sink, rows["family"]) if text is None else [*map(text, rows["role"])]
+    one_role = [rows[name] for name in (*frame.LEVELS, "family", "text")]
+    rows["unsure"] = (rows["stability"] < STABLE).groupby(one_role, observed=True).transform("all")
+    return rows
+
+
 def by_head(roles: pd.DataFrame) -> pd.Series[str]:
     """List the roles of each head that has any, in a column to print: L0H2, positional[-1].
 
@@ -236,12 +248,10 @@ def by_head(roles: pd.DataFrame) -> pd.Series[str]:
         >>> hr.analysis.by_head(hr.roles(scores)).to_dict()
         {'L0H1': 'rare'}
     """
-    rows, one_kind = held(prefer_nosink_roles(roles)), roles.index.unique("kind").size < 2
-    families = rows["role"].map(lambda role: Column.parse(role).name)
-    rows["role"] = rows["role"].mask(families == "sink", "sink")  # the first token is often a special one
-    rows = rows.drop_duplicates([*frame.LEVELS, "role"])
+    rows, one_kind = listed(prefer_nosink_roles(roles)), roles.index.unique("kind").size < 2
+    rows = rows.drop_duplicates([*frame.LEVELS, "text"])
     heads = [frame.spelled(*head, one_kind=one_kind) for head in rows[frame.LEVELS].itertuples(index=False)]
-    return rows["role"].groupby(pd.Index(heads, name="head"), sort=False).agg(", ".join)
+    return rows["text"].groupby(pd.Index(heads, name="head"), sort=False).agg(", ".join)
 
 
 def prefer_nosink_roles(roles: pd.DataFrame) -> pd.DataFrame:

@@ -139,14 +139,14 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
 
 def show_roles(assigned: pd.DataFrame) -> None:
     """Print a row for each role, with its strongest heads; sinks, which may be most of the heads, are last."""
-    from headroles.analysis.role_rules import STABLE, held, prefer_nosink_roles
+    from headroles.analysis.role_rules import held, prefer_nosink_roles
 
     shown = prefer_nosink_roles(assigned)
     holders = _holders(shown)
-    stability = holders["stability"].dropna()
+    unsure = holders.loc[holders["stability"].notna(), "unsure"]
     count = dict(fields(next(iter(shown.attrs.get("signatures", {}).values()), ""))).get("sentences", FEW)
     facts = [f"{held(shown).groupby(LEVELS).ngroups} of {len(shown)} heads have a role"]
-    facts += [f"{(stability >= STABLE).sum()} of their {len(stability)} roles are stable"] * (len(stability) > 0)
+    facts += [f"{(~unsure).sum()} of their {len(unsure)} roles are stable"] * (len(unsure) > 0)
     facts += [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
     title = "; ".join(facts)
     record().keep(assigned, title)
@@ -159,16 +159,15 @@ def show_roles(assigned: pd.DataFrame) -> None:
 
 def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     """List the heads of each role, strongest first, sinks last; a head is listed as one sink, with the larger score."""
-    from headroles.analysis.role_rules import STABLE, held, names
+    from headroles.analysis.role_rules import SINKS, listed, names
 
-    rows = held(assigned)
+    rows = listed(assigned)
     rows["place"] = rows["role"].map(names(assigned).index)
-    family = pd.Series([Column.parse(role).name for role in rows["role"]], dtype=object)
-    rows["sink"] = family.isin(("sink", "sink-norm"))
-    rows["role"] = rows["role"].where(~rows["sink"], family)  # the first token is often a special one
+    rows["sink"] = rows["family"].isin(SINKS)
+    rows["role"] = rows["text"]
     one_kind = assigned.index.unique("kind").size < 2
     heads = [spelled(*head, one_kind=one_kind) for head in rows[LEVELS].itertuples(index=False)]
-    parts = zip(heads, rows["value"], rows["stability"] < STABLE, strict=True)
+    parts = zip(heads, rows["value"], rows["unsure"], strict=True)
     rows["text"] = [f"{head} {value:.2f}{'?' * unsure}" for head, value, unsure in parts]
     rows = rows.sort_values("value", ascending=False, kind="stable").drop_duplicates([*LEVELS, "role"])
     return rows.sort_values(["sink", "place"], kind="stable")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.role_rules import STABLE, families, held, names, prefer_nosink_roles, role_style
+from headroles.analysis.role_rules import SINKS, STABLE, families, listed, names, prefer_nosink_roles, role_style
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import BY, label_of, unit_label
 from headroles.plots.styling import RGB, colours, readable, scale
@@ -30,7 +30,6 @@ WIDTH = 7.5  # inches of these maps, as of a page
 NARROW = 3.5  # inches of a map, from which its legend is below it
 CELL = 0.46  # inches of a cell of roles; larger cells leave their texts smaller on a phone, where the map is scaled
 MANY = 256  # heads; where there are more, sinks are marks in the corners of cells
-SINKS = ("sink", "sink-norm")
 CORNER, MARK = 0.32, "0.62"  # of a cell, and the grey of the mark
 
 
@@ -249,11 +248,8 @@ def _write(ax: Axes, grid: pd.DataFrame, texts: pd.Series[str]) -> None:
 
 def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """Return a row per role of each head: family, value, text."""
-    bands = held(table[table.index.get_level_values("kind") == kind])
-    bands["family"] = [Column.parse(role).name for role in bands["role"]]
-    bands["text"] = [short(role, table) for role in bands["role"]]
+    bands = listed(table[table.index.get_level_values("kind") == kind], lambda role: short(role, table))
     bands = bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last")
-    bands["unsure"] = bands["stability"] < STABLE
     return bands.sort_index()
 
 

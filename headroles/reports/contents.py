@@ -152,6 +152,8 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
     frames = [role_rules.prefer_nosink_roles(table.frame) for table in shown]
     for table, roles_shown in zip(shown, frames, strict=True):
         frame = along(roles_shown, index)
+        rows = role_rules.listed(roles_shown, lambda role: matrix.short(role, *frames))
+        doubted = {row[:4] for row in rows[rows["unsure"]].itertuples(index=False, name=None)}
         for name in role_rules.names(frame):
             if name not in assigned and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
@@ -159,6 +161,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
                 assigned[name] = {
                     **{"name": name, "short": matrix.short(name, *frames), "family": Column.parse(name).name},
                     **{"from": place(table), "held": held, "values": values, "stability": stability},
+                    "unsure": [row for row, head in enumerate(index) if (*head, name) in doubted],
                     "on": examples(table.signatures.get(name, "")),
                 }
     hues = styling.colours((Column.parse(name).name for name in assigned), *frames)

@@ -67,7 +67,7 @@ function rolesOf(row) {
 }
 
 function unsure(role, row) {
-  return role.stability[row] !== null && role.stability[row] < data.stable;
+  return role.unsure.includes(row); // roles that are shown as one are sure if one of them is
 }
 
 function testOf(role, row) {

@@ -248,6 +248,13 @@ def test_roles_are_listed_by_the_names_of_heads():
     assert str(role_rules.by_head(roles(table({"rarity": [0.1, 0.6]})))).startswith("head\nL0H1    rare\n")
 
 
+def test_roles_that_are_shown_as_one_are_sure_if_one_of_them_is():
+    told = roles(table({"sink[special]": [0.8, 0.8], "sink[first]": [0.9, 0.9], "rarity": [0.6, 0.6]}))
+    told = told.assign(**{"sink[special].stability": [1.0, 0.9], "sink[first].stability": 0.93, "rare.stability": 0.94})
+    doubts = role_rules.listed(told).groupby(["head", "text"])["unsure"].agg(list).to_dict()
+    assert doubts == {(0, "rare"): [True], (0, "sink"): [False] * 2, (1, "rare"): [True], (1, "sink"): [True] * 2}
+
+
 def test_the_roles_of_a_head_are_listed_in_the_order_of_the_table():
     told = roles(table({name: [1.0] * 30 for name in ("sink[first]", "rarity", "position[-1]", "induction")}))
     assert role_rules.held(told)["role"].tolist() == role_rules.names(told) * 30

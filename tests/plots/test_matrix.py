@@ -241,6 +241,8 @@ def test_unstable_roles_are_in_italics_and_texts_stand_out() -> None:
     assert style["−1"] == ("normal", "white")
     assert style["s→v"] == ("normal", "0.15")
     assert style["rare"][0] == "normal"  # 0.95 is stable
+    unsure = table_of_roles().assign(**{"sink[special].stability": 0.9})
+    assert "sink" in words(plots.roles(unsure).texts)  # the other one is sure, if smaller
 
 
 def test_the_legend_explains_and_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -63,6 +64,16 @@ def test_roles_are_those_of_the_table(study, html):
     same([one[4] for one in found], held["value"])
     assert {one["family"] for one in data["families"]} == {"positional", "syntactic", "alignment"}
     assert all(re.fullmatch("#[0-9a-f]{6}", one["colour"]) for one in data["families"])
+
+
+def test_a_sink_is_sure_on_the_page_if_one_of_its_variants_is():
+    scores = frame.table(
+        {f"sink[{of}]": [0.8, 0.9] for of in ("special", "first")}, frame.index({("enc-self", 0): 2}), "a:1"
+    )
+    roles = role_rules.roles(scores).assign(**{"sink[special].stability": [1, 0.9], "sink[first].stability": 0.93})
+    table = SimpleNamespace(kind=SimpleNamespace(part="roles"), frame=roles, signatures={}, folder="mine", name="roles")
+    page = contents.roles([table], [*roles.index])
+    assert {role["name"]: role["unsure"] for role in page["roles"]} == {"sink[special]": [1], "sink[first]": [1]}
 
 
 def test_pruning_is_that_of_the_tables(study, html):
