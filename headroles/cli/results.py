@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -140,6 +141,7 @@ def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -
 def show_roles(assigned: pd.DataFrame) -> None:
     """Print a row for each role, with its strongest heads; sinks, which may be most of the heads, are last."""
     from headroles.analysis.role_rules import held, prefer_nosink_roles
+    from headroles.plots.labels import nearest_role
 
     shown = prefer_nosink_roles(assigned)
     holders = _holders(shown)
@@ -150,6 +152,9 @@ def show_roles(assigned: pd.DataFrame) -> None:
     facts += [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
     title = "; ".join(facts)
     record().keep(assigned, title)
+    if holders.empty:
+        say("; ".join([*facts, *filter(None, [nearest_role(shown)])]))
+        return
     show_columns(_strongest(holders, ["kind"] * (shown.index.unique("kind").size > 1)), title, ["heads"])
     notes = ["a head and its score"]
     notes += ["?: kept in fewer than 95 % of resamples"] * any(text.endswith("?") for text in holders["text"])
@@ -336,8 +341,13 @@ def show_pruned(call: Call) -> None:
     if (chance := f"{kept.name}.open") in call.result:
         say(f"{undecided(call.result[chance])} of {len(kept)} gates are undecided")
     if call.intact and (after := evaluated(call, call.intact[:1])):
-        (metric, before), count = call.intact, len(call.arguments["corpus"])
-        say(f"{metric} on {count} examples: {before:.3f} before, {after[1]:.3f} after")
+        (metric, before), given = call.intact, call.given
+        chose = "" if given["strategy"] == "random" else " (they chose the heads)"
+        where = f"the {len(call.arguments['corpus'])} training examples{chose}"
+        say(f"{metric} on {where}: {before:.3f} before, {after[1]:.3f} after")
+        if given["output"] is not None:
+            others = f"{shlex.quote(str(given['output']))} CORPUS{' TARGET' * bool(given['target'])}"
+            say(f"measure on others with headroles evaluate {others} --metrics {metric} --study smaller-study")
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
     _show_heads("pruned", kept.index[kept == 0], len(kept))
     if call.given["output"] is not None:

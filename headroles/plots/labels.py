@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pandas as pd
 
-from headroles.analysis.role_rules import ROLES
+from headroles.analysis.role_rules import ROLES, SINKS
+from headroles.analysis.role_rules import names as role_names
 from headroles.tables import declared
 from headroles.tables.columns import COST, Column, Pruning, ranked_by
 from headroles.tables.declared import GROUPS, RELATIONS, SCORES, metric_of, quality, signature_of, title_of
+from headroles.tables.frame import spelled
 
 LOOKS, FINDS, MATTERS = GROUPS
 UNITS = {
@@ -155,6 +157,18 @@ def role_label(role: str) -> str:
     if column.name == "syntactic" and len(column.words) == 2:
         return relation_label(*column.words)
     return {"positional[-1]": "previous token", "positional[+1]": "next token"}.get(role, role)
+
+
+def nearest_role(roles: pd.DataFrame) -> str:
+    """Name the head that is nearest to a role other than a sink, its score and the least one; "" if none is known."""
+    names = [name for name in role_names(roles) if Column.parse(name).name not in SINKS]
+    margins = roles[[f"{name}.margin" for name in names]].set_axis(names, axis=1).stack().dropna()
+    if margins.empty:
+        return ""
+    kind, layer, head, role = cast(tuple[str, int, int, str], margins.idxmax())
+    value = float(roles[f"{role}.value"][kind, layer, head])
+    place = spelled(kind, layer, head, one_kind=roles.index.unique("kind").size < 2)
+    return f"nearest: {place}, {value:.2f} of {value - margins.max():.2f} for {role_label(role)}"
 
 
 def _relevance(column: Column) -> ColumnLabel:

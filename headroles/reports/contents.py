@@ -15,7 +15,7 @@ import pandas as pd
 
 from headroles.analysis import role_rules
 from headroles.plots import matrix, styling
-from headroles.plots.labels import axis_label, column_label, direction, label_of, unit_of
+from headroles.plots.labels import axis_label, column_label, direction, label_of, nearest_role, unit_of
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column, after_stem
 from headroles.tables.declared import RELATED, groups, harm, relation_costs
@@ -70,7 +70,7 @@ def _role_findings(data: Any) -> Iterator[str]:
         counts = ", ".join(f"{len(rows)} {family}" for family, rows in heads_of.items() if rows)
         yield f"{some} of {total} heads have a role: {counts}."
     elif heads_of:
-        yield f"None of the {total} heads has a role."
+        yield f"None of the {total} heads has a role{data.get('nearest') or ''}."
     if heads_of:
         yield f"Roles that were measured: {', '.join(heads_of)}."
 
@@ -169,8 +169,10 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
         {"family": name, "colour": to_hex(hue), "about": role_rules.role_style(name, *frames).about.replace("\n", " ")}
         for name, hue in hues.items()
     ]
+    nearest = next((f"; {text}" for text in map(nearest_role, frames) if text), "")
     quiet = any(len(frame.columns) < len(table.frame.columns) for table, frame in zip(shown, frames, strict=True))
-    return {"roles": [*assigned.values()], "families": legend, "stable": role_rules.STABLE, "quiet": quiet}
+    facts: Entry = {"stable": role_rules.STABLE, "quiet": quiet, "nearest": nearest}
+    return {"roles": [*assigned.values()], "families": legend, **facts}
 
 
 def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:

@@ -145,13 +145,15 @@ def frequencies(
 
 def without_interval(scores: Sequence[Measure], encoded: Encoded, counted: Frequencies) -> dict[tuple[str, Kind], str]:
     """Return which scores, by label and kind, have no interval since tokens are counted in the corpus, and why."""
+    sides = {kind: _key_side(encoded, kind) for kind in KINDS}
     reasons = {
-        (score.label, kind): score.reason_no_interval(counted[_key_side(encoded, kind)][0])
+        (score.label, kind): score.reason_no_interval(counted[sides[kind]][0])
         for score in scores
         for kind in score.kinds
         if "counts" in score.needs
     }
-    return {key: reason for key, reason in reasons.items() if reason}
+    of_side = {kind: f"of the {side}, " * ("target" in sides.values()) for kind, side in sides.items()}
+    return {key: f"{of_side[key[1]]}{reason}" for key, reason in reasons.items() if reason}
 
 
 def uncounted(encoded: Encoded, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:

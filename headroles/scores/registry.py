@@ -117,7 +117,8 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
             lacking = [
                 f"the corpus has no {what}; {advice}" for need, (what, advice) in NEEDED.items() if need in score.needs
             ]
-            reasons[score.name()] = _misfit(score, kinds) or next(iter(lacking), "it was not measured")
+            misfit = _misfit(score, kinds)
+            reasons[score.name()] = f"it {misfit}" if misfit else next(iter(lacking), "it was not measured")
     return reasons | missing(table, chosen)
 
 
@@ -156,7 +157,7 @@ def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
     """Return why a score is not for these kinds of heads; None if it is."""
     if kinds & set(score.kinds):
         return None
-    return f"is for {' or '.join(score.kinds)} heads; the model has {' or '.join(sorted(kinds))}"
+    return f"is for {' or '.join(score.kinds)} heads, and the model has only {' and '.join(sorted(kinds))} heads"
 
 
 def _kinds_with(need: str, encoded: Encoded) -> set[Kind]:

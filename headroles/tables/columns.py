@@ -268,7 +268,9 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
     "relate": Printed(
         "chance that a head with the role matters more than one without",
         {"role": "role", "outcome": "outcome", "auc": "chance", "p": "p", "holm": "Holm"},
-        note="p: within layers; chance: of the larger value, where it is not known which values matter",
+        note="chance: of a head with the role and one without, drawn from all heads, how often the first matters more "
+        "(or, where no direction is known, has the larger value); 0.5 is no difference. Intervals are of all heads, "
+        "p compares heads within each layer of a kind: the two may disagree",
     ),
 }
 

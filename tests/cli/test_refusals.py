@@ -18,7 +18,7 @@ REFUSED = {  # files are those of the fixture `place`
     "score model text.txt --scores syntax": "score 'syntax' needs dependency trees, .* headroles parse",
     "score model text.txt --scores magic": "score must be one of alignment, .*, got 'magic'",
     "score model text.txt --scores confidence,confidence": "--scores must be different, got 'confidence'",
-    "score model text.txt --scores alignment": "score 'alignment' is for cross heads; ",
+    "score model text.txt --scores alignment": "score 'alignment' is for cross heads, ",
     "score model text.txt --study text.txt": "--study must be a folder of tables, got the file text.txt",
     "score text.txt text.txt": "model must be a folder or a hub id, got the file 'text.txt'; try ",
     "score model text.txt --cls nonsense": "could not load .*, got nonsense from cls; try --cls ",

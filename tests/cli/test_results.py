@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -188,7 +189,25 @@ def test_chance_is_that_of_the_labels_of_words(tmp_path, monkeypatch):
 def test_prune_prints_the_metric_before_and_after(classifier):
     end = run("prune", *classifier, "--strategy", "random", "--keep", 4)
     value = hr.evaluate(*hr.load("model"), hr.read("films.tsv"), "accuracy", n_resamples=0).loc["accuracy", "value"]
-    assert end.out.startswith(f"accuracy on 12 examples: {value:.3f} before, {value:.3f} after\npruned: L0H")
+    assert end.out.startswith(
+        f"accuracy on the 12 training examples: {value:.3f} before, {value:.3f} after\npruned: L0H"
+    )
+
+
+def test_prune_says_that_its_examples_chose_the_heads_and_prints_the_command_for_others(classifier):
+    lines = run("prune", *classifier, "--strategy", "confidence", "--keep", 4, "--output", "a smaller").out.splitlines()
+    assert lines[0].startswith("accuracy on the 12 training examples (they chose the heads): ")
+    command = "headroles evaluate 'a smaller' CORPUS --metrics accuracy --study smaller-study"
+    assert lines[1] == f"measure on others with {command}"
+    words = ["films.tsv" if word == "CORPUS" else word for word in shlex.split(command)[1:]]
+    assert run(*words).out.startswith("metrics on 12 sentences of films\n")
+
+
+def test_without_roles_the_nearest_head_is_named(capsys):
+    index = frame.index({("enc-self", 0): 2})
+    table = frame.table({"position[-1]": [0.1, 0.66], "rarity": [0.2, np.nan], "sink[first]": [0.4, 0.4]}, index, "a:1")
+    nearest = "nearest: L0H1, 0.66 of 0.90 for previous token"
+    assert printed(hr.roles(table), capsys) == [f"0 of 2 heads have a role; {nearest}"]
 
 
 def test_costs_are_printed_the_largest_first_and_kept_as_they_are(capsys):

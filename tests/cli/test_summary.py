@@ -54,7 +54,7 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
         assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
         assert summary[0].endswith("on 6 sentences of few")
         assert [row.split(": ")[:2] for row in summary[1:3]] == [["left out", "syntax"], ["left out", "alignment"]]
-        assert "is for cross heads; the model has enc-self" in summary[2]
+        assert summary[2].endswith(": it is for cross heads, and the model has only enc-self heads")
         warned = [text for text in caplog.messages if text.startswith("rarity of enc-self heads is NaN: ")]
         assert len(warned) + len(summary[3:]) == 1  # and no next command: this is no terminal
         caplog.clear()

@@ -71,3 +71,10 @@ def test_rarity_has_no_interval_where_ties_decide_which_tokens_are_frequent(capl
             f"no interval of rarity: rare means outside the {frequent} most frequent tokens, and only {repeated} occur"
         )
         assert (said in caplog.text) != known
+
+
+def test_rarity_says_of_which_side_it_has_no_interval(caplog):
+    case = Case(hr.tiny_model("marian"))
+    hr.score(case.model, case.tokenizer, case.corpus, [hr.scores.list_scores()["rarity"](frequent=7)], n_resamples=50)
+    said = [text.partition(", rare means")[0] for text in caplog.messages if "no interval" in text]
+    assert said == ["no interval of rarity: of the source", "no interval of rarity: of the target"]
