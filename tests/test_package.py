@@ -27,13 +27,13 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_329, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
+    "tables": (1_331, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
     "data": (2_488, 11),  # 2,100 before issue 60: rows of all shapes, answers, chats, labelled words; 63: sound
-    "analysis": (1_976, 9),  # 1,950 before issue 60: roles that were not measured
-    "plots": (2_190, 11),
+    "analysis": (1_986, 9),  # 1,950 before issue 60: roles that were not measured
+    "plots": (2_200, 11),
     "models": (5_105, 23),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit; 63
     "patterns": (968, 8),  # 63: the step that predicts
-    "scores": (4_828, 26),  # 63: the step that predicts; what questions look at and heads write
+    "scores": (4_831, 26),  # 63: the step that predicts; what questions look at and heads write
     "ablation": (2_953, 14),  # 63: word errors
     "training": (900, 6),  # 63: sound
     "pruning": (2_143, 9),  # without efficiency, which exports has since issue 64; 
@@ -41,13 +41,13 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "exports": (1_200, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
-    "reports": (954, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
-    "cli": (1_659, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
+    "reports": (959, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
+    "cli": (1_668, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (33_111, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_150, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 40_085  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
+LINES_OF_TESTS = 39_827  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
