@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 Word = Literal["zero", "mean", "resample", "uniform", "rescale"]
 WORDS: tuple[Word, ...] = get_args(Word)
 ReplacementLike = Word | Replacement | Mapping[Head, Replacement]  # of the outputs of masked heads
+KEPT = 64  # variants with statistics that are kept together: a batch of all heads may take many minutes
 OF_STEPS = {type(METRICS[name]) for name in ("loss", "perplexity", "agreement", "pair_accuracy", "pair_difference")}
 Read = Callable[[Batch, Any], Reading]  # called with a batch and the output of the model for it
 
@@ -185,8 +187,15 @@ class Sweep:
                 size = self.metric.sentences
                 numbers = [size * row + place for row in rows for place in range(size)]
                 batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
-            runs = [partial(self._measure, self.read, batch, variants, gates) for batch in batches]
-            joined = np.concatenate(self._spread(runs, key, "masking heads", advice), axis=1)  # [1 + variant, ...]
+            parts = [slice(start, start + KEPT) for start in range(0, max(1, len(variants)), KEPT)]
+            runs = [
+                partial(self._measure, self.read, batch, variants[part], gates[part])
+                for batch, part in product(batches, parts)
+            ]
+            measured = self._spread(runs, key, "masking heads", advice)  # each part begins with the intact model
+            of_batch = [measured[start : start + len(parts)] for start in range(0, len(measured), len(parts))]
+            whole = [np.concatenate([first, *(part[1:] for part in rest)]) for first, *rest in of_batch]
+            joined = np.concatenate(whole, axis=1)  # [1 + variant, example, statistic]
         stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
         return stats.check() if rows is None else stats
 

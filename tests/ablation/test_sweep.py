@@ -213,13 +213,15 @@ def swept_by_kind(folder=None, **options):
     return sweep(model, tokenizer, text, kinds, **{"metric": Loss(), "folder": folder, **options})
 
 
-def test_a_sweep_resumes_after_its_last_finished_batch(tmp_path):
+@pytest.mark.parametrize(("kept", "parts"), [(64, 2), (2, 4)])  # variants that are kept together
+def test_a_sweep_resumes_after_its_last_finished_part_of_a_batch(tmp_path, monkeypatch, kept, parts):
     metric, expected = Stopping(), swept_by_kind()
-    metric.after = 4 * 2 + 2  # the intact model and three kinds: in the third batch
+    monkeypatch.setattr("headroles.ablation.sweep.KEPT", kept)
+    metric.after = 10 if kept == 64 else 11  # the intact model and three kinds in two batches, and two in the third
     with pytest.raises(InterruptedError):
         swept_by_kind(tmp_path, metric=metric, **ONE)
     finished = files(tmp_path)
-    assert len(finished) == 2
+    assert len(finished) == parts
     metric.after = 10**9
     found = swept_by_kind(tmp_path, metric=metric, **ONE)
     for masked, values in found.masked.items():
