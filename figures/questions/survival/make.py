@@ -63,9 +63,7 @@ def tables(
 @app.command()
 def analyse() -> None:
     """Test the contrasts on the models that the tables have."""
-    table = contrasts(pd.read_parquet(HERE / "heads.parquet"))
-    table.to_csv(HERE / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-    print(table.round(3).to_string(index=False))
+    print(contrasts(pd.read_parquet(HERE / "heads.parquet")).round(3).to_string(index=False))
 
 
 @app.command()
