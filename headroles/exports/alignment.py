@@ -92,7 +92,7 @@ def alignment_heads(
         held_out: The same of other sound, which measures the errors; then all of `corpus` chooses the heads.
         size: Number of heads; by default that of the least error of the first half, up to 12.
         at: The step at which a token is timed: "next", the one that predicts it, with the smoothing of openai/whisper
-            and CTranslate2 (faster-whisper); or "read", the one that has read it, as in transformers.
+            and CTranslate2 (faster-whisper); or "read", the one that has read it: `token_timestamps` of transformers.
         shift: Whether one constant, the median error on the first half, is subtracted from the times of each set.
         n_resamples: Number of bootstrap resamples of utterances.
         seed: Seed of the halves, the random sets and the resamples.
