@@ -86,9 +86,10 @@ def add(app: typer.Typer, folder: Path, *, tables: bool = True) -> None:
             for table in declared()[name].get("table", []):
                 left = [file for file in table["files"] if not any(folder.glob(file))]
                 state = "archive" if "archive" in table else "left" if left else "done"
-                print(f"{state}: {', '.join(table['files'])}\n    {table['command']}")
+                command = table["command"].strip().replace("\n", "\n    ")
+                print(f"{state}: {', '.join(table['files'])}\n    {command}")
                 if run and state == "left":
-                    subprocess.run(table["command"], shell=True, check=True, cwd=ROOT)
+                    subprocess.run(["bash", "-ec", table["command"]], check=True, cwd=ROOT)
 
 
 def draw(picture: dict[str, str], folder: Path) -> Figure:

@@ -47,7 +47,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (33_159, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_829  # 37,500 before issue 60; 121 of assigned roles (61), 105 of tests of p; 63: speech
+LINES_OF_TESTS = 39_830  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less of studies, and their list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
