@@ -12,7 +12,7 @@ import typer
 
 import headroles as hr
 from headroles.papers.bench import Bench
-from headroles.papers.reproduction import artefacts
+from headroles.papers.reproduction import artefacts, reproduce
 
 sys.path.append(str(Path(__file__).parents[1]))
 from studies import FIGURES, add, rows_of  # noqa: E402 - of all studies
@@ -32,7 +32,7 @@ def tables() -> None:
     """Judge the claims again by the committed tables (a minute), and write `verdicts.json` of each paper."""
     for study in STUDIES:
         with TemporaryDirectory() as made:
-            hr.reproduce(folders=[_folder(study, Path(made) / study)], study=made)
+            reproduce(folders=[_folder(study, Path(made) / study)], study=made)
             for paper, verdicts in verdicts_of().items():
                 for name in verdicts.get(study, {}):  # what is judged there; another artefact is added by hand
                     facts = json.loads((Path(made) / "papers" / paper / f"{name}.json").read_text(encoding="utf-8"))
