@@ -16,6 +16,7 @@ from headroles.analysis.intervals import Array, Whole, pearson, rank_correlation
 from headroles.analysis.seeds import shared_scores
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
+from headroles.tables.declared import carried
 from headroles.tables.frame import LEVELS, described
 from headroles.tables.study import Study, as_tables
 
@@ -156,7 +157,7 @@ def score_correlations(
         for first, second in combinations(chosen, 2)
     ]
     result = pd.DataFrame(rows).sort_values("all", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
+    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen), carried(table))
 
 
 def _correlation(first: Array, second: Array, layers: Whole) -> dict[str, float]:

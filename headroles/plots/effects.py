@@ -133,9 +133,10 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=True)
     order = [scores[place] for place in dendrogram(tree, no_plot=True)["leaves"]]
     grid, unsure = grids[value].loc[order, order], grids["unsure"].loc[order, order]
-    ax = ax or new_axes(grid.shape, cell=0.34, beside=3.5, tall=0.34 * len(order) + 3)[0]
-    sns.heatmap(grid, cmap="vlag", vmin=-1, vmax=1, square=True, cbar=False, ax=ax, linewidths=0.5)
-    labels = [label_of(score) for score in order]
+    labels = [label_of(score, signature_of(table, value)) for score in order]
+    cell, room = 0.34, 0.075 * max(map(len, labels)) + 0.5  # inches; cells are nearly square: `square` cuts labels
+    ax = ax or new_axes(grid.shape, cell=cell, beside=0.1 * cell * len(order) + room, tall=cell * len(order) + room)[0]
+    sns.heatmap(grid, cmap="vlag", vmin=-1, vmax=1, cbar=False, ax=ax, linewidths=0.5)
     ax.set(xlabel="", ylabel="", xticklabels=labels, yticklabels=labels)
     ax.tick_params(length=0)
     branch = ax.inset_axes((1.005, 0, 0.1, 1))

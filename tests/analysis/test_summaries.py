@@ -194,6 +194,21 @@ def test_the_map_shows_exactly_the_table():
     plt.close(within.figure)
 
 
+def test_the_map_has_room_for_its_labels_and_shows_the_title_of_a_score():
+    random = np.random.default_rng(0)
+    names = ["mine", *(f"syntax[{relation} dep>head]" for relation in ("amod", *map(str, range(30))))]
+    table = frame.table({name: random.random(len(SCORED)) for name in names}, SCORED, "score.mine.title:to the left")
+    axes = hr.plots.score_map(score_correlations(table))
+    axes.figure.canvas.draw()
+    labels = [*axes.get_yticklabels(), *axes.get_xticklabels()]
+    assert {"to the left", "adjective → its noun"} < {text.get_text() for text in labels}
+    for box in (text.get_window_extent() for text in labels):
+        assert min(box.x0, box.y0) >= 0
+    width, height = axes.get_window_extent().size
+    assert width == pytest.approx(height, rel=0.15)
+    plt.close(axes.figure)
+
+
 @pytest.mark.slow
 def test_agreement_is_spearmans():
     index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in range(2)})
