@@ -53,7 +53,7 @@ def ablate(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        metric: A metric or an objective, or its name, such as loss or similarity. `list_metrics` has all names.
+        metric: A metric or an objective, or its name, such as loss or agreement. `list_metrics` has all names.
         unit: What is masked for each head: the "head" itself, all other heads of its layer ("all_but_one"), the
             "group" of heads that share its key-value head, its "layer", or all heads of its "kind".
         sets: Sets of heads, instead of every head: name -> heads that are masked together, (kind, layer, head) each, or
