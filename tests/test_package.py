@@ -29,8 +29,8 @@ ACROSS = {  # files of tests of what several modules of a package do together
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "tables": (1_331, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
     "data": (2_488, 11),  # 2,100 before issue 60: rows of all shapes, answers, chats, labelled words; 63: sound
-    "analysis": (1_986, 9),  # 1,950 before issue 60: roles that were not measured
-    "plots": (2_200, 11),
+    "analysis": (1_987, 9),  # 1,950 before issue 60: roles that were not measured
+    "plots": (2_201, 11),
     "models": (5_105, 23),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit; 63
     "patterns": (968, 8),  # 63: the step that predicts
     "scores": (4_831, 26),  # 63: the step that predicts; what questions look at and heads write
@@ -44,10 +44,10 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (959, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
     "cli": (1_668, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric before pruning
     "root": (238, 4),
-    "all": (33_159, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_161, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_830  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 39_845  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
