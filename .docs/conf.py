@@ -6,7 +6,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import measured  # noqa: E402
 import pages  # noqa: E402
 
 import headroles as hr  # noqa: E402
@@ -21,7 +20,7 @@ extensions = [
     *("sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
     *("myst_nb", "sphinx_design", "sphinx_copybutton"),
 ]
-exclude_patterns = ["readme.md", "paper", "_build", "_templates", "generated/parts"]
+exclude_patterns = ["templates", "paper", "_build", "_templates", "generated/parts"]
 templates_path = ["_templates"]
 show_warning_types = True
 
@@ -31,9 +30,8 @@ nitpick_ignore_regex = [("py:(class|obj)", ".*")]  # types in signatures: those 
 # Text and notebooks; these were committed with what they print, and are not run again.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
-myst_enable_extensions = ["colon_fence", "substitution", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
-myst_substitutions = measured.numbers()
 myst_links_external_new_tab = False
 
 # The reference is made of docstrings.

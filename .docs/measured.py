@@ -1,6 +1,6 @@
-"""Numbers that pages and README name, read from the committed tables: `{{ roles.sinks }}` in a text is one of these.
+"""Numbers that README and pages name, read from the committed tables: `{{ roles.sinks }}` in a template is one.
 
-python .docs/measured.py    # writes README.md from .docs/readme.md
+python .docs/measured.py    # writes README.md and pages of .docs from .docs/templates
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
+from jinja2 import Environment, StrictUndefined
 from scipy import stats
 
 import headroles as hr
 from headroles.analysis.intervals import wilson
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 sys.path.append(str(FIGURES))
 from studies import rows_of  # noqa: E402 - of all studies
 
@@ -427,6 +429,43 @@ def cache_budgets() -> Numbers:
     }
 
 
+def alignment() -> Numbers:
+    """What lists of alignment heads of Whisper are worth."""
+    sets = table("questions/alignment/sets.csv")
+    rows = sets.set_index(["model", "at", "shift", "chosen_on", "set"])
+
+    def error(model: str, at: str, name: str, *, shift: bool = True, on: str = "synthetic") -> str:
+        return interval(rows.loc[(model, at, shift, on, name)], "error", ".0f")
+
+    fixed = rows.loc[("base", "next", True, "synthetic", "published")]
+    holds("the test that was fixed is not shown", fixed["difference.low"] < 0 < fixed["difference.high"])
+    upper, every = (rows.loc[("base", "next", True, "synthetic", name)] for name in ("upper half", "all"))
+    holds("choosing beats all heads, not the upper half", every["difference.high"] < 0 < upper["difference.high"])
+    read = rows.loc[("base", "read", True, "synthetic", "chosen")]
+    holds("heads at read err less than the published ones", read["error.high"] < fixed["error.low"])
+    tiny = rows.loc[("tiny.en", "next", True, "synthetic", "published")]
+    holds("for tiny.en the chosen list is better", tiny["difference.high"] < 0)
+    lines = [
+        [name, *(error(model, at, name) for model in ("base", "tiny.en") for at in ("next", "read")),
+         error("base", "next", name, shift=False), error("base", "next", name, on="human")]
+        for name in ("chosen", "published", "upper half", "all", "random")
+    ]  # fmt: skip
+    header = ["heads", "base, next", "base, read", "tiny.en, next", "tiny.en, read", "base, next, no shift"]
+    return {
+        "chosen": f"{rows.loc[('base', 'next', True, 'synthetic', 'chosen'), 'error']:.0f}",
+        "published": f"{fixed['error']:.0f}",
+        "primary": interval(fixed, "difference", ".1f"),
+        "p": f"{fixed['p']:.2f}",
+        "unshifted": f"{-rows.loc[('base', 'next', False, 'synthetic', 'published'), 'difference']:.0f}",
+        "read": f"{read['error']:.0f}",
+        "read_near": f"{100 * read['within[100]']:.0f} %",
+        "all": f"{-every['difference']:.0f}",
+        "upper": interval(upper, "difference", ".1f"),
+        "tiny": interval(tiny, "difference", ".0f"),
+        "rows": grid([*header, "base, next, chosen on human, measured on synthetic"], lines),
+    }
+
+
 def relevance() -> Numbers:
     """How far scores of relevance rank heads alike, and which finds the heads that matter."""
     ranks = [table(f"models/{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
@@ -757,19 +796,28 @@ def readme() -> Numbers:
     }
 
 
-def write_readme() -> str:
-    """Return README.md, made of `.docs/readme.md` and the numbers of the tables."""
-    from jinja2 import Environment, StrictUndefined
-
-    text = (Path(__file__).parent / "readme.md").read_text(encoding="utf-8")
-    return Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(text).render(readme=readme())
+def written() -> dict[Path, str]:
+    """Return README.md and the pages with numbers, made of their templates and the tables: {path: text}."""
+    known, texts = numbers() | {"readme": readme()}, {}
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    for path in sorted(TEMPLATES.rglob("*.md")):
+        name = path.relative_to(TEMPLATES)
+        text = environment.from_string(path.read_text(encoding="utf-8")).render(**known)
+        if name.name == "README.md":
+            texts[TEMPLATES.parent.parent / name] = text
+        else:
+            texts[TEMPLATES.parent / name] = (
+                f"{text.rstrip()}\n\n<!-- Written from .docs/templates/{name}: change that. -->\n"
+            )
+    return texts
 
 
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
-    *(correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
+    *(alignment, correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
 )
 
 
 if __name__ == "__main__":
-    (FIGURES.parent / "README.md").write_text(write_readme(), encoding="utf-8")
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")

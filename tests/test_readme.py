@@ -23,7 +23,8 @@ import headroles as hr
 from headroles.testing.runner import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"generated", "_build", "tutorials", "readme.md"}
+TEMPLATES = ROOT / ".docs/templates"
+LEFT_OUT = {"generated", "_build", "tutorials", "templates"}
 DOCS = sorted(path for path in (ROOT / ".docs").rglob("*.md") if not LEFT_OUT & {*path.parts})
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -166,15 +167,19 @@ def test_readme_is_a_page():
     assert len(section.replace(picture, "").split()) <= 120
 
 
-def test_readme_is_what_its_command_writes():
-    measured = runpy.run_path(str(ROOT / ".docs/measured.py"))
-    assert measured["write_readme"]() == README, "run python .docs/measured.py"
+def test_readme_and_pages_are_what_their_command_writes():
+    written = runpy.run_path(str(ROOT / ".docs/measured.py"))["written"]()
+    stale = [str(path) for path, text in written.items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run python .docs/measured.py"
+    assert len(written) > 15
+    assert "{{" not in "".join(TEXTS.values())
 
 
 @pytest.mark.slow
 def test_intervals_written_by_hand_are_in_a_table():
     """Those that `.docs/measured.py` writes need no test."""
-    texts = TEXTS | STUDIES
+    templates = {path.relative_to(TEMPLATES): path.read_text(encoding="utf-8") for path in TEMPLATES.rglob("*.md")}
+    texts = TEXTS | STUDIES | {f".docs/{name}": text for name, text in templates.items()} | {"README.md": ""}
     quoted = {name: [(found[0], found.groups()) for found in QUOTED.finditer(text)] for name, text in texts.items()}
     strange = {name: {text for text, numbers in rows if not _held(numbers)} for name, rows in quoted.items()}
     assert {name: texts for name, texts in strange.items() if texts} == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,6 +24,9 @@ from headroles.models.head_model import HeadModel
 from headroles.patterns.observation import At
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1]))
+from studies import add  # noqa: E402 - of all studies
+
 MODELS = ("base", "tiny.en")
 PAIRS = (("synthetic", "human"), ("human", "synthetic"))  # chosen on, measured on: the primary one first
 RESAMPLES, NOISE, SEEDS = 10_000, 2.0, (0, 1, 2)
@@ -30,14 +34,6 @@ Models = Annotated[Path, typer.Argument(help="Folder with whisper-base and whisp
 Speech = Annotated[Path, typer.Argument(help="Folder with human.jsonl.")]
 Synthetic = Annotated[Path, typer.Argument(help="Folder with meta.json and its sounds.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-@app.command()
-def data() -> None:
-    """Say what must be at hand."""
-    print("MODELS     whisper-base and whisper-tiny.en: openai/whisper-base and openai/whisper-tiny.en of the Hub")
-    print("SPEECH     human.jsonl: 39 utterances with times of words, one line of JSON each, as hr.read reads them")
-    print("SYNTHETIC  60 utterances of espeak-ng with times of words, which `synthetic.py SYNTHETIC` writes")
 
 
 @app.command()
@@ -55,12 +51,6 @@ def tables(models: Models, speech: Speech, synthetic: Synthetic) -> None:
         if not done["model"].eq(name).any():
             rows = _listed(name, *_loaded(models, "base", seed), corpora, PAIRS[0], "next")
             done = _kept(path, pd.concat([done, rows], ignore_index=True))
-
-
-@app.command()
-def pictures() -> None:
-    """Draw the errors of the lists, from the table."""
-    _drawn(pd.read_csv(HERE / "sets.csv")).savefig(HERE / "errors.svg", bbox_inches="tight")
 
 
 def _synthetic(folder: Path) -> hr.Corpus:
@@ -139,8 +129,9 @@ def _flipped(sets: dict[str, list[tuple[int, ...]]], first: list, second: list) 
     return float((1 + (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9).sum()) / (1 + RESAMPLES))
 
 
-def _drawn(table: pd.DataFrame) -> Figure:
+def drawn() -> Figure:
     """Draw the mean error of each set of heads, with its interval."""
+    table = pd.read_csv(HERE / "sets.csv")
     names, steps = ["chosen", "published", "all", "upper half", "random"], {"next": ("C0", "o"), "read": ("C1", "^")}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True, layout="constrained")
     for ax, model in zip(axes, MODELS, strict=True):
@@ -154,7 +145,7 @@ def _drawn(table: pd.DataFrame) -> Figure:
             ax.errorbar(rows["error"], places, xerr=ends, fmt=mark, color=colour, ms=4, lw=1, label=at)
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
-        ax.set_title(f"Whisper {model}: chosen on synthetic,\nmeasured on 39 human utterances")
+        ax.set_title(model)
         ax.set(xlabel="mean error of the starts of words, ms", xscale="log", xlim=(35, 500))
         ax.set_xticks([50, 100, 200, 400], [50, 100, 200, 400])
         ax.minorticks_off()
@@ -163,4 +154,5 @@ def _drawn(table: pd.DataFrame) -> Figure:
 
 
 if __name__ == "__main__":
+    add(app, HERE, tables=False)
     app()
