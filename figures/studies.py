@@ -193,7 +193,7 @@ def _made(table: dict[str, str]) -> str:
 
 def _pages() -> dict[Path, set[str]]:
     """Return what each page names in figures/."""
-    made = {"generated", "_build", "tutorials", "readme.md"}
+    made = {"generated", "_build", "tutorials", "templates"}
     paths = [path for path in sorted((ROOT / ".docs").rglob("*.md")) if not made & {*path.parts}]
     paths += [ROOT / "README.md", *sorted((ROOT / "notebooks").glob("*.ipynb"))]
     found = {path: {*re.findall(r"figures/([\w./-]+\w)", path.read_text(encoding="utf-8"))} for path in paths}

@@ -153,6 +153,7 @@ def drawn() -> Figure:
     return figure
 
 
+add(app, HERE, tables=False)
+
 if __name__ == "__main__":
-    add(app, HERE, tables=False)
     app()
