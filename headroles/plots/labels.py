@@ -161,7 +161,7 @@ def role_label(role: str) -> str:
 
 def nearest_role(roles: pd.DataFrame) -> str:
     """Name the head that is nearest to a role other than a sink, its score and the least one; "" if none is known."""
-    names = [name for name in role_names(roles) if Column.parse(name).name not in SINKS]
+    names = [name for name in role_names(roles) if f"{name}.margin" in roles and Column.parse(name).name not in SINKS]
     margins = roles[[f"{name}.margin" for name in names]].set_axis(names, axis=1).stack().dropna()
     if margins.empty:
         return ""

@@ -111,7 +111,7 @@ def test_replicate_makes_every_table_once(data, tmp_path, monkeypatch):
     replicate(tmp_path / "study", data, TINY)
     study = hr.Study(tmp_path / "study")
     sizes = {f"{table}-l0{kind}" for table in ("sparsity", "survival", "functions") for kind in ("", "-enc-self")}
-    related = {"relate", "survival-odds", "predictors", "role-changes-l0", "role-changes-l0-enc-self"}
+    related = {"relate", "predictors", "role-changes-l0", "role-changes-l0-enc-self"}
     made = {"history", "heads", "offsets", "roles", "conservation-cp", "evaluation-test", "ablation-loss-head-zero"}
     assert made | sizes | related | {"gates-l0-3", "gates-l0-enc-self-1", "roles-l0-3"} <= set(study.names())
     tables = {name: study.load(name) for name in study.names()}

@@ -11,7 +11,7 @@ from toy_translator import Settings, pairs, translator
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 
-SETTINGS = Settings(layers=1, width=48, heads=4, steps=250, pairs=4_000, longest=6, vocabulary=500, rate=1e-2)
+SETTINGS = Settings(layers=1, width=48, heads=4, steps=300, pairs=6_000, longest=6, vocabulary=500, rate=1e-2)
 
 
 def held_out() -> Corpus:

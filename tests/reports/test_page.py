@@ -326,7 +326,7 @@ def test_print_has_every_section_the_open_card_and_no_controls(opened):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
-def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right(browser, width, tmp_path):
+def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right_or_up_on_a_phone(browser, width, tmp_path):
     index = frame.index({("dec-self", layer): 9 for layer in range(30)})
     scores = {"sink[first]": np.full(270, 0.9), "induction": np.full(270, 0.1)}
     scores["induction"][[17 * 9 + 3, 18 * 9 + 6]] = 0.7, 0.8
@@ -340,15 +340,21 @@ def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right(browser, 
     assert cells.count() == 270
     boxes = {place: cell_of(page, "roles, decoder self-attention", place[0] * 9 + place[1]).bounding_box()
              for place in ((17, 3), (18, 3), (17, 4))}  # fmt: skip
-    assert boxes[18, 3]["x"] > boxes[17, 3]["x"]
-    assert boxes[18, 3]["y"] == boxes[17, 3]["y"]
-    assert boxes[17, 4]["y"] < boxes[17, 3]["y"]
-    assert page.locator("#rolemaps .corner").count() == 270
-    assert "or at its left where there are more than 16 layers" in " ".join(page.inner_text(".lead").split())
-    assert page.locator("#rolemaps .band").all_inner_texts() == ["ind", "ind"]  # sinks have no band
-    assert "L18H6 (0.80); L17H3 (0.70)" in page.inner_text("#legend")
-    assert page.locator("#legend .corner").all_inner_texts() == ["sink"]  # drawn as on the map
-    assert page.locator("#legend .badge").all_inner_texts() == ["induction"]
+    along, across = ("x", "y") if width > 520 else ("y", "x")  # of layers, of heads
+    assert (boxes[18, 3][along] > boxes[17, 3][along]) == (along == "x")
+    assert boxes[18, 3][across] == boxes[17, 3][across]
+    assert (boxes[17, 4][across] < boxes[17, 3][across]) == (along == "x")
+    assert page.locator("#rolemaps .corner").count() == (270 if width > 520 else 0)
+    assert "or at its left where there are more than 16 layers on a wide screen" in " ".join(
+        page.inner_text(".lead").split()
+    )
+    bands = page.locator("#rolemaps .band").all_inner_texts()
+    assert [text for text in bands if text != "sink"] == (["ind", "ind"] if width > 520 else ["induct", "induct"])
+    assert bands.count("sink") == (0 if width > 520 else 270)  # on a wide screen sinks are corners
+    if width > 520:
+        assert "L18H6 (0.80); L17H3 (0.70)" in page.inner_text("#legend")
+        assert page.locator("#legend .corner").all_inner_texts() == ["sink"]  # drawn as on the map
+        assert page.locator("#legend .badge").all_inner_texts() == ["induction"]
     cell_of(page, "roles, decoder self-attention", 17 * 9 + 3).focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.dataset.row") == str(18 * 9 + 3)

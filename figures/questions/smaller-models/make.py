@@ -77,13 +77,13 @@ def tables(
 @app.command()
 def analyse() -> None:
     """Test the primary contrast on the models that the tables have."""
-    print(primary(pd.read_parquet(HERE / "losses.parquet"), pd.read_parquet(HERE / "speed.parquet"), HERE).to_string())
+    print(primary(_table("losses"), _table("speed"), HERE).to_string())
 
 
 @app.command()
 def pictures() -> None:
     """Draw loss against time, from the tables."""
-    losses, speed = (pd.read_parquet(HERE / f"{name}.parquet") for name in ("losses", "speed"))
+    losses, speed = _table("losses"), _table("speed")
     drawn(losses, speed).savefig(HERE / "loss-and-time.svg", bbox_inches="tight")
 
 
@@ -260,17 +260,21 @@ def _described(table: pd.DataFrame, smaller: Smaller) -> pd.DataFrame:
 
 
 def _lacking(name: str, smaller: Smaller, how: str | None = None) -> bool:
-    path = HERE / f"{name}.parquet"
-    if not path.exists():
+    if not (HERE / f"{name}.csv").exists():
         return True
-    table = pd.read_parquet(path)
+    table = _table(name)
     rows = table["what"].eq(smaller.what) & table["way"].eq(smaller.way) & table["size"].eq(smaller.size)
     return not (rows & table["trained"].eq(how) if how else rows).any()
 
 
 def _save(name: str, rows: pd.DataFrame) -> None:
-    path = HERE / f"{name}.parquet"
-    (pd.concat([pd.read_parquet(path), rows], ignore_index=True) if path.exists() else rows).to_parquet(path)
+    path = HERE / f"{name}.csv"
+    table = pd.concat([_table(name), rows], ignore_index=True) if path.exists() else rows
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def _table(name: str) -> pd.DataFrame:
+    return pd.read_csv(HERE / f"{name}.csv", keep_default_na=False, na_values=["nan"])
 
 
 def primary(losses: pd.DataFrame, speed: pd.DataFrame, folder: Path) -> pd.DataFrame:

@@ -63,13 +63,13 @@ def tables(
 @app.command()
 def analyse() -> None:
     """Test the contrasts on the models that the tables have."""
-    print(contrasts(pd.read_parquet(HERE / "heads.parquet")).round(3).to_string(index=False))
+    print(contrasts(pd.read_csv(HERE / "heads.csv")).round(3).to_string(index=False))
 
 
 @app.command()
 def pictures() -> None:
     """Draw the shares that survive, from the tables."""
-    _drawn(pd.read_parquet(HERE / "heads.parquet")).savefig(HERE / "survival.svg", bbox_inches="tight")
+    _drawn(pd.read_csv(HERE / "heads.csv")).savefig(HERE / "survival.svg", bbox_inches="tight")
 
 
 @app.command("power")
@@ -111,8 +111,8 @@ def _captions(shared: Path, part: str) -> hr.Corpus:
 
 
 def _missing(arm: str, seed: int) -> bool:
-    path = HERE / "models.parquet"
-    table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"arm": [], "model": []})
+    path = HERE / "models.csv"
+    table = pd.read_csv(path) if path.exists() else pd.DataFrame({"arm": [], "model": []})
     return not ((table["arm"] == arm) & (table["model"] == seed)).any()
 
 
@@ -120,11 +120,11 @@ def _save(heads: pd.DataFrame | None, model: pd.DataFrame) -> None:
     """Add the rows of one model to the tables."""
     with FileLock(HERE / ".lock"):
         for name, rows in (("heads", heads), ("models", model)):
-            path = HERE / f"{name}.parquet"
+            path = HERE / f"{name}.csv"
             if rows is not None:
-                table = pd.concat([pd.read_parquet(path), rows]) if path.exists() else rows
+                table = pd.concat([pd.read_csv(path), rows]) if path.exists() else rows
                 order = [column for column in ("arm", "model", "layer", "head") if column in table]
-                table.sort_values(order, ignore_index=True).to_parquet(path)
+                table.sort_values(order).to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
 
 
 def _measured(shared: Path, work: Path, arm: str, seed: int) -> tuple[pd.DataFrame | None, pd.DataFrame]:
