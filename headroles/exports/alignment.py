@@ -164,7 +164,8 @@ def _read(handle: HeadModel, corpus: Corpus, at: At) -> list[_Utterance]:
                 width = getattr(handle.model.config, "median_filter_width", 7)
                 if at == "next":  # as openai/whisper: without the frames after the sound, with the prompt and the end
                     rows = [*places, places[-1] + 1]  # the step that predicts the end, too
-                    smooth = smoothed(weights / weights.sum(-1, keepdim=True), width)[:, rows].numpy()
+                    inside = weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+                    smooth = smoothed(weights / inside, width)[:, rows].numpy()
                 else:
                     smooth = smoothed(weights[:, places], width).numpy()
                 starts = np.array([sentence.times[word][0] for word in known])

@@ -276,7 +276,7 @@ def _check_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> No
 
 
 def of_steps(model: HeadModel, batch: Batch, values: Tensor) -> Explained:
-    """Return values of tokens, [batch, token], of which those of steps count, or of examples, [batch]."""
+    """Return values of tokens, [batch, token], where only steps count, or of examples, [batch]."""
     return Explained(values, outputs.steps(model, batch)) if outputs.by_token(model) else _single(values)
 
 

@@ -121,7 +121,7 @@ def _predicted(observation: Observation) -> Tensor:
     def tokens() -> Tensor:
         wanted = torch.full_like(keys.ids, -1)
         for row, sentence in enumerate(keys.sentences):
-            if isinstance(sentence, Needle):
+            if isinstance(sentence, Needle) and sentence.passage[1]:  # it is known where the answer stands
                 answer = slice(sentence.answer, sentence.answer + sentence.size)
                 wanted[row, sentence.answer - 1 : answer.stop - 1] = keys.ids[row, answer]
         return wanted

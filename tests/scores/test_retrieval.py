@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import zoo
@@ -69,6 +71,13 @@ def test_where_the_question_looks_and_what_is_written_are_those_of_slow_loops(na
     parts = hr.score(model, tokenizer, texts, ["passage", "contribution"], n_resamples=0)
     close(parts["passage"], found["passage"])
     close(parts["contribution"], found["contribution"])
+
+
+def test_where_the_passage_is_unknown_nothing_is_measured():
+    model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
+    texts = hr.Corpus("no passage", tuple(replace(text, passage=(0, 0), question=0) for text in asked(tokenizer)))
+    found = hr.score(model, tokenizer, texts, ["passage", "contribution"], n_resamples=0)
+    assert found.isna().all(axis=None)
 
 
 def test_a_head_writes_by_its_attention_alone():
