@@ -233,9 +233,8 @@ class ValueNorms:
         _refuse("contributions", _missing(self.model) if unembedding else f"{self.model.name} has no unembedding")
         value = self.values[site.module].float()  # [batch, key-value heads in this process, key, size]
         rows = output_weight(site).detach().to(value).unflatten(0, (-1, site.size))  # [heads, size, width]
-        along = (
-            unembedding.weight.detach()[tokens.to(unembedding.weight.device)].to(value)[:, None] @ rows.mT
-        )  # [batch, heads, query, size]
+        tokens = tokens.to(unembedding.weight.device)
+        along = unembedding.weight.detach()[tokens].to(value)[:, None] @ rows.mT  # [batch, heads, query, size]
         return site.join(along @ value.repeat_interleave(len(rows) // value.shape[1], dim=1).mT)
 
 
