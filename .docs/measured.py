@@ -167,10 +167,8 @@ def role_tests() -> Numbers:
         "gemma3": f"{gemma3['removed']:.1f}",
         "least": f"{min(times):.0f}",
         "most": f"{max(times):.0f}",
-        "untrained": str(len(untrained)),
         "rows": lined(
-            "heads | tokens | removed | own pattern | cheapest control | other heads: removed, this pattern "
-            "| explained | verdict",
+            "heads | removed | exact pattern | cheapest control | other heads: removed, this pattern | verdict",
             rows,
         ),
     }
@@ -285,7 +283,7 @@ def _rounded() -> Numbers:
 
 
 def classifier() -> Numbers:
-    """Heads of classifiers, ablated one by one and many: MiniLM on SST-2 and MRPC, MPNet on SST-2."""
+    """Heads of classifiers, ablated one by one and many: MiniLM on SST-2 and MRPC."""
     effects = table("models/minilm-sst2/ablation-accuracy-head-zero")
     holds("no head has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
     curves = table("models/minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
@@ -293,7 +291,6 @@ def classifier() -> Numbers:
         "most": f"{effects['ablation[accuracy]'].abs().max():.3f}",
         "at_58": f"{100 * (curves[0] - curves[58]):.1f}",
         **_mrpc(),
-        **_mpnet(),
     }
 
 
@@ -330,38 +327,6 @@ def _mrpc() -> Numbers:
         ("Fig. 3: 40 % can be ablated by importance", "fig3"),
     ]
     return found | {"mrpc_verdicts": _verdicts("minilm-mrpc", claims)}
-
-
-def _mpnet() -> Numbers:
-    """Three trainings of MPNet on 2,000 sentences of SST-2."""
-    found, costs = {}, []
-    for seed in range(3):
-        effects = of_seed("mpnet-sst2/ablation-accuracy-head-zero", seed)
-        accuracy = of_seed("mpnet-sst2/evaluation", seed)["value"]["accuracy"]
-        little = (effects["ablation[accuracy].low"] > -0.03 * accuracy) & (
-            effects["ablation[accuracy].high"] < 0.03 * accuracy
-        )
-        holds("none has p < 0.01", (effects["ablation[accuracy].p"] >= 0.01).all())
-        found |= {f"mpnet_{seed}": f"{accuracy:.3f}", f"mpnet_{seed}_little": str(little.sum()),
-                  f"mpnet_{seed}_most": f"{effects['ablation[accuracy]'].abs().max():.3f}"}  # fmt: skip
-        steps = of_seed("mpnet-sst2/curves-accuracy", seed)
-        curve = steps.set_index(["order", "masked"])["value"]
-        costs.append({order: 100 * (curve[order][0] - curve[order]) for order in curve.index.unique("order")})
-        ranked = steps.query("order == 'importance'").set_index("masked")
-        surely = ranked["change.low"] > -0.03 * ranked["value"][0]
-        holds("58 surely cost less than 3 %, 72 not in one of the three", (surely[58], surely[72]) == (True, seed > 0))
-    for heads in (58, 72):
-        found[f"mpnet_at_{heads}"] = f"{max(one['importance'][heads] for one in costs):.1f}"
-    for heads in (101, 130):
-        again = [one["importance, again"][heads] for one in costs]
-        found[f"mpnet_again_{heads}"] = f"{min(again):.1f} to {max(again):.1f}"
-    claims = [
-        ("Fig. 1: most heads change the score little", "fig1"),
-        ("Table 1: half of the effects are for the better", "table1"),
-        ("Fig. 3: 40 % can be ablated by importance", "fig3"),
-        ("Fig. 6: on SST-2 60 % can", "fig6"),
-    ]
-    return found | {"mpnet_verdicts": _verdicts("mpnet-sst2", claims)}
 
 
 def _verdicts(study: str, claims: list[tuple[str, str]]) -> str:
@@ -571,33 +536,27 @@ def strategies() -> Numbers:
         "within_36": f"{ends[36]:.1f}",
         "within_18": f"{ends[18]:.1f}",
         "speedup": f"{speed.iloc[0]:.2f}",
-        **_places("mrpc", "minilm-mrpc"),
-        **_places("mpnet", "mpnet-sst2"),
+        **_places(),
     }
 
 
-def _places(name: str, study: str) -> Numbers:
-    """Accuracies of pruned classifiers before and after retraining, and what a place gains on chance."""
-    rows = table(f"models/{study}/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
+def _places() -> Numbers:
+    """Accuracies of classifiers on MRPC that were pruned, before and after retraining."""
+    rows = table("models/minilm-mrpc/compare-pruning/compare-pruning").set_index(["strategy", "tuned"])
     found = {}
     for strategy in rows.index.unique("strategy"):
-        key = f"{name}_{strategy.replace(' ', '_').replace('-', 'minus_')}"
+        key = f"mrpc_{strategy.replace(' ', '_').replace('-', 'minus_')}"
         found |= {
             f"{key}{end}": interval(rows.loc[(strategy, tuned)], "value")
             for end, tuned in (("", False), ("_tuned", True))
         }
     after = rows.xs(True, level="tuned")
     places = after.loc[["bottom", "middle", "top"]]
-    if name == "mrpc":
-        holds("places are worse than importance", places["value.high"].max() < after.loc["importance", "value.low"])
-        found |= {
-            f"mrpc_{key}_short": f"{after.loc[row, 'value']:.3f}"
-            for key, row in (("importance", "importance"), ("whole", "all heads"))
-        }
-    else:
-        worse = (places["gain.high"] < 0).to_dict()
-        holds("only the lowest six are worse than chance", worse == {"bottom": True, "middle": False, "top": False})
-        found["mpnet_bottom_gain"] = interval(after.loc["bottom"], "gain")
+    holds("places are worse than importance", places["value.high"].max() < after.loc["importance", "value.low"])
+    found |= {
+        f"mrpc_{key}_short": f"{after.loc[row, 'value']:.3f}"
+        for key, row in (("importance", "importance"), ("whole", "all heads"))
+    }
     return found
 
 

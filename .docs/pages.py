@@ -42,7 +42,6 @@ STUDIES = {  # study -> what the verdicts of it are of
     "multi30k-en-de": "small Marian",
     "minilm-sst2": "MiniLM on SST-2",
     "minilm-mrpc": "MiniLM on MRPC",
-    "mpnet-sst2": "MPNet on SST-2",
     "paper-size": "Marian of the papers' layers",
     "specialists/minilm": "MiniLM as the encoder of a translator",
 }

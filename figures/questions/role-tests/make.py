@@ -42,7 +42,7 @@ def main(
     data: Annotated[Path, typer.Argument(help="Folder with ud/ewt and ud/pud.")],
     work: Annotated[Path, typer.Option(help="Folder of unfinished sweeps.")] = Path(".substitution"),
     arms: Annotated[
-        str, typer.Option(help="Of: trained, untrained, exchanged, as sharp, fixed offset, every head; commas between.")
+        str, typer.Option(help="Of: trained, untrained, exchanged, as sharp, fixed offset; commas between.")
     ] = "trained,untrained,as sharp,fixed offset",
     sentences: Annotated[int, typer.Option(help="Sentences of the test; fewer only to try the script.")] = SENTENCES,
     parts: Annotated[
@@ -74,8 +74,6 @@ def main(
                 patterns = {} if part else _as_sharp(scores, roles, _alone(patterns))
             if arm == "fixed offset":
                 patterns = _fixed_offsets(patterns)
-            if arm == "every head":
-                patterns = {} if part else {head: [best_offset(scores, head)] for head in scores.index}
             if patterns:
                 _test(tested, tokenizer, corpus, patterns, work / name / arm, f"{name}{part}", arm)
 
@@ -209,7 +207,7 @@ def _test(
         corpus,
         patterns,
         metric=metric,
-        heads=_alone(patterns) if not (arm == "every head" or name.endswith("undecided")) else None,
+        heads=None if name.endswith("undecided") else _alone(patterns),
         study=folder / name,
     )
     suffix = "" if arm == "trained" else f"-{arm.replace(' ', '-')}"

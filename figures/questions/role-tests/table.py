@@ -23,27 +23,22 @@ MODELS = {
 ROLES = {
     "offset=-1": "previous token",
     "offset=1": "next token",
-    "dependency=nsubj": "subject to its verb",
-    "dependency=obj": "object to its verb",
-    "dependency=obj,head-to-dep": "verb to its object",
     "first": "first token",
 }
 CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "removed_local": "removed there"}
 PREVIOUS = {"smollm2": "dec-self:16:0", "gemma3": "dec-self:4:1"}  # the heads of the plan on repeated tokens
-MOST = 0.45  # of the tokens, at least; of dependencies those of MiniLM's heads
+MOST = 0.45  # of the tokens, at least
 
 
 def rows() -> list[str]:
-    """Every head and set whose pattern applies to half of the tokens or nearly, without single sinks and diagonals."""
+    """All heads of a role together, of every role whose pattern applies to half of the tokens or nearly."""
     found = []
     for name in MODELS:
         for part in ("", "-repeated", "-previous"):
             table = rows_of(HERE / "tests.parquet", model=name, part=part.removeprefix("-"))
             if not table.empty:
-                table = beside_its_layer(table, PREVIOUS[name]) if part == "-previous" else table
-                found += [
-                    _row(name, part, place, row) for place, row in table.iterrows() if _shown(name, part, place, row)
-                ]
+                together = beside_its_layer(table, PREVIOUS[name]) if part == "-previous" else _together(table)
+                found += [_row(name, part, place, row) for place, row in together.iterrows()]
     return found
 
 
@@ -54,16 +49,12 @@ def beside_its_layer(table: pd.DataFrame, head: str) -> pd.DataFrame:
     return table.loc[[head]].assign(**placebo)
 
 
-def _shown(name: str, part: str, place: tuple[str, str], row: pd.Series) -> bool:
-    heads, role = place
-    alone = not heads.startswith("all ")
-    if part == "-previous":
-        return True
-    if role in ("special", "all"):  # the same sinks but for punctuation; mostly sinks, with few heads of other roles
-        return False
-    if alone and (role == "diagonal" or (role == "first" and name != "translator")):
-        return False
-    return bool(row["applies"] >= MOST) or (name == "minilm" and alone)
+def _together(table: pd.DataFrame) -> pd.DataFrame:
+    """The row of each role: its set, or the head that is the only one with it."""
+    heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
+    sets = heads.str.startswith("all ")
+    # special: the sinks but for punctuation; all: heads of all roles, mostly sinks
+    return table[(sets | ~roles.isin(roles[sets])) & ~roles.isin(["special", "all"]) & (table["applies"] >= MOST)]
 
 
 def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
@@ -71,20 +62,13 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
     who = heads if heads.startswith("all ") else heads.partition(":")[2]
     where = ", repeated tokens" if part == "-previous" else ""
     control = min(CONTROLS, key=lambda each: row.get(each, float("inf")))
-    explained = (
-        ""
-        if pd.isna(row["explained"])
-        else "{:.2f} [{:.2f}, {:.2f}]".format(*row[["explained", "explained.low", "explained.high"]])
-    )
     cells = [
         f"{MODELS[name]} {who}, {ROLES.get(role, role)}{where}",
-        f"{row['applies']:.0%}",
         _cost(row["removed"]),
-        _cost(row["role_pattern"]),
+        "{} [{}, {}]".format(*map(_cost, row[["role_pattern", "role_pattern.low", "role_pattern.high"]])),
         f"{_cost(row[control])} ({CONTROLS[control]})",
         f"{_cost(row.get('placebo_removed', nan))}, {_cost(row.get('placebo_pattern', nan))}",
-        explained,
-        row["verdict"],
+        row["verdict"].replace("has the pattern, but the pattern", "its pattern"),
     ]
     return f"| {' | '.join(cells)} |"
 
