@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -23,6 +23,7 @@ from headroles.tables.frame import KINDS, LEVELS, examples, fields, spelled
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
+T = TypeVar("T")
 Entry = dict[str, object]  # of the page's JSON
 DIGITS = 7  # significant digits of a number; rounding again for display gives the same as rounding once
 MAIN = (  # the first columns, and those of the table of all heads; the others are on the maps and cards
@@ -100,19 +101,20 @@ def _effect_findings(data: Any) -> Iterator[str]:
 def _pruning_findings(data: Any) -> Iterator[str]:
     for pruning in data["prunings"][:3]:
         size = pruning["sizes"][-1]
-        lost = [
-            f"{gone} of {len(rows)} {family}"
-            for family, rows in _holders(data).items()
-            if (gone := sum(not size["held"][row] for row in rows))
-        ]
-        if lost:
+        if lost := lost_roles(_holders(data), {row for row, held in enumerate(size["held"]) if not held}):
             left = f"{size['size']} of {pruning['of']} heads left ({pruning['name']})"
-            yield f"Pruned to {left}, the removed heads include {', '.join(lost)}."
+            yield f"Pruned to {left}, the removed heads include {lost}."
     for sizes in data["sizes"]:
         row = sizes["rows"][-1]
         if row["change"] is not None and len(sizes["rows"]) > 1:
             left = f"{row['heads']} of {sizes['of']} heads left ({sizes['name']})"
             yield f"Pruned to {left}, {sizes['label']} changes by {_signed(row['change'][0], sizes['decimals'])}."
+
+
+def lost_roles(heads_of: Mapping[str, Collection[T]], gone: Collection[T]) -> str:
+    """Count the heads of each role that are gone: "2 of 5 induction, 1 of 1 positional"; "" for none."""
+    counts = {role: sum(head in gone for head in heads) for role, heads in heads_of.items()}
+    return ", ".join(f"{count} of {len(heads_of[role])} {role}" for role, count in counts.items() if count)
 
 
 def _signed(value: float, places: int) -> str:

@@ -203,6 +203,20 @@ def test_prune_says_that_its_examples_chose_the_heads_and_prints_the_command_for
     assert run(*words).out.startswith("metrics on 12 sentences of films\n")
 
 
+def test_prune_says_how_many_heads_of_each_role_it_removes(classifier):
+    assert "with a role" not in run("prune", *classifier, "--strategy", "random", "--keep", 4).out
+    run("score", *classifier, "--resamples", 0)
+    run("roles", "study", "--threshold", "positional=0.2", "--threshold", "sink=0.2")
+    end = run("prune", *classifier, "--strategy", "random", "--keep", 4)
+    roles, kept = hr.load_table("study/roles.parquet"), hr.load_table("study/survival-random.parquet").iloc[:, 0]
+    counts = []
+    for family in ("positional", "sink"):
+        held = roles[[name for name in roles if name.startswith(f"{family}[") and name.endswith("]")]].any(axis=1)
+        counts += [f"{(held & (kept == 0)).sum()} of {held.sum()} {family}"]
+    assert all(int(text[0]) for text in counts)
+    assert f"\npruned heads with a role: {', '.join(counts)}\n" in end.out
+
+
 def test_without_roles_the_nearest_head_is_named(capsys):
     index = frame.index({("enc-self", 0): 2})
     table = frame.table({"position[-1]": [0.1, 0.66], "rarity": [0.2, np.nan], "sink[first]": [0.4, 0.4]}, index, "a:1")
