@@ -96,11 +96,12 @@ def _join() -> None:
 
 
 def track(
-    items: Iterable[T], what: str, total: int | None, advice: Callable[[float], str] | None = None
+    items: Iterable[T], what: str, total: int | None, advice: Callable[[float], str] | None = None, later: float = 0
 ) -> Iterator[T]:
     """Yield `items`; the first process shows a bar on a terminal and in notebooks, elsewhere logs a line a minute.
 
-    After the first item it logs how many minutes the others take, and what `advice` says of so many seconds.
+    After the first item it logs how many minutes the others and `later` ones, of the next stages, take, and what
+    `advice` says of so many seconds.
     """
     from tqdm.auto import tqdm
 
@@ -109,7 +110,7 @@ def track(
     for number, item in enumerate(bar, 1):
         yield item
         now = monotonic()
-        if number == 1 and first() and (rest := (now - start) * ((total or 1) - 1)) >= MINUTE:
+        if number == 1 and first() and (rest := (now - start) * ((total or 1) - 1 + later)) >= MINUTE:
             bar.clear()
             log.info("%s: about %.0f min left%s", what, rest / MINUTE, advice(rest) if advice else "")
         if bar.disable and first() and now - last >= MINUTE:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from headroles._distributed import first
+from headroles import _distributed
 from headroles.ablation.example_stats import ExampleStats, HeadSet, written
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import skewness, tested, warn_of_few
@@ -46,6 +46,7 @@ RIVALS = {  # name of the test of the role's pattern -> costs, each of which mus
     "wrong": WRONG,
     "removed_local": ("removed_local",),
 }
+STAGES = 9  # of the work, one for each replacement and one for placebos
 PLACEBOS = 3  # heads, or sets of them, at most
 LEAST = 10  # texts with a token to which the pattern applies; with fewer, intervals are unreliable
 NEGLIGIBLE = 1e-4  # of the metric: with many tokens, smaller costs are significant even with random weights
@@ -134,7 +135,7 @@ def test_roles(
     test.warn_of_the_same_examples(roles)
     folder = None if study is None else as_study(study).work / ".sweeps" / fingerprint(test.key)
     table = kept(study, f"role-tests-{chosen.name}", lambda: test.key, replace(test, folder=folder).table)
-    if folder is not None and first():
+    if folder is not None and _distributed.first():
         shutil.rmtree(folder, ignore_errors=True)
     warn_of_few(table)
     return table
@@ -249,16 +250,22 @@ class _Test:
         """The placebos of all rows, each once."""
         return list(dict.fromkeys(placebo for row in self.rows for placebo in row.placebos))
 
-    def _run(self, replacement: ReplacementLike) -> list[Array]:
+    def _stage(self, number: int) -> dict[str, Any]:
+        """Name a replacement of `table`, and count the variants of later ones; placebos have the last one."""
+        later = max(0, STAGES - 1 - number) * len(self.rows) + (number < STAGES) * len(self._placebos)
+        return {"what": f"role tests, stage {number} of {STAGES}", "later": later}
+
+    def _run(self, replacement: ReplacementLike, stage: int) -> list[Array]:
         """Return the statistics of every row under one replacement of all heads: [row][example, statistic]."""
-        masked = self._sweep(replacement).run(list(dict.fromkeys(row.heads for row in self.rows))).masked
+        variants = list(dict.fromkeys(row.heads for row in self.rows))
+        masked = self._sweep(replacement).run(variants, **self._stage(stage)).masked
         return [masked[row.heads] for row in self.rows]
 
     # A sweep has one pattern for each head, and each sweep runs the intact model once more. So as many rows as possible
     # share a sweep: rows join in order unless they give a head another pattern than a row before. The remaining rows
     # wait for the next sweep. One sweep is enough unless a head has several roles.
     def _imposed(
-        self, rows: Sequence[Row], control: Callable[[Pattern], Pattern] = lambda pattern: pattern
+        self, rows: Sequence[Row], stage: int, control: Callable[[Pattern], Pattern] = lambda pattern: pattern
     ) -> list[Array]:
         """Return the statistics of rows under their patterns, or controls of them: [row][example, statistic]."""
         patterns = [{head: control(pattern) for head, pattern in row.members} for row in rows]
@@ -271,32 +278,35 @@ class _Test:
                     merged |= patterns[place]
                     joined.append(place)
             variants = list(dict.fromkeys(rows[place].heads for place in joined))
-            masked = self._sweep(ByHead(merged)).run(variants).masked
+            masked = self._sweep(ByHead(merged)).run(variants, **self._stage(stage)).masked
             statistics |= {place: masked[rows[place].heads] for place in joined}
         return [statistics[place] for place in range(len(patterns))]
 
     @cached_property
     def _base(self) -> ExampleStats:
         """Statistics of the intact model and of the removal of every row and placebo."""
-        return self._sweep("zero").run(list(dict.fromkeys(row.heads for row in (*self.rows, *self._placebos))))
+        variants = list(dict.fromkeys(row.heads for row in (*self.rows, *self._placebos)))
+        return self._sweep("zero").run(variants, **self._stage(1))
 
     # To be better than each of three wrong patterns, a role has to beat the one that is hardest to beat: the largest p
     # has the level of a single test (intersection-union test, Berger 1982). Holm's correction of the three would be for
     # "better than at least one of them".
     def table(self) -> pd.DataFrame:
         """Compute the table."""
+        if _distributed.first():
+            _distributed.log.info("role tests: %d heads and sets in %d stages", len(self.rows), STAGES)
         parts = {
             "intact": [self._base.intact] * len(self.rows),
             "removed": [self._base.masked[row.heads] for row in self.rows],
-            "mean": self._run("mean"),
-            "uniform": self._run("uniform"),
-            "role_pattern": self._imposed(self.rows),
-            "wrong[earlier]": self._imposed(self.rows, partial(Shift, by=-1)),
-            "wrong[later]": self._imposed(self.rows, partial(Shift, by=1)),
-            "wrong[random]": self._imposed(self.rows, partial(Shuffle, seed=self.seed)),
-            "removed_local": self._imposed(self.rows, Absent),
+            "mean": self._run("mean", 2),
+            "uniform": self._run("uniform", 3),
+            "role_pattern": self._imposed(self.rows, 4),
+            "wrong[earlier]": self._imposed(self.rows, 5, partial(Shift, by=-1)),
+            "wrong[later]": self._imposed(self.rows, 6, partial(Shift, by=1)),
+            "wrong[random]": self._imposed(self.rows, 7, partial(Shuffle, seed=self.seed)),
+            "removed_local": self._imposed(self.rows, 8, Absent),
             "placebo_removed": self._of_placebos([self._base.masked[row.heads] for row in self._placebos]),
-            "placebo_pattern": self._of_placebos(self._imposed(self._placebos)),
+            "placebo_pattern": self._of_placebos(self._imposed(self._placebos, STAGES)),
         }
         cheapest = np.argmin([self._cost(parts[name])[:, 0] for name in WRONG], axis=0)
         parts["wrong"] = [parts[WRONG[which]][row] for row, which in enumerate(cheapest)]

@@ -177,6 +177,8 @@ class Sweep:
         variants: Sequence[HeadSet],
         rows: Sequence[int] | None = None,
         advice: Callable[[float], str] | None = None,  # of the seconds that are left after the first batch
+        what: str = "masking heads",
+        later: int = 0,  # variants of the runs after this one
     ) -> ExampleStats:
         """Measure the intact model and every variant on the examples `rows`, by default all."""
         self.check(variants)
@@ -192,7 +194,8 @@ class Sweep:
                 partial(self._measure, self.read, batch, variants[part], gates[part])
                 for batch, part in product(batches, parts)
             ]
-            measured = self._spread(runs, key, "masking heads", advice)  # each part begins with the intact model
+            more = later / max(1, len(variants)) * len(runs)  # each part begins with the intact model
+            measured = self._spread(runs, key, what=what, advice=advice, later=more)
             of_batch = [measured[start : start + len(parts)] for start in range(0, len(measured), len(parts))]
             whole = [np.concatenate([first, *(part[1:] for part in rest)]) for first, *rest in of_batch]
             joined = np.concatenate(whole, axis=1)  # [1 + variant, example, statistic]
@@ -205,7 +208,7 @@ class Sweep:
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
             runs = [partial(self._gradient, self.read, batch, gates) for batch in self.batches]
-            joined = np.concatenate(self._spread(runs, f"{key}-gradient", "gradients of masks"))
+            joined = np.concatenate(self._spread(runs, f"{key}-gradient", what="gradients of masks"))
         count = joined.shape[1] - len(variants)  # of [example, statistic + variant]
         stats = self._stats(joined[:, :count], {}, self.batches).check()
         _, places = self._places([number for batch in self.batches for number in batch.numbers])
@@ -240,9 +243,7 @@ class Sweep:
         name, code = replacement_name(self.replacement), fingerprint(self.metric)
         return self.model.cache_key(self.corpus, metric=self.metric, code=code, replacement=name, **fields)
 
-    def _spread(
-        self, runs: Sequence[Callable[[], Array]], key: str, what: str, advice: Callable[[float], str] | None = None
-    ) -> list[Array]:
+    def _spread(self, runs: Sequence[Callable[[], Array]], key: str, **progress: Any) -> list[Array]:
         """Load the statistics of each batch from the folder, or measure and keep them; processes share the batches."""
         axis = self.model.axis
         share = range(axis.rank, len(runs), axis.count)
@@ -251,7 +252,7 @@ class Sweep:
         rows = [*zip(share, paths, kept, strict=True)]
         measured = [(place, np.load(path, allow_pickle=False)) for place, path, is_kept in rows if path and is_kept]
         left = [(place, path) for place, path, is_kept in rows if not is_kept]
-        for place, path in track(left, what, len(left), advice):
+        for place, path in track(left, total=len(left), **progress):
             statistics = runs[place]()
             if path is not None:
                 with replacing(path) as draft, draft.open("wb") as file:

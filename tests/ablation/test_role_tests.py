@@ -13,6 +13,7 @@ from helpers.letters import tokens_of
 from helpers.skewness import p_of_mean
 
 import headroles as hr
+from headroles import _distributed
 from headroles.ablation import role_tests
 from headroles.analysis.role_rules import VERDICTS
 from headroles.data.corpus import Corpus
@@ -318,6 +319,20 @@ def test_finished_batches_are_kept_until_the_test_is_done(case, tmp_path, monkey
         table = measured(case, ROLES, texts(case, 8), study=tmp_path)
     pd.testing.assert_frame_equal(table, measured(case, ROLES, texts(case, 8)))
     assert [path.name for path in tmp_path.rglob("*.*") if path.is_file()] == [".lock", "role-tests-loss.parquet"]
+
+
+def test_it_says_its_stages_and_after_the_first_batch_of_each_the_time_that_is_left(case, monkeypatch, caplog):
+    monkeypatch.setattr(_distributed, "monotonic", map((600.0).__mul__, range(1000)).__next__)  # ten minutes a batch
+    with caplog.at_level("INFO", "headroles._distributed"):
+        measured(case, ROLES, texts(case, 8))
+    left = [message for message in caplog.messages if "left" in message]
+    assert caplog.messages[0] == "role tests: 4 heads and sets in 9 stages"
+    assert [message.partition(":")[0] for message in left] == [f"role tests, stage {n} of 9" for n in range(1, 9)]
+    placebos = 1  # the other head of the layer, for each row
+    minutes = [10 * (7 * 4 + placebos) / (4 + placebos), *(10 * ((8 - n) * 4 + placebos) / 4 for n in range(2, 9))]
+    assert [message.partition(": ")[2] for message in left[:-1]] == [
+        f"about {time:.0f} min left" for time in minutes[:-1]
+    ]
 
 
 def test_a_head_with_two_roles_has_a_row_of_each(case):
