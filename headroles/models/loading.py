@@ -179,6 +179,8 @@ def _located(name: str | Path, options: Mapping[str, Any]) -> tuple[str | Path, 
     path = Path(name)
     if path.suffix == ".gguf" and not path.is_dir():
         name, options = path.parent, {**options, "gguf_file": path.name}
+    if not Path(name).exists() and (str(name).startswith((".", "/")) or str(name).count("/") > 1):  # no name of a hub
+        raise OSError(f"could not load {str(name)!r}: no such folder")
     if options.get("gguf_file") and find_spec("gguf") is None:
         raise OSError(f"could not load {options['gguf_file']!r}: install gguf, in a checkout: pip install '.[gguf]'")
     return name, dict(options), called

@@ -141,7 +141,6 @@ def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
 
 
 NEEDS = "a local folder needs config.json, weights, tokenizer"
-ABSENT = "no such folder here; a hub id is owner/name"
 
 
 def refused(path, reason, hint=NEEDS):
@@ -155,8 +154,14 @@ def test_load_of_what_is_no_model_names_the_reason(tmp_path):
     reason = first(ValueError, lambda: transformers.AutoConfig.from_pretrained(tmp_path))
     message = refused(tmp_path, reason)
     assert run("remove-heads", tmp_path, "enc-self:0:0", "--output", tmp_path / "new") == line(message)
-    reason = first(OSError, lambda: transformers.AutoConfig.from_pretrained(tmp_path / "none"))
-    refused(tmp_path / "none", reason, ABSENT)
+
+
+@pytest.mark.parametrize("name", ["./none", "../none/such", "/none", "none/such/here"])
+def test_a_path_that_is_not_there_is_refused_before_the_hub_is_asked(name, monkeypatch):
+    monkeypatch.setattr("headroles.models.loading.cached_file", lambda *_, **__: pytest.fail("asked"))
+    for function in (hr.load, loading.load_model):
+        with pytest.raises(OSError, match=whole(f"could not load {name!r}: no such folder")):
+            function(name)
 
 
 def test_load_of_spoilt_files_names_the_reason(own):

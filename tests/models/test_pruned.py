@@ -93,6 +93,7 @@ def test_a_card_names_a_base_model_of_the_hub_and_a_name_is_no_html():
     assert card.data.base_model == "google-bert/bert-base-uncased"
     assert "# google-bert/bert-base-uncased without 1 of its 8 attention heads" in card.text
     assert "- command: not recorded" in card.text
+    assert "import headroles  # in a checkout of headroles: pip install ." in card.text
     model.config.name_or_path = "models/<img src=x onerror=alert(1)>"
     text = pruned.card(model, "abc", "headroles remove-heads `x`")
     assert "<img" not in text
