@@ -351,11 +351,11 @@ def show_pruned(call: Call) -> None:
             others = f"{shlex.quote(str(given['output']))} CORPUS{' TARGET' * bool(given['target'])}"
             say(f"measure on others with headroles evaluate {others} --metrics {metric} --study smaller-study")
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
-    _show_heads("pruned", gone := kept.index[kept == 0], len(kept))
+    _show_heads("pruned", removed := kept.index[kept == 0], len(kept))
     if call.arguments["study"].has("roles"):
         rows = listed(prefer_nosink_roles(call.arguments["study"].load("roles")))
         heads_of = {str(role): {*part.set_index(LEVELS).index} for role, part in rows.groupby("family", sort=False)}
-        say(f"pruned heads with a role: {lost_roles(heads_of, {*gone}) or 'none'}")
+        say(f"pruned heads with a role: {lost_roles(heads_of, {*removed}) or 'none'}")
     if call.given["output"] is not None:
         _save(call, call.arguments["model"])
 

@@ -111,9 +111,9 @@ def _pruning_findings(data: Any) -> Iterator[str]:
             yield f"Pruned to {left}, {sizes['label']} changes by {_signed(row['change'][0], sizes['decimals'])}."
 
 
-def lost_roles(heads_of: Mapping[str, Collection[T]], gone: Collection[T]) -> str:
-    """Count the heads of each role that are gone: "2 of 5 induction, 1 of 1 positional"; "" for none."""
-    counts = {role: sum(head in gone for head in heads) for role, heads in heads_of.items()}
+def lost_roles(heads_of: Mapping[str, Collection[T]], removed: Collection[T]) -> str:
+    """Count the heads of each role among the removed ones: "2 of 5 induction, 1 of 1 positional"; "" for none."""
+    counts = {role: sum(head in removed for head in heads) for role, heads in heads_of.items()}
     return ", ".join(f"{count} of {len(heads_of[role])} {role}" for role, count in counts.items() if count)
 
 
