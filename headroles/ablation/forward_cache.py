@@ -32,6 +32,7 @@ Start = tuple[int, int]
 Keep = Callable[[nn.Module, tuple[object, ...], object], None]  # called with a module, its arguments and output
 Entries = dict[int | str, dict[object, object]]  # argument, by place or name -> entries of a mapping
 NEVER = 10**9
+MOST = 0.9  # share of tokens that are steps; with more, to leave out the others takes longer than to project them
 
 
 class Replay:
@@ -40,8 +41,8 @@ class Replay:
     Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
     unchanged: outputs of the encoder, of entire layers, and of the query, key and value maps of the masked layer. So
     are outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first
-    reads the states of a changed encoder. With `of_steps` only the logits of steps that count are computed; others are
-    0.
+    reads the states of a changed encoder. With `of_steps` only the logits of steps that count are computed and others
+    are 0, unless nearly all tokens are such steps.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class Replay:
     ) -> None:
         self.model, self.batch, self.counted = model, batch, counted
         self.replacement = as_replacement(model.model, replacement)
-        self.of_steps = of_steps and not is_sharded(model.model)
+        self.projection = model.model.get_output_embeddings() if of_steps and not is_sharded(model.model) else None
+        self.steps = steps(model, batch).flatten().nonzero().flatten() if self.projection else torch.empty(0)
         self.layers = layers(model)
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
         self.written: dict[nn.Module, Entries] = {}  # what layers add to mappings that the forward passes on
@@ -78,7 +80,7 @@ class Replay:
             encoder = model.model.get_encoder() if dummy_inputs.has_decoder(model.model) else None
             if encoder is not None:
                 changes.hook(encoder, self._keep_states, after=True)
-            self._project_steps(changes, batch)
+            self._project_steps(changes, 1)
             self.output = model.forward(batch)
         self.starts = [self._start(site) for site in model.sites for _ in range(site.heads)]
         self.states_read = self.encoded  # when the decoder first reads the states; if unknown, at once
@@ -99,7 +101,7 @@ class Replay:
         inputs = self._inputs(dict(batch.inputs), first, count)
         with Changes(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
             self._reuse(changes, first, count)
-            self._project_steps(changes, batch)
+            self._project_steps(changes, count)
             return self.model.forward(inputs), batch
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
@@ -132,11 +134,12 @@ class Replay:
             written, dim = self.written.get(module, {}), self.dims.get(module, 0)
             changes.set(module, "forward", partial(_replayed, self.kept[module], written, dim, count, size))
 
-    def _project_steps(self, changes: Changes, batch: Batch) -> None:
-        projection = self.model.model.get_output_embeddings() if self.of_steps else None
-        if isinstance(projection, nn.Linear):
-            forward = partial(_projected, projection.forward, steps(self.model, batch))
-            changes.set(projection, "forward", forward)
+    def _project_steps(self, changes: Changes, count: int) -> None:
+        tokens = count * (self.batch.target or self.batch.source).ids.numel()
+        if isinstance(self.projection, nn.Linear) and len(self.steps) * count <= MOST * tokens:
+            places = torch.arange(0, tokens, tokens // count, device=self.steps.device)  # of the copies of the batch
+            rows = (places[:, None] + self.steps).flatten()
+            changes.set(self.projection, "forward", partial(_projected, self.projection.forward, rows, tokens))
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
         """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
@@ -196,12 +199,13 @@ class Replay:
         self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
 
 
-def _projected(forward: Callable[[Tensor], Tensor], chosen: Tensor, states: Tensor) -> Tensor:
-    """Return logits [batch, token, vocabulary]; they are 0 at tokens that are not chosen [batch, token]."""
-    if states.shape[:-1] != chosen.shape:
+def _projected(forward: Callable[[Tensor], Tensor], rows: Tensor, tokens: int, states: Tensor) -> Tensor:
+    """Return logits [batch, token, vocabulary]; they are 0 at tokens that are not in these rows of all `tokens`."""
+    if states.shape[:-1].numel() != tokens:
         return forward(states)
-    logits = forward(states[chosen])  # [step, vocabulary]
-    return logits.new_zeros(*chosen.shape, logits.shape[-1]).masked_scatter_(chosen[..., None], logits)
+    logits = forward(states.flatten(0, -2)[rows])  # [step, vocabulary]
+    whole = logits.new_zeros(tokens, logits.shape[-1]).index_copy_(0, rows, logits)
+    return whole.unflatten(0, states.shape[:-1])
 
 
 def layers(model: HeadModel) -> list[nn.Module]:

@@ -25,7 +25,7 @@ from headroles.models import dummy_inputs, masking
 from headroles.models.batching import LOGITS, ONE, Batch, longest_output
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import fingerprint
-from headroles.models.masking import Head, head_mask
+from headroles.models.masking import Head
 from headroles.models.replacements import ByHead, Counted, Need, Replacement, as_replacement
 from headroles.models.sharded import is_sharded
 from headroles.models.tokens import vocabulary
@@ -217,10 +217,11 @@ class Sweep:
 
     def _gates(self, variants: Sequence[HeadSet]) -> Tensor:
         """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer."""
-        rows = [head_mask(self.model.model, masked) for masked in variants]
-        if not rows:
-            return torch.ones(0, len(self.model.gated), device=self.model.device)
-        gates = torch.stack(rows)
+        places = {head: place for place, head in enumerate(self.model.gated)}
+        gates = torch.ones(len(variants), len(places))
+        for row, masked in zip(gates, variants, strict=True):
+            row[[places[head] for head in masked]] = 0
+        gates = gates.to(self.model.device)
         if self.replacement == "rescale":
             sites = self.model.sites
             for site, layer in zip(sites, gates.split([site.heads for site in sites], dim=1), strict=True):

@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 import headroles as hr
 from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
@@ -22,6 +20,7 @@ from headroles.tables.declared import costs, harm, negated, quality, signature_o
 from headroles.tables.frame import LEVELS, examples, fields, parsed_head, provenance, spelled
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformers import PreTrainedModel
 
     from headroles.cli.options import Call
@@ -266,6 +265,8 @@ def show_budget(call: Call) -> None:
 
 def show_tested(call: Call) -> None:
     """Print a sentence for each head with its verdict, then counts of verdicts and costs, of five heads alone."""
+    import pandas as pd
+
     table = call.result.set_axis(call.result.index.set_levels(_spelled(call.result.index.levels[0]), level="heads"))
     heads, roles = (table.index.get_level_values(level) for level in ("heads", "role"))
     together = heads.str.startswith("all ")
@@ -378,6 +379,8 @@ def _save(call: Call, model: PreTrainedModel) -> None:
 
 
 def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
+    import pandas as pd
+
     names = pd.Series(row_names(heads)["head"], dtype=object)
     for _, rows in names.groupby([heads.get_level_values("kind"), heads.get_level_values("layer")], sort=False):
         say(f"{what}: {', '.join(rows)}")

@@ -8,15 +8,16 @@ of a stored table show them as well. Signatures also say which heads share keys 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from headroles.tables.columns import Column, without_ends
 from headroles.tables.frame import fields, sign
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 What = Literal["metric", "score", "role", "ranking"]
-Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
+Rows = TypeVar("Rows", "pd.DataFrame", "pd.Series[Any]")
 DECLARES: dict[What, tuple[str, ...]] = {
     "metric": ("better", "title", "unit"),
     "score": ("title", "about", "matters"),
@@ -165,6 +166,8 @@ def costs(table: Rows) -> Rows:
 
     So they are printed and drawn; an effect in a table is the change of the metric. Other columns stay as they are.
     """
+    import pandas as pd
+
     if isinstance(table, pd.Series):
         return 0 - table if harm(table.name, signature_of(table, table.name)) < 0 else table
     gains = [name for name in without_ends(table) if harm(name, signature_of(table, name)) < 0]
@@ -210,6 +213,8 @@ def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
     Returns:
         Group number of each head, from 0 in each layer; None if no heads share keys and values.
     """
+    import pandas as pd
+
     sizes = group_sizes(table)
     if max(sizes, default=1) == 1:
         return None

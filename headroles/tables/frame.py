@@ -6,17 +6,18 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
+if TYPE_CHECKING:  # pandas takes half the time of `headroles --help`
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
 
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
-Draws = npt.NDArray[np.floating]  # bootstrap resamples of a column: [heads, resamples]
+Draws: TypeAlias = "npt.NDArray[np.floating]"  # bootstrap resamples of a column: [heads, resamples]
 _HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|(?:({'|'.join(KINDS)}) +)?L(\d+)H(\d+))\s*")
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
@@ -36,6 +37,8 @@ def table(
     draws: Mapping[str, Draws] | None = None,
 ) -> pd.DataFrame:
     """Build a head table with provenance, for all columns or for each, and resamples: [heads, resamples]."""
+    import pandas as pd
+
     frame = pd.DataFrame(dict(columns), index=index)
     texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
     frame.attrs["signatures"] = dict(texts)
@@ -50,6 +53,8 @@ def rows(table: pd.DataFrame) -> pd.MultiIndex:
 
 def _index(heads: Sequence[tuple[str, int, int]]) -> pd.MultiIndex:
     """Build an index that pandas knows to be sorted, kinds in the order of KINDS, to avoid warnings at look-ups."""
+    import pandas as pd
+
     columns = list(zip(*heads, strict=True)) or [(), (), ()]
     levels = [
         sorted(set(columns[0]), key=(*KINDS, *columns[0]).index),
@@ -73,6 +78,8 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ValueError: If no table is given, the tables have different heads, or two have a column of the same name.
     """
+    import pandas as pd
+
     if not tables:
         raise ValueError("nothing to join: give at least one table")
     first = tables[0]
@@ -144,6 +151,8 @@ def keep_resamples(table: pd.DataFrame, draws: Mapping[str, Draws]) -> None:
 
 def resamples(table: pd.DataFrame, columns: Collection[str] | None = None) -> dict[str, Draws]:
     """Return the resamples of (these) columns unchanged since measurement: column -> [rows of the table, resamples]."""
+    import numpy as np
+
     kept, table = table.attrs.get("resamples"), bare(table)  # pandas copies attrs for each column that is looked at
     if not isinstance(kept, Resamples) or list(table.index.names) != LEVELS or not table.columns.is_unique:
         return {}
@@ -256,6 +265,8 @@ def listed(names: Sequence[str] | Mapping[str, object]) -> str:
 
 def described(argument: object) -> str:
     """Describe an argument for an error message."""
+    import pandas as pd
+
     if not isinstance(argument, pd.Series | pd.DataFrame):
         return f"{argument!r:.60}"
     contents = str(argument.dtype) if isinstance(argument, pd.Series) else ", ".join(map(str, argument)) or "no columns"
@@ -270,6 +281,8 @@ def visible(text: str) -> str:
 
 def shown(caption: str, rows: Iterable[Mapping[str, object]]) -> str:
     """Return rows of the same columns as an HTML table below a caption, all text escaped."""
+    import pandas as pd
+
     table = pd.DataFrame([{name: str(value) for name, value in row.items()} for row in rows])
     with pd.option_context("display.max_colwidth", 120):
         body = "" if table.empty else table.to_html(index=False, border=0, justify="left")
