@@ -27,14 +27,14 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_331, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
+    "tables": (1_349, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
     "data": (2_488, 11),  # 2,100 before issue 60: rows of all shapes, answers, chats, labelled words; 63: sound
     "analysis": (1_987, 9),  # 1,950 before issue 60: roles that were not measured; 62: one rule for "?"
     "plots": (2_201, 11),  # 62: the head nearest to a role, room for labels
     "models": (5_107, 23),  # 4,700 in 21 before issue 60: texts alone, adapters, answers, limits, losses, 4 bit; 63, 62
     "patterns": (968, 8),  # 63: the step that predicts
     "scores": (4_833, 26),  # 63: the step that predicts; what questions look at and heads write
-    "ablation": (2_973, 14),  # 63: word errors; 62: parts of a batch are kept, stages of role tests
+    "ablation": (2_979, 14),  # 63: word errors; 62: parts of a batch are kept, stages of role tests
     "training": (900, 6),  # 63: sound
     "pruning": (2_143, 9),  # without efficiency, which exports has since issue 64; 
     "budgets": (745, 5),
@@ -42,12 +42,12 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "testing": (988, 6),
     "papers": (2_447, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (961, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
-    "cli": (1_674, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
+    "cli": (1_677, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
     "root": (239, 4),  # 62: time of later stages
-    "all": (33_185, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_212, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_900  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 39_933  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
@@ -91,6 +91,12 @@ def test_importing_the_package_or_what_knows_no_torch_loads_nothing_heavy():
     code = f"import sys, headroles; [__import__(name) for name in {modules}]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys, headroles.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & {*HEAVY, "pandas", "numpy"}
 
 
 def test_packages_keep_their_budgets():

@@ -204,8 +204,9 @@ def _projected(forward: Callable[[Tensor], Tensor], rows: Tensor, tokens: int, s
     if states.shape[:-1].numel() != tokens:
         return forward(states)
     logits = forward(states.flatten(0, -2)[rows])  # [step, vocabulary]
-    whole = logits.new_zeros(tokens, logits.shape[-1]).index_copy_(0, rows, logits)
-    return whole.unflatten(0, states.shape[:-1])
+    whole: Tensor = logits.new_zeros(*states.shape[:-1], logits.shape[-1])
+    whole.flatten(0, -2).index_copy_(0, rows, logits)
+    return whole
 
 
 def layers(model: HeadModel) -> list[nn.Module]:

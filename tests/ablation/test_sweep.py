@@ -18,9 +18,12 @@ from helpers.objectives import classifier, labelled
 from helpers.sweeps import ablated, equal, swept
 
 import headroles as hr
+from headroles.ablation import forward_cache
 from headroles.ablation.metrics import BLEU, ChrF, Loss
+from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Tokens
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 
 FEW = {"n_resamples": 20, "max_tokens": 80}  # several batches
 
@@ -332,6 +335,30 @@ def test_the_vocabulary_is_projected_at_the_steps_that_count_alone(name, monkeyp
         with torch.no_grad(), hr.mask_heads(model, hr.head_mask(model, masked)):
             assert alone.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Loss()), rel=1e-5)
             assert whole.masked[masked][:, 0].sum() == pytest.approx(plain(model, name, Spread()), rel=1e-5)
+
+
+def test_all_tokens_are_projected_where_nearly_all_are_steps(monkeypatch):
+    model, tokenizer, text = given("gpt2")
+    variants, rows = [frozenset({head}) for head in list(families.head_index(model))[:3]], list[int]()
+    chosen = sweep(model, tokenizer, text, variants, Loss(), max_tokens=ALL)
+    forward = model.lm_head.forward
+    monkeypatch.setattr(
+        model.lm_head, "forward", lambda states: rows.append(states.shape[:-1].numel()) or forward(states)
+    )
+    monkeypatch.setattr(forward_cache, "MOST", 0.5)
+    every = sweep(model, tokenizer, text, variants, Loss(), max_tokens=ALL)
+    assert rows[0] > every.intact[:, 1].sum()
+    assert rows[1] == 3 * rows[0]
+    assert all(np.allclose(every.masked[masked], chosen.masked[masked], rtol=1e-6) for masked in variants)
+
+
+def test_the_gates_of_variants_are_made_without_a_walk_of_the_model(monkeypatch):
+    model, tokenizer, text = given("gpt2")
+    run = Sweep(HeadModel.of(model, tokenizer), text, Loss())
+    variants = [frozenset(), *(frozenset({head}) for head in families.head_index(model))]
+    expected = torch.stack([hr.head_mask(model, masked) for masked in variants])
+    monkeypatch.setattr(families, "_structure", None)
+    assert torch.equal(run._gates(variants), expected)
 
 
 def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
