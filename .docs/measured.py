@@ -162,7 +162,14 @@ def role_tests() -> Numbers:
     times = [row["role_pattern"] / row["removed"] for row in together]
     _fixed_offsets()
     rows = runpy.run_path(str(FIGURES / "questions/role-tests/table.py"))["rows"]()
+    alone = [
+        rows[~rows.index.str.startswith("all ")] == yes
+        for rows in (
+            role_rows(name, "repeated").xs("induction", level="role")["verdict"] for name in ("smollm2", "gemma3")
+        )
+    ]
     return {
+        "alone": " and ".join(f"{passed.sum()} of {len(passed)}" for passed in alone) + " by themselves",
         "smollm2": f"{smollm2['removed']:.1f}",
         "gemma3": f"{gemma3['removed']:.1f}",
         "least": f"{min(times):.0f}",
@@ -204,11 +211,15 @@ def real_models() -> Numbers:
         holds("heads with a role other than a sink are not shown to matter more", shown.empty)
         untrained = real("untrained-roles", model).select_dtypes(bool).any(axis=1).sum()
         holds("with random weights one of 486 heads passes the threshold of a role", untrained == chance)
-    effects = real("ablation", "smollm2").iloc[:, 0]
-    early = effects[effects.index.get_level_values("layer") < 2].sum() / effects.sum()
+    sums = {
+        name: real("ablation", name).iloc[:, 0].groupby(level="layer").sum() for name in ("smollm2", "gemma3", "mpnet")
+    }
+    shares = {name: each / each.sum() for name, each in sums.items()}
+    parts = {"first_two": shares["smollm2"].loc[:1].sum(), "gemma3_first_two": shares["gemma3"].loc[:1].sum(),
+             "mpnet_last": shares["mpnet"].loc[11]}  # fmt: skip
     lines = runpy.run_path(str(FIGURES / "models/real-models/table.py"))["rows"]()
     header = "model | heads with the role | loss without it, nats (MPNet: agreement) | importance | survival at 1/4"
-    found = {"first_two": f"{early:.2f}".lstrip("0"), "rows": lined(header, lines)}
+    found = {name: f"{part:.2f}".lstrip("0") for name, part in parts.items()} | {"rows": lined(header, lines)}
     return found | _sizes() | _retrained() | _tasks() | _rounded()
 
 
