@@ -140,6 +140,15 @@ def test_fig4_the_best_of_many_heads_must_exceed_the_best_of_many_by_chance():
     assert voita2019.fig4_claim(table.assign(of=48)).holds is None
 
 
+def test_rare_words_counted_in_the_scored_sentences_cannot_refute():
+    """On PUD a head that always attends to the rarest word, by counts of a larger corpus, has .22 to .30 of ours."""
+    table = rarities(0.2, 0.1, 0.3)
+    table.attrs["signatures"] = {"rarity": "corpus:pud|frequencies:self"}
+    assert voita2019.rare_claim(table).holds is None
+    table.attrs["signatures"] = {"rarity": "corpus:pud|frequencies:train-3a1d"}
+    assert voita2019.rare_claim(table).holds is False
+
+
 @pytest.mark.parametrize(("corpus", "known"), [("pud", True), ("ewt", False), (None, False)])
 def test_fig1c_scores_without_resamples_are_as_stable_as_the_roles_beside_them(tmp_path, corpus, known):
     """The scores of this repository have no resamples; roles of another corpus say nothing about them."""
