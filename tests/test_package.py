@@ -27,7 +27,7 @@ ACROSS = {  # files of tests of what several modules of a package do together
     "scores/test_without_sink.py", "tables/test_key_value_groups.py",
 }  # fmt: skip
 BUDGETS = {  # lines, files; the budget stands beside what is still over it
-    "tables": (1_349, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
+    "tables": (1_376, 7),  # 1,300 before issue 62: costs, the spelling of heads, commands that make tables; 63
     "data": (2_488, 11),  # 2,100 before issue 60: rows of all shapes, answers, chats, labelled words; 63: sound
     "analysis": (1_987, 9),  # 1,950 before issue 60: roles that were not measured; 62: one rule for "?"
     "plots": (2_201, 11),  # 62: the head nearest to a role, room for labels
@@ -41,13 +41,13 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "exports": (1_201, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_451, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
-    "reports": (961, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
-    "cli": (1_677, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
+    "reports": (963, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
+    "cli": (1_686, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
     "root": (239, 4),  # 62: time of later stages
-    "all": (33_216, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_254, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_942  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 40_010  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import headroles as hr
 from headroles.cli import options, results
 from headroles.cli.console import list_figures, record, say
-from headroles.cli.options import REPEATED, REQUIRED, Call, Command, Rule, argument, names, option, signature
+from headroles.cli.options import REQUIRED, Call, Command, Rule, argument, names, option, signature
 from headroles.tables.arguments import one_of
-from headroles.tables.columns import PRINTED, Column, Printed
+from headroles.tables.columns import PRINTED, REPEATED, Column, Printed
 from headroles.tables.declared import LEARNED
 
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
@@ -130,8 +130,9 @@ def _with_index(call: Call) -> None:
 
 
 def _with_quality(call: Call) -> None:
+    call.measured = call.corpus("held_out") or call.arguments["corpus"]  # fails before a model is loaded
     call.load()
-    call.intact = results.evaluated(call, ("accuracy", "loss")) if call.given["remove"] else None
+    call.intact = results.evaluated(call, ("accuracy", "loss"), call.measured) if call.given["remove"] else None
 
 
 def _repeated_tokens(call: Call) -> hr.Corpus:
@@ -202,6 +203,8 @@ COUNTED = (
     option("reference", Path | None, None, "Corpus of the word frequencies behind rarity, as for score."),
     option("reference_target", Path | None, None, "Translations of --reference."),
 )
+MEASURED = "Corpus on which the metric is measured before and after; by default that of training."
+HELD_OUT = option("held_out", Path | None, None, MEASURED)
 SCRATCH = option("from_scratch", bool, False, "Start from random weights, drawn by the seed.")
 QUESTIONS = argument(
     "corpus", Path, REQUIRED, "Long texts and answers: TSV, JSON lines (text, answer), two files; or hidden-facts."
@@ -252,7 +255,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             ("table",),
             show=results.show_assigned,
             before=(lambda call: call.arguments.update(table=hr.Study(call.given["table"])),),
-            extra=(THRESHOLDS,),
+            extra=(THRESHOLDS, option("every", bool, False, "List all heads of each role.", "--all")),
         ),
         Command("relate", ("roles", "outcomes"), show=results.show_related),
         Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
@@ -264,8 +267,8 @@ COMMANDS = {  # by headings of the help, which is a screen
             show=results.show_pruned,
             before=(_free_folder,),
             load=_with_quality,
-            extra=(option("output", Path | None, None, SAVED),),
-            rules=(GATE_OPTIONS, BY_ROLES, TRAINED),
+            extra=(HELD_OUT, option("output", Path | None, None, SAVED)),
+            rules=(GATE_OPTIONS, BY_ROLES, TRAINED, (("held_out",), {"remove": ("True",)})),
         ),
         pruning(
             "sparsity_sweep",

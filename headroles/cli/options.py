@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headroles.tables.arguments import several
-from headroles.tables.columns import Printed
+from headroles.tables.columns import REPEATED, Printed
 from headroles.tables.declared import LEARNED
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
 PYTHON = ("command", "note", "side", "gpu", "cache")  # parameters for Python alone
 LOADS = ("submodel", "dtype", "cls", "allow_random", "source_lang", "target_lang")  # options of `load`
-REPEATED = "repeated-tokens"  # the word for texts that `hr.repeated_tokens` draws
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
 
 
@@ -220,6 +219,7 @@ class Call:
         self.tokenizer: Any = None
         self.heads: Any = None  # of the model before some are removed
         self.intact: tuple[str, float] | None = None  # metric and value of the model before heads are pruned
+        self.measured: Any = None  # corpus of that metric
         parameters = signature(command.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:
             from headroles.tables.study import Study
@@ -235,7 +235,7 @@ class Call:
         """Add the argument of a parameter, unless it is left to the function or follows from the model."""
         name, given, value = parameter.name, self.given, None
         if "Corpus" in parameter.types and name not in self.command.words:
-            value = self._corpus(name)
+            value = self.corpus(name)
         elif parameter.name == "tune":
             value = {key: given[key] for key in self.command.trained() if given[key] is not None} | trainer(given)
         elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
@@ -246,7 +246,7 @@ class Call:
         if value is not None:
             self.arguments[name] = value
 
-    def _corpus(self, name: str) -> Any:
+    def corpus(self, name: str) -> Any:
         """Read the corpus of a parameter; None if it is not given, or made once the model is loaded."""
         import headroles as hr
 
@@ -254,7 +254,7 @@ class Call:
         if given[name] is None or (name == "corpus" and str(given[name]) in self.command.makes):
             return None
         if name != "corpus":
-            return hr.read(given[name], given[f"{name}_target"])
+            return hr.read(given[name], given.get(f"{name}_target"), chat=given["chat"] and name != "reference")
         counts = {} if self.command.trains else {word: given[word] for word in ("limit", "sample")}
         corpus = hr.read(given[name], given["target"], **counts, chat=given["chat"], links=given["links"])
         return corpus.sample(given["limit"]) if self.command.trains else corpus

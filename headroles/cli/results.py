@@ -17,7 +17,7 @@ from headroles.cli.console import Columns, cells, record, row_names, say, show_c
 from headroles.cli.options import command_line
 from headroles.tables.columns import ENDS, PRINTED, TABLES, Column, Printed, without_ends
 from headroles.tables.declared import costs, harm, negated, quality, signature_of
-from headroles.tables.frame import LEVELS, examples, fields, parsed_head, provenance, spelled
+from headroles.tables.frame import LEVELS, examples, examples_of, fields, measured_on, parsed_head, provenance, spelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def words_of(call: Call) -> dict[str, Any]:
     """Return the words for titles: what was typed, the arguments, and which values of the metric are better."""
     metric = str(call.given.get("metric"))
     better = {1: f"{metric}: larger is better", -1: f"{metric}: smaller is better"}.get(quality(metric).better, metric)
-    return {**call.given, **call.arguments, "better": better, "sentences": len(call.arguments.get("corpus", ()))}
+    return {**call.given, **call.arguments, "better": better, "where": _where(call)}
 
 
 def show_scores(call: Call) -> None:
@@ -81,11 +81,12 @@ def show_scores(call: Call) -> None:
         parts = ", ".join(f"{part} {100 * share:z.1f} %" for part, share in totals(study.load(name)).items())
         say(f"relevance by {name.removeprefix('conservation-')}, shares of the target: {parts}")
     if assignable(call.result):
-        show_roles(hr.roles(study))
+        show_roles(hr.roles(study), study.folder)
     else:
         _show_largest(call.result)
-    show_measured(call.result, call.arguments.get("scores"))
-    if works := evaluated(call, ("loss", "agreement"), 2):
+    show_measured(call.result)
+    record().left_out.update(hr.scores.left_out(call.result, call.arguments.get("scores")))
+    if works := evaluated(call, ("loss", "agreement"), call.arguments["corpus"][:2]):
         record().words["works"] = works[0]
         if study.has("roles") and len(held(study.load("roles"))):
             record().words["tests"] = works[0]
@@ -101,13 +102,11 @@ def _show_largest(table: pd.DataFrame) -> None:
         print_table(scores, PRINTED["heads"], {"measured": measured})
 
 
-def evaluated(call: Call, metrics: Sequence[str], first: int | None = None) -> tuple[str, float] | None:
-    """Return the first metric that the model and the corpus have, and its value on all or the first examples."""
-    corpus = call.arguments["corpus"]
-    few = corpus if first is None else hr.Corpus(corpus.name, tuple(islice(corpus, first)))
+def evaluated(call: Call, metrics: Sequence[str], corpus: hr.Corpus) -> tuple[str, float] | None:
+    """Return the first metric that the model and the corpus have, and its value."""
     for metric in metrics:
         with suppress(ValueError):  # it says what the metric needs
-            table = hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], few, [metric], n_resamples=0)
+            table = hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], corpus, [metric], n_resamples=0)
             return metric, float(table["value"].iloc[0])
     return None
 
@@ -127,18 +126,17 @@ def show_chance(call: Call) -> None:
         say(f"accuracy is near chance ({chance:.2f})")
 
 
-def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -> None:
-    """Print what a score table measures, and keep for the end what was left out and why."""
-    columns = [Column.parse(name) for name in table if table[name].notna().any()]
-    scores = dict.fromkeys(column.name for column in columns if column.suffix != "words")  # 0 words: nothing measured
+def show_measured(table: pd.DataFrame, what: str = "measured of") -> None:
+    """Print which scores or roles a table has, and on what they were measured."""
+    columns = {name: Column.parse(name) for name in table if table[name].notna().any()}
+    scores = {name: column.name for name, column in columns.items() if column.suffix != "words"}  # 0: nothing measured
+    where = measured_on((score, examples(signature_of(table, name))) for name, score in scores.items())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
-    where = examples(signature_of(table, table.columns[0]))
-    say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {where}")
-    record().left_out.update(hr.scores.left_out(table, chosen))  # type: ignore[arg-type]
+    say(f"{what} {len(table)} heads of {facts.get('model')}: {where}")
 
 
-def show_roles(assigned: pd.DataFrame) -> None:
-    """Print a row for each role, with its strongest heads; sinks, which may be most of the heads, are last."""
+def show_roles(assigned: pd.DataFrame, study: Path | None = None, *, every: bool = False) -> None:
+    """Print a row for each role, its strongest heads or all; sinks, which may be most of the heads, are last."""
     from headroles.analysis.role_rules import held, prefer_nosink_roles
     from headroles.plots.labels import nearest_role
 
@@ -151,13 +149,16 @@ def show_roles(assigned: pd.DataFrame) -> None:
     facts += [f"{count} sentence{'s are' if count != '1' else ' is'} few"] * (int(count) < FEW)
     title = "; ".join(facts)
     record().keep(assigned, title)
+    record().words["families"] = ",".join(dict.fromkeys(holders["family"]))
     if holders.empty:
         say("; ".join([*facts, *filter(None, [nearest_role(shown)])]))
         return
-    show_columns(_strongest(holders, ["kind"] * (shown.index.unique("kind").size > 1)), title, ["heads"])
+    kinds = ["kind"] * (shown.index.unique("kind").size > 1)
+    show_columns(_strongest(holders, kinds, every=every), title, ["heads"])
     notes = ["a head and its score"]
     notes += ["?: kept in fewer than 95 % of resamples"] * any(text.endswith("?") for text in holders["text"])
     notes += ["without the sink, but for sinks"] * (len(shown.columns) < len(assigned.columns))
+    notes += [f"headroles roles {shlex.quote(str(study))} --all lists all heads"] * (study is not None and not every)
     say("; ".join(notes))
 
 
@@ -177,13 +178,13 @@ def _holders(assigned: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["sink", "place"], kind="stable")
 
 
-def _strongest(holders: pd.DataFrame, kinds: list[str]) -> dict[str, list[str]]:
-    """Return a row for each role (of a kind): number of heads, the five strongest (one sink), and how many more."""
+def _strongest(holders: pd.DataFrame, kinds: list[str], *, every: bool) -> dict[str, list[str]]:
+    """Return a row for each role (of a kind): number of heads, all or the five strongest (one sink), and the rest."""
     rows = []
     for key, part in holders.groupby([*kinds, "role"], sort=False):
         *kind, role = map(str, key)
         texts = part["text"].tolist()
-        shown = texts[: 1 if part["sink"].any() else STRONGEST]
+        shown = texts if every else texts[: 1 if part["sink"].any() else STRONGEST]
         rest = [f"and {len(texts) - len(shown)} more"] * (len(texts) > len(shown))
         rows.append([*kind, _spoken(role), str(len(texts)), ", ".join([*shown, *rest])])
     names = (*kinds, "role", "heads", "strongest")
@@ -240,8 +241,7 @@ def show_ablation(call: Call) -> None:
 
 
 def _where(call: Call) -> str:
-    corpus = call.arguments["corpus"]
-    return f"{len(corpus)} sentences of {corpus.name}"
+    return examples_of(len(call.arguments["corpus"]), call.arguments["corpus"].name)
 
 
 def show_areas(call: Call) -> None:
@@ -272,6 +272,7 @@ def show_tested(call: Call) -> None:
     together = heads.str.startswith("all ")
     alone = table[~together].sort_values("removed", ascending=False, kind="stable")
     say(f"is its role what a head does? on {_where(call)}")
+    show_measured(call.arguments["roles"], "roles of")
     for (head, role), row in islice(alone.iterrows(), FIRST):
         say(f"{head}, {_spoken(role)}: {row['verdict']}; removed it costs {row['removed']:z.3g}")
     if len(alone) > FIRST:
@@ -298,10 +299,11 @@ def _spelled(texts: Sequence[str]) -> list[str]:
 
 def show_assigned(call: Call) -> None:
     """Print the heads that have roles, and which roles pass a test."""
-    show_roles(call.result)
+    show_roles(call.result, call.arguments["table"].folder, every=call.given["every"])
     if call.given["test"]:
         decisions = hr.analysis.role_decisions(call.result)
         print_table(decisions, Printed("heads above the threshold, and significantly so at 0.05"), {})
+    show_measured(call.result, "roles of")
     say(f"written: {call.arguments['table'].path('roles')}")
 
 
@@ -343,12 +345,13 @@ def show_pruned(call: Call) -> None:
     kept = call.result.iloc[:, 0]
     if (chance := f"{kept.name}.open") in call.result:
         say(f"{undecided(call.result[chance])} of {len(kept)} gates are undecided")
-    if call.intact and (after := evaluated(call, call.intact[:1])):
+    if call.intact and (after := evaluated(call, call.intact[:1], call.measured)):
         (metric, before), given = call.intact, call.given
         chose = "" if given["strategy"] == "random" else " (they chose the heads)"
-        where = f"the {len(call.arguments['corpus'])} training examples{chose}"
+        where = f"the {len(call.measured)} training examples{chose}"
+        where = where if given["held_out"] is None else examples_of(len(call.measured), call.measured.name)
         say(f"{metric} on {where}: {before:.3f} before, {after[1]:.3f} after")
-        if given["output"] is not None:
+        if given["output"] is not None and given["held_out"] is None:
             others = f"{shlex.quote(str(given['output']))} CORPUS{' TARGET' * bool(given['target'])}"
             say(f"measure on others with headroles evaluate {others} --metrics {metric} --study smaller-study")
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
@@ -430,8 +433,9 @@ def show_demo(call: Call) -> None:
     translation = call.given["translation"]
     study = hr.Study(call.given["study"] or f"headroles-demo{'-translation' if translation else ''}")
     record().words["study"] = str(study.folder)
-    show_roles(call.result)
-    show_measured(study.load("heads"), OF_TRANSLATOR if translation else None)
+    show_roles(call.result, study.folder)
+    show_measured(scores := study.load("heads"))
+    record().left_out.update(hr.scores.left_out(scores, OF_TRANSLATOR if translation else None))
     maps = ", ".join(str(path) for path in sorted(study.folder.glob("roles-*.png")))
     say(f"the map of heads is {maps}; the page is {study.folder / PAGE}")
 

@@ -17,6 +17,7 @@ from headroles.cli import commands
 from headroles.cli.advice import advice
 from headroles.cli.console import Record, recording, say, the_console
 from headroles.cli.options import Command, option, signature
+from headroles.tables.columns import on_repeated
 
 REPORT = "headroles report {study}"
 # options that the next command needs too
@@ -85,7 +86,8 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
             continue
         more = [f"--{key.replace('_', '-')} {words[key]}" for key in LOADED if "{model}" in template and words.get(key)]
         more += ["--allow-random"] * ("{model}" in template and arguments.get("allow_random") is True)
-        yield " ".join([*template.format_map(words).split(), *more])
+        text = " ".join([*template.format_map(words).split(), *more])
+        yield on_repeated(text, words.get("families", "").split(",")) if " test-roles " in text else text
 
 
 def _show(record: Record, following: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from headroles.plots.labels import axis_label, column_label, direction, label_of
 from headroles.reports.sources import Measurement, Table, columns
 from headroles.tables.columns import Column, after_stem
 from headroles.tables.declared import RELATED, groups, harm, relation_costs
-from headroles.tables.frame import KINDS, LEVELS, examples, fields, spelled
+from headroles.tables.frame import KINDS, LEVELS, examples, fields, measured_on, spelled
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
@@ -56,7 +56,7 @@ def findings(data: Any) -> list[str]:
     return [*_role_findings(data), *_effect_findings(data), *_pruning_findings(data)]
 
 
-def _holders(data: Any) -> dict[str, set[int]]:
+def holders(data: Any) -> dict[str, set[int]]:
     """Return the rows of the heads with a role of each family."""
     heads_of: dict[str, set[int]] = {}
     for role in data["roles"]:
@@ -65,10 +65,11 @@ def _holders(data: Any) -> dict[str, set[int]]:
 
 
 def _role_findings(data: Any) -> Iterator[str]:
-    heads_of = _holders(data)
+    heads_of = holders(data)
     total, some = len(data["heads"]), len(set[int]().union(*heads_of.values()))
     if some:
-        counts = ", ".join(f"{len(rows)} {family}" for family, rows in heads_of.items() if rows)
+        on = {role["family"]: role["on"] for role in reversed(data["roles"])}
+        counts = measured_on((f"{len(rows)} {family}", on[family]) for family, rows in heads_of.items() if rows)
         yield f"{some} of {total} heads have a role: {counts}."
     elif heads_of:
         yield f"None of the {total} heads has a role{data.get('nearest') or ''}."
@@ -101,7 +102,7 @@ def _effect_findings(data: Any) -> Iterator[str]:
 def _pruning_findings(data: Any) -> Iterator[str]:
     for pruning in data["prunings"][:3]:
         size = pruning["sizes"][-1]
-        if lost := lost_roles(_holders(data), {row for row, held in enumerate(size["held"]) if not held}):
+        if lost := lost_roles(holders(data), {row for row, held in enumerate(size["held"]) if not held}):
             left = f"{size['size']} of {pruning['of']} heads left ({pruning['name']})"
             yield f"Pruned to {left}, the removed heads include {lost}."
     for sizes in data["sizes"]:

@@ -19,7 +19,7 @@ from headroles.plots.matrix import DEEP
 from headroles.reports import contents
 from headroles.reports.contents import Entry, Head
 from headroles.reports.sources import Studies, Table, columns, gathered, heads_of, places
-from headroles.tables.columns import TABLES, table_of
+from headroles.tables.columns import TABLES, on_repeated, table_of
 from headroles.tables.declared import GROUPS
 from headroles.tables.frame import KINDS, bare, provenance, spelled
 from headroles.tables.io import check_ours, mark_of, replacing
@@ -125,6 +125,7 @@ def rendered(
     facts = contents.facts(tables)
     heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
     made = {name: table.made_with(tables[0].folder) for name, table in MADE_BY.items()}
+    made["tests"] = on_repeated(made["tests"], [role for role, rows in contents.holders(data).items() if rows])
     names = SCRIPTS if notebook is None else (*SCRIPTS, "notebook")
     styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'

@@ -147,6 +147,15 @@ WORDS = {  # of commands that add tables to a study; of others a model and a cor
 }  # fmt: skip
 
 
+REPEATED = "repeated-tokens"  # the word of commands for texts that `hr.repeated_tokens` draws
+
+
+def on_repeated(command: str, families: Iterable[str]) -> str:
+    """Return a command of role tests on repeated tokens if heads have roles that ordinary text does not test."""
+    roles = sorted({"induction", "duplicate"} & {*families})
+    return command.replace("CORPUS", f"{REPEATED} --roles {','.join(roles)}") if roles else command
+
+
 class Table(NamedTuple):
     """Facts about the tables of a stem, `stem.parquet` and `stem-....parquet`."""
 
@@ -247,7 +256,7 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
         by="effect",
         first=10,
     ),
-    "evaluation": Printed("metrics on {sentences} sentences of {corpus.name}"),
+    "evaluation": Printed("metrics on {where}"),
     "role-": Printed(
         f"what it costs: {COST}",
         {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},

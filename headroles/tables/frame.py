@@ -18,6 +18,10 @@ Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
 Draws: TypeAlias = "npt.NDArray[np.floating]"  # bootstrap resamples of a column: [heads, resamples]
+DRAWN = {  # name of a corpus that `headroles.data.probes` draws -> its examples in words
+    r"repeated-(\d+)": r"sequences of \1 random tokens, each repeated once",
+    r"needles-(\d+)-(\d+)": r"texts of \1 tokens with a needle of \2",
+}
 _HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|(?:({'|'.join(KINDS)}) +)?L(\d+)H(\d+))\s*")
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
@@ -212,7 +216,21 @@ def fields(text: str) -> list[tuple[str, str]]:
 def examples(signature: str) -> str:
     """Return in words on what a column was measured: "500 sentences of news"."""
     facts = dict(fields(signature))
-    return f"{facts.get('sentences', '?')} sentences of {facts.get('corpus', 'an unknown corpus')}"
+    return examples_of(facts.get("sentences", "?"), facts.get("corpus", "an unknown corpus"))
+
+
+def examples_of(count: object, corpus: str) -> str:
+    """Return a number of sentences of a corpus in words, also of one that was drawn: "100 sequences of ..."."""
+    drawn = (re.sub(name, words, corpus) for name, words in DRAWN.items() if re.fullmatch(name, corpus))
+    return f"{count} {next(drawn, f'sentences of {corpus}')}"
+
+
+def measured_on(parts: Iterable[tuple[str, str]]) -> str:
+    """Join names by what they were measured on, given for each: "sink on 9 sentences of a; induction on ..."."""
+    names: dict[str, dict[str, None]] = {}
+    for name, where in parts:
+        names.setdefault(where, {})[name] = None
+    return "; ".join(f"{', '.join(group)} on {where}" for where, group in names.items())
 
 
 def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:

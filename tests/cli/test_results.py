@@ -108,6 +108,24 @@ def test_roles_of_many_heads_are_few_lines_with_the_strongest_first_and_sinks_la
     assert "sink" in rows[-1]
 
 
+def test_all_heads_of_each_role_are_listed_if_asked(tmp_path):
+    columns = {"sink[first]": np.linspace(0.1, 1, 40), "induction": np.linspace(1, 0.1, 40)}
+    scores = frame.table(columns, frame.index({("dec-self", 0): 40}), "model:m|weights:a|corpus:c|sentences:200")
+    hr.save_table(scores, tmp_path / "heads.parquet")
+    few = run("roles", tmp_path).out
+    command = re.search(r"; headroles (roles .* --all) lists all heads\n", few)
+    assert command is not None
+    found = run(*shlex.split(command[1])).out
+    assert "\nroles of 40 heads of m: sink, induction on 200 sentences of c\n" in found
+    for name, values in columns.items():
+        heads = {f"L0H{head} {value:.2f}" for head, value in enumerate(values) if value > 0.5}
+        text = re.search(rf"{name.partition('[')[0]} +{len(heads)} +([^a-km-z]*)", found)
+        assert text is not None
+        assert {" ".join(part.split()) for part in text[1].split(",")} == heads
+    assert "more" in few
+    assert "more" not in found
+
+
 def test_a_role_that_few_resamples_keep_is_marked(capsys):
     table = scored({"dec-self": (1, 2)}, {"induction": 0.6})
     table["induction.stability"] = [0.94, 0.95]
@@ -201,6 +219,19 @@ def test_prune_says_that_its_examples_chose_the_heads_and_prints_the_command_for
     assert lines[1] == f"measure on others with {command}"
     words = ["films.tsv" if word == "CORPUS" else word for word in shlex.split(command)[1:]]
     assert run(*words).out.startswith("metrics on 12 sentences of films\n")
+
+
+def test_prune_measures_on_held_out_examples_if_given(classifier):
+    Path("other.tsv").write_text("".join(Path("films.tsv").read_text().splitlines(keepends=True)[:6]))
+    held_out = ["--held-out", "other.tsv"]
+    lines = run("prune", *classifier, "--strategy", "confidence", "--keep", 4, *held_out, "--output", "less").out
+    values = [
+        hr.evaluate(*hr.load(name), hr.read("other.tsv"), "accuracy", n_resamples=0) for name in ("model", "less")
+    ]
+    before, after = (table.loc["accuracy", "value"] for table in values)
+    assert lines.startswith(f"accuracy on 5 sentences of other: {before:.3f} before, {after:.3f} after\npruned: L0H")
+    end = run("prune", *classifier, "--keep", 4, *held_out, "--no-remove")
+    assert end.err == "headroles: --held-out requires --remove\n"
 
 
 def test_prune_says_how_many_heads_of_each_role_it_removes(classifier):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from helpers.commands import run
+from helpers.letters import tokens_of
 
 import headroles as hr
 from headroles.cli import commands
@@ -49,10 +52,10 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
     for _ in range(2):  # computed, then kept
         done = run("score", model, text, "--study", study, "--resamples", 0)
         lines = done.out.splitlines()
-        summary = lines[next(i for i, row in enumerate(lines) if row.startswith("measured: ")) :]
+        summary = lines[next(i for i, row in enumerate(lines) if row.startswith("measured of ")) :]
         assert summary.pop(1).startswith(f"tables are in {study}; headroles plot ")
-        assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
-        assert summary[0].endswith("on 6 sentences of few")
+        assert summary[0].startswith("measured of 16 heads of ")
+        assert summary[0].endswith(": confidence, position, entropy, sink, distance on 6 sentences of few")
         assert [row.split(": ")[:2] for row in summary[1:3]] == [["left out", "syntax"], ["left out", "alignment"]]
         assert summary[2].endswith(": it is for cross heads, and the model has only enc-self heads")
         warned = [text for text in caplog.messages if text.startswith("rarity of enc-self heads is NaN: ")]
@@ -116,6 +119,24 @@ def test_the_hints_for_an_encoder_work(model, text, tmp_path, monkeypatch, first
     assert f"ablate {model} {text} --metric agreement --study mine" in lines  # it has no loss
     assert {"relate mine mine --study mine", "report mine"} <= {*lines}
     assert ("score" in [line.split()[0] for line in lines]) == (first == "ablate")
+
+
+def test_the_hint_for_induction_is_a_test_on_repeated_tokens_that_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hr.save(hr.tiny_model("llama"), tokens_of("llama"), "model")
+    Path("text.txt").write_text("a b c d\nb a d c e\n")
+    lines = run("score", "model", "text.txt", "--resamples", 2, "--study", "mine").out.splitlines()
+    drawn = next(line for line in lines if line.startswith("measured of ")).rpartition("; ")[2]
+    assert re.fullmatch(r"induction, duplicate on 100 sequences of \d+ random tokens, each repeated once", drawn)
+    done = run("roles", "mine", "--threshold", "induction=0", "--json")
+    test, *_ = json.loads(done.out)["next"]
+    assert test == "headroles test-roles MODEL repeated-tokens --roles induction --study mine"
+    page = hr.report("mine", "page.html").read_text()
+    assert f"<code>{test}</code> makes them." in page
+    assert f"8 induction on {drawn.partition(' on ')[2]}." in page
+    done = run(*test.replace("MODEL", "model").split()[1:], "--limit", 2, "--heads", "L0H0", "--resamples", 2)
+    assert (done.code, done.err) == (0, "")
+    assert f"; roles of 8 heads of model: induction on {drawn.partition(' on ')[2]}".removeprefix("; ") in done.out
 
 
 @pytest.mark.slow

@@ -217,7 +217,9 @@ def test_the_page_of_minilm_says_its_roles_as_its_table_has_them(tmp_path):
     first = re.search(r'<p class="found">(.*?)</p>', html)
     assert first is not None
     assert first[1].startswith(f"{held.any(axis=1).sum()} of {len(held)} heads have a role: ")
-    assert {f"{count} {name}" for name, count in counts.items() if count} == {*first[1][:-1].split(": ")[1].split(", ")}
+    words, where, _ = re.split(r"( on .*)\.$", first[1].split(": ")[1])
+    assert {f"{count} {name}" for name, count in counts.items() if count} == {*words.split(", ")}
+    assert f"{where}." == " on 1000 sentences of en_pud-ud-test."
     places = [html.index(f'id="{name}"') for name in ("roles", "rolemaps", "overview", "table", "lacks", "sources")]
     assert places == sorted(places)
     assert 'id="curves"' not in html  # no section of what there is not
@@ -235,7 +237,7 @@ def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
 def test_what_pruning_costs_and_that_no_head_has_a_role():
     sizes = {"name": "l0", "label": "BLEU", "of": 24, "decimals": 1}
     rows = [{"heads": 24, "change": [0.0]}, {"heads": 6, "change": [-1.25, -2, 0]}]
-    role = {"family": "rare", "held": [0, 0]}
+    role = {"family": "rare", "held": [0, 0], "on": "9 sentences of a"}
     data = {"heads": [["enc-self", 0, 0]] * 2, "kinds": {"enc-self": ""}, "roles": [role], "columns": []}
     data["prunings"] = [{"name": "importance group", "of": 2, "sizes": [{"size": 1, "held": [0, 1]}]}]
     assert contents.findings(data | {"sizes": [sizes | {"rows": rows}]}) == [

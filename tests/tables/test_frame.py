@@ -48,6 +48,20 @@ def test_signatures_of_earlier_versions_are_read():
     assert frame.fields("model:a:b|corpus:100 %|text:1") == [("model", "a:b"), ("corpus", "100 %"), ("text", "1")]
 
 
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("corpus:news|sentences:12", "12 sentences of news"),
+        ("corpus:repeated-25|sentences:100", "100 sequences of 25 random tokens, each repeated once"),
+        ("corpus:needles-500-32|sentences:9", "9 texts of 500 tokens with a needle of 32"),
+        ("corpus:repeated-25-news|sentences:9", "9 sentences of repeated-25-news"),
+        ("score:A()", "? sentences of an unknown corpus"),
+    ],
+)
+def test_what_a_column_was_measured_on_is_said_in_words(signature, words):
+    assert frame.examples(signature) == words
+
+
 def test_a_head_is_read_as_it_is_printed_everywhere():
     for text, one_kind, parsed in (("L0H2", True, (None, 0, 2)), ("cross L10H3", False, ("cross", 10, 3))):
         assert frame.parsed_head(text) == parsed
