@@ -62,20 +62,24 @@ function ways(head) {
   }));
 }
 
+function inOrder(row) {
+  const last = (role) => SINKS.includes(role.family); // a sink does nothing
+  return rolesOf(row).sort((a, b) => last(a) - last(b) || b.values[row] - a.values[row]);
+}
+
 function opening(row) {
   if (!data.roles.length) return null;
-  const last = (role) => SINKS.includes(role.family); // a sink does nothing
-  const [first, ...others] = rolesOf(row).sort((a, b) => last(a) - last(b) || b.values[row] - a.values[row]);
+  const [first, ...others] = inOrder(row);
   const scored = (role) => `${number(role.values[row], 2)} on ${role.on}`;
   const looks = first && data.families.find(({ family }) => family === first.family).about;
   const also = others.map((role) => `${role.name} (${scored(role)})`).join(", ");
-  const text = first ? `Its role is ${first.name} (${scored(first)})${looks ? `: it looks ${looks}` : ""}.${also ? ` It is also ${also}.` : ""}` : "It has none of the roles that were looked for.";
+  const text = first ? `Its role is ${first.name} (${scored(first)})${looks ? `: it attends ${looks}` : ""}.${also ? ` It is also ${also}.` : ""}` : "It has none of the roles that were looked for.";
   return make("p", { class: "opening", text });
 }
 
 function rolePart(row) {
   if (!data.roles.length) return null;
-  const held = rolesOf(row).map((role) => {
+  const held = inOrder(row).map((role) => {
     const stable = role.stability[row];
     const kept = stable === null ? "" : `; kept in ${Math.round(100 * stable)} % of resamples`;
     return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}${testInWords(testOf(role, row))}`);
@@ -96,7 +100,7 @@ function effectPart(row) {
   const rows = effects.map((column) => make("tr", { title: column.about },
     make("th", { scope: "row", text: column.label }), estimate(column.values[row], column.low?.[row], column.high?.[row], column.decimals),
     make("td", { class: "n", text: chance(column.p?.[row]) }), make("td", { class: "n", text: chance(column.holm?.[row]) }), rankCell(column, row)));
-  const about = [...new Set(effects.map((column) => column.about))].map((text) => make("p", { class: "small", text }));
+  const about = [...new Set(effects.map((column) => `${column.about} On ${column.on}.`))].map((text) => make("p", { class: "small", text }));
   return make("section", {}, make("h3", { text: "When it is ablated" }), facts("Effects of ablation", ["", "cost", "p", "Holm", "rank"], rows), about, ranked(row, "costs the model most"));
 }
 

@@ -91,9 +91,10 @@ def _effect_findings(data: Any) -> Iterator[str]:
     tested = [p for p in column.get("holm", ()) if p is not None]
     sure = sum(p < SURE for p in tested)
     if tested and not sure:
-        yield f"No head surely changes the {column['label']} (p < {SURE:g}, corrected); most without {place}: {cost}."
+        where = f"On {column['on']} no head surely changes the {column['label']}"
+        yield f"{where} (p < {SURE:g}, corrected); most without {place}: {cost}."
         return
-    text = f"Most is lost without {place} ({column['label']}, as a cost: {cost})"
+    text = f"On {column['on']} most is lost without {place} ({column['label']}, as a cost: {cost})"
     if tested:
         text += f"; ablating changes it surely for {sure} of {len(known)} heads (p < {SURE:g}, corrected)"
     yield f"{text}."
@@ -246,6 +247,7 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
                 explained = numbers(values[f"explained{end}"] for end in ("", ".low", ".high"))
                 entry = {"row": rows[heads], "role": values["role"], "explained": explained, "from": place(table)}
                 verdict = {"verdict": values["verdict"], "mark": MARKS.get(values["verdict"], "open")}
+                verdict["on"] = examples(table.signatures.get("removed", ""))
                 entries.setdefault((heads, values["role"]), entry | verdict)
     return [*entries.values()]
 
@@ -433,6 +435,7 @@ def entry_of(column: Measurement, index: Sequence[Head]) -> Entry:
         "label": label.label,
         "about": label.about,
         "from": place(column.table),
+        "on": examples(signature),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
         "harm": abs(sign),

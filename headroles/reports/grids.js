@@ -160,7 +160,7 @@ function drawRoles() {
   const [held, free] = [true, false].map((some) => data.families.filter(({ family }) => count(family) > 0 === some));
   const corner = (family) => SINKS.includes(family) && kinds.every(isQuiet);
   put("legend", held.map(({ family, about }) => make("li", {},
-    corner(family) ? make("span", { class: "corner", text: family }) : badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}${strongest(family)}`)));
+    corner(family) ? make("span", { class: "corner", text: family }) : badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, attending ${about}` : ""}${strongest(family)}`)));
   if (free.length) document.getElementById("legend").append(make("li", { text: `no head: ${free.map(({ family }) => family).join(", ")}` }));
   for (const [mark, text] of data.tests.length ? TESTED : []) {
     document.getElementById("legend").append(make("li", {}, make("span", { class: `badge verdict ${mark}`, text: "role" }), ` ${text}`));

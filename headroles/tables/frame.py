@@ -216,7 +216,7 @@ def fields(text: str) -> list[tuple[str, str]]:
 def examples(signature: str) -> str:
     """Return in words on what a column was measured: "500 sentences of news"."""
     facts = dict(fields(signature))
-    return examples_of(facts.get("sentences", "?"), facts.get("corpus", "an unknown corpus"))
+    return examples_of(facts.get("sentences", facts.get("examples", "?")), facts.get("corpus", "an unknown corpus"))
 
 
 def examples_of(count: object, corpus: str) -> str:

@@ -128,8 +128,10 @@ def test_tests_of_roles_are_those_of_the_table(study):
     columns = {"explained": [0.75, float("nan"), 0.5], "explained.low": [0.5, float("nan"), 0.25]}
     columns |= {"explained.high": [1.0, float("nan"), 0.75], "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]]}
     table = pd.DataFrame(columns, index=index.set_names(["heads", "role"]))
+    frame.signed(table.insert(0, "removed", 0.5) or table, "corpus:repeated-25|examples:9")
     found = contents.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
-    shared = {"role": "sink", "from": "mine/role-tests-loss"}
+    where = "9 sequences of 25 random tokens, each repeated once"
+    shared = {"role": "sink", "from": "mine/role-tests-loss", "on": where}
     assert found == [
         shared | {"row": 0, "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"},
         shared | {"row": 1, "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"},
@@ -231,7 +233,11 @@ def test_the_page_of_a_marian_says_the_head_that_costs_most(tmp_path):
     effects = hr.load_table(FIGURES / "multi30k-en-de/ablation/ablation-loss-head-zero.parquet")
     assert effects["ablation[loss]"].idxmax() == ("dec-self", 1, 0)
     ends = [f"{effects.loc[('dec-self', 1, 0), f'ablation[loss].{end}']:+.4f}" for end in ("low", "high")]
-    assert f"Most is lost without dec-self L1H0 (effect on loss, as a cost: +0.0321 [{', '.join(ends)}])" in html
+    where = "1000 sentences of test_2016_flickr.en+test_2016_flickr.de"
+    assert (
+        f"On {where} most is lost without dec-self L1H0 (effect on loss, as a cost: +0.0321 [{', '.join(ends)}])"
+        in html
+    )
 
 
 def test_what_pruning_costs_and_that_no_head_has_a_role():
@@ -262,14 +268,16 @@ def test_where_groups_were_pruned_heads_are_counted(tmp_path):
 
 def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
     heads = [["dec-self", 0, 0], ["dec-self", 0, 1]]
+    shared = {"label": "effect", "harm": 1, "decimals": 2, "on": "9 sentences of a"}
     columns = [
-        {"name": f"ablation[agreement{unit}]", "label": "effect", "harm": 1, "values": values, "decimals": 2}
+        shared | {"name": f"ablation[agreement{unit}]", "values": values}
         for unit, values in ((" all_but_one", [0.9, 0.1]), (" group", [0.8, 0.1]), ("", [0.1, 0.5]))
     ]
     data = {"heads": heads, "kinds": {"dec-self": ""}, "roles": [], "columns": columns, "sizes": [], "prunings": []}
-    assert contents.findings(data) == ["Most is lost without L0H1 (effect, as a cost: +0.50)."]
+    assert contents.findings(data) == ["On 9 sentences of a most is lost without L0H1 (effect, as a cost: +0.50)."]
     assert contents.findings(data | {"columns": columns[:2]}) == []
     tested = columns[2] | {"holm": [1.0, 0.4], "low": [0.0, -0.1], "high": [0.2, 1.1]}
     assert contents.findings(data | {"columns": [tested]}) == [
-        "No head surely changes the effect (p < 0.01, corrected); most without L0H1: +0.50 [−0.10, +1.10]."
+        "On 9 sentences of a no head surely changes the effect (p < 0.01, corrected); "
+        "most without L0H1: +0.50 [−0.10, +1.10]."
     ]
