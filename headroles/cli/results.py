@@ -153,12 +153,13 @@ def show_roles(assigned: pd.DataFrame, study: Path | None = None, *, every: bool
     if holders.empty:
         say("; ".join([*facts, *filter(None, [nearest_role(shown)])]))
         return
-    kinds = ["kind"] * (shown.index.unique("kind").size > 1)
-    show_columns(_strongest(holders, kinds, every=every), title, ["heads"])
+    columns = _strongest(holders, ["kind"] * (shown.index.unique("kind").size > 1), every=every)
+    show_columns(columns, title, ["heads"])
     notes = ["a head and its score"]
     notes += ["?: kept in fewer than 95 % of resamples"] * any(text.endswith("?") for text in holders["text"])
     notes += ["without the sink, but for sinks"] * (len(shown.columns) < len(assigned.columns))
-    notes += [f"headroles roles {shlex.quote(str(study))} --all lists all heads"] * (study is not None and not every)
+    if study is not None and any(" more" in text for text in columns["strongest"]):
+        notes.append(f"headroles roles {shlex.quote(str(study))} --all lists all heads")
     say("; ".join(notes))
 
 

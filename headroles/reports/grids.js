@@ -100,7 +100,7 @@ function survivalMap(pruning, kind) {
 
 function drawMaps() {
   const parts = kinds.map((kind) => {
-    const has = (column) => column.of[kind] > 0;
+    const has = (column) => column.of[kind] > 0 && (column.harm || column.range.some(Boolean)); // no map of zeros alone
     const groups = data.groups.map((group) => {
       const figures = data.columns.filter((one) => one.group === group && has(one)).map((one) => heatmap(one, kind));
       if (group === data.groups.at(-1)) {
@@ -152,7 +152,7 @@ const TESTED = [ // of the tests of roles, where there are any
 ];
 
 const isCrowded = (kind) => isDeep(kind) || (own(kind).length > MANY && !PHONE);
-const isQuiet = (kind) => isCrowded(kind) || data.quiet; // where sinks are marks in the corners
+const isQuiet = (kind) => isCrowded(kind) || own(kind).length > MANY || data.quiet; // where sinks are marks in the corners
 
 function drawRoles() {
   if (!data.roles.length) return;

@@ -79,7 +79,7 @@ function explainedInWords({ explained: [value, low, high] }) {
 }
 
 function testInWords(test) {
-  return test ? ["", explainedInWords(test), `on ${test.on}: ${test.verdict}`].filter((text, place) => text || !place).join("; ") : "";
+  return test ? `; tested on ${test.on}: ${[explainedInWords(test), test.verdict].filter(Boolean).join("; ")}` : "";
 }
 
 function roleInWords(role, row) {

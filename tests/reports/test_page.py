@@ -329,6 +329,7 @@ def test_print_has_every_section_the_open_card_and_no_controls(opened):
 def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right_or_up_on_a_phone(browser, width, tmp_path):
     index = frame.index({("dec-self", layer): 9 for layer in range(30)})
     scores = {"sink[first]": np.full(270, 0.9), "induction": np.full(270, 0.1)}
+    scores["sink[special]"] = np.zeros(270)  # no special token
     scores["induction"][[17 * 9 + 3, 18 * 9 + 6]] = 0.7, 0.8
     heads = frame.table(scores, index, "model:made by hand")
     hr.save_table(heads, tmp_path / "heads.parquet")
@@ -344,13 +345,13 @@ def test_a_map_of_many_layers_fits_the_window_with_layers_to_the_right_or_up_on_
     assert (boxes[18, 3][along] > boxes[17, 3][along]) == (along == "x")
     assert boxes[18, 3][across] == boxes[17, 3][across]
     assert (boxes[17, 4][across] < boxes[17, 3][across]) == (along == "x")
-    assert page.locator("#rolemaps .corner").count() == (270 if width > 520 else 0)
+    assert page.locator("#rolemaps .corner").count() == 270  # sinks, of more than 256 heads
+    assert page.locator(".map").count() == 3  # of roles and scores, and none of the score that is 0 everywhere
     assert "or at its left where there are more than 16 layers on a wide screen" in " ".join(
         page.inner_text(".lead").split()
     )
     bands = page.locator("#rolemaps .band").all_inner_texts()
-    assert [text for text in bands if text != "sink"] == (["ind", "ind"] if width > 520 else ["induct", "induct"])
-    assert bands.count("sink") == (0 if width > 520 else 270)  # on a wide screen sinks are corners
+    assert bands == (["ind", "ind"] if width > 520 else ["induct", "induct"])
     if width > 520:
         assert "L18H6 (0.80); L17H3 (0.70)" in page.inner_text("#legend")
         assert page.locator("#legend .corner").all_inner_texts() == ["sink"]  # drawn as on the map
