@@ -21,6 +21,13 @@ from headroles.analysis.intervals import wilson
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+MODELS = {  # studies with verdicts
+    "multi30k-en-de": "small Marian",
+    "minilm-sst2": "MiniLM, SST-2",
+    "minilm-mrpc": "MiniLM, MRPC (three trainings)",
+    "paper-size": "from scratch",
+    "specialists/minilm": "MiniLM as encoder of a translator",
+}
 sys.path.append(str(FIGURES))
 from studies import rows_of  # noqa: E402 - of all studies
 
@@ -664,12 +671,27 @@ def papers() -> Numbers:
         holds("all positional heads remain", left[-1]["positional"] == before[-1]["positional"])
     first, remain = pd.concat(before, axis=1).sum(axis=1), pd.concat(left, axis=1).sum(axis=1)
     return {
+        **{paper: _answers(paper) for paper in ("voita2019", "michel2019", "budhraja2020")},
         "before": str(first.sum()),
         "remain": f"{remain.sum():.1f}",
         "chance": f"{first.sum() / 4:.1f}",
         "syntactic": f"{remain['syntactic']:.1f}",
         "of_syntactic": str(first["syntactic"]),
     }
+
+
+def _answers(paper: str) -> str:
+    """Return the verdicts on a paper's claims as a table: a claim, and the answer of each model."""
+    verdicts, lines = read(f"papers/{paper}/verdicts"), []
+    seeds = {name: [study for study in verdicts if study.partition("/S-")[0] == name] for name in MODELS}
+    seeds = {name: studies for name, studies in seeds.items() if studies}
+    claims = {artefact: facts["claim"] for study in verdicts.values() for artefact, facts in study.items()}
+    for artefact in sorted(claims, key=lambda name: (len(name.rstrip("abc")), name)):
+        answers = (
+            [verdicts[one][artefact]["answer"] for one in ones if artefact in verdicts[one]] for ones in seeds.values()
+        )
+        lines.append([f"`{artefact}`", claims[artefact].rstrip("."), *(", ".join(each) for each in answers)])
+    return grid(["", "claim", *(MODELS[name] for name in seeds)], lines)
 
 
 def paper_size() -> Numbers:
