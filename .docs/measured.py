@@ -428,6 +428,8 @@ def alignment() -> Numbers:
     holds("heads at read err less than the published ones", read["error.high"] < fixed["error.low"])
     tiny = rows.loc[("tiny.en", "next", True, "synthetic", "published")]
     holds("for tiny.en the chosen list is better", tiny["difference.high"] < 0)
+    shaken = rows.loc[[(f"base, noise {seed}", "next", True, "synthetic", "published") for seed in range(3)]]
+    holds("with noise the chosen list is better in each seed", shaken["difference.high"].max() < 0)
     lines = [
         [name, *(error(model, at, name) for model in ("base", "tiny.en") for at in ("next", "read")),
          error("base", "next", name, shift=False), error("base", "next", name, on="human")]
@@ -444,6 +446,8 @@ def alignment() -> Numbers:
         "read_near": f"{100 * read['within[100]']:.0f} %",
         "all": f"{-every['difference']:.0f}",
         "upper": interval(upper, "difference", ".1f"),
+        "shaken": ", ".join(interval(row, "difference", ".1f") for _, row in shaken.iterrows()),
+        "spoilt": f"{shaken['error'].min():.0f} to {shaken['error'].max():.0f}",
         "tiny": interval(tiny, "difference", ".0f"),
         "rows": grid([*header, "base, next, chosen on human, measured on synthetic"], lines),
     }

@@ -382,7 +382,7 @@ def keep_memory() -> None:
     """Let glibc keep up to 2 GiB that tensors have freed for the next ones, for the rest of the process (mallopt(3)).
 
     By default each tensor above 32 MiB gets new pages from the system, which sets them to zero: a fifth of the time of
-    an ablation, two fifths of a small translator's training.
+    ablating all heads of a small translator on a CPU.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

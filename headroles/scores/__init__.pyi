@@ -4,6 +4,7 @@ from .attributions import attribute as attribute
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
+from .content_scores import Links as Links
 from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients

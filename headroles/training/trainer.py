@@ -16,7 +16,6 @@ from headroles.ablation.metrics import Metric, as_metric
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import loading, missing
-from headroles.models.batching import keep_memory
 from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_digest
 from headroles.scores.outputs import class_names, has_word_labels
@@ -221,7 +220,6 @@ def fit(
     last = last_checkpoint(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROVENANCE).write_text(provenance)
-    keep_memory()
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
     model.eval()
     if cached is not None:

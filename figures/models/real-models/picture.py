@@ -28,6 +28,6 @@ def drawn(name: str) -> None:
     ax.set_title(f"{TITLES[name]}: what each head attends to")
     hr.plots.heatmap(effects[column], cbar=False, ax=below)
     below.set_title("what the model loses without each head")
-    unit = "the loss, nats" if "loss" in str(column) else "agreement with the intact model's states"
+    cost = "rise of the loss, nats a token" if "loss" in str(column) else "fall of agreement with the intact states"
     bar = figure.colorbar(below.collections[0], ax=below, orientation="horizontal", shrink=0.4, aspect=40)
-    bar.set_label(f"change of {unit}")
+    bar.set_label(cost)

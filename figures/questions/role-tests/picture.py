@@ -113,11 +113,11 @@ def draw_shares() -> None:
     ax.minorticks_off()
     names = [f"{row.role}: {row.heads} of {row.model}" for row in rows.itertuples()]
     ax.set_yticks(range(len(rows)), names)
-    label = "cost, in shares of the cost of removing the heads with the role"
+    label = "cost, as a share of what removing these heads costs (logarithmic from 2 on)"
     ax.set(xlabel=label, xlim=(-0.7, 1.2 * rows[[*SHOWN]].max(axis=None)), ylim=(len(rows) - 0.4, -0.6))
     ax.spines[["top", "right"]].set_visible(False)
     marks = [Line2D([], [], color=color, marker=marker, label=words) for words, marker, color in SHOWN.values()]
-    words = "the same: this is not shown"
+    words = "the same, where it is not shown to be what they do"
     marks.insert(1, Line2D([], [], color="C0", marker="o", markerfacecolor="white", label=words))
     figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
