@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
@@ -275,13 +276,27 @@ class _Mask:
     """An attention mask built for some queries at a time: the full mask is quadratic in the length."""
 
     def __init__(self, **options: Any) -> None:
-        self.options = options
+        self.options, self.ends = options, dict[tuple[int, int], int]()
+
+    def rows(self, rows: slice) -> Tensor | None:
+        """Build the mask of some queries: [batch, 1, query, key]."""
+        part = {"q_length": rows.stop - rows.start, "q_offset": self.options["q_offset"] + rows.start}
+        return eager_mask(**self.options | part)  # type: ignore[no-any-return]
+
+    def end(self, rows: slice, mask: Tensor) -> int:
+        """Return the number of keys up to the last that any of these queries sees, the same in all layers."""
+        key = rows.start, rows.stop
+        if key not in self.ends:
+            seen = (mask > torch.finfo(mask.dtype).min).flatten(0, -2).any(0)  # [key]
+            self.ends[key] = int((seen * torch.arange(1, len(seen) + 1, device=seen.device)).max()) or len(seen)
+        return self.ends[key]
 
 
 # Every config has this function as its attention within a block, also for modules that no block observes, since models
 # may share a config. It calls the eager function of the file of the model; handlers see its weights. For long texts it
 # does so for some queries at a time: the smallest number of cells that an open block allows gives the size of a part,
-# so that memory is linear in the length. A softmax is over keys, so parts of queries are independent of each other.
+# so that memory is linear in the length. A softmax is over keys, so parts of queries are independent of each other. Of
+# keys after the last that a part sees, by a causal mask half of all, the weight is 0 without a product.
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -296,7 +311,11 @@ def _attend(
     parts = []
     for rows in _spans(query, key, [block.cells for block in blocks if block.cells is not None]):
         queries, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
-        out, weights = eager(module)(module, queries, key, value, mask, **kwargs)
+        end = attention_mask.end(rows, mask) if isinstance(attention_mask, _Mask) and mask is not None else None
+        read = None if mask is None else mask[..., :end]
+        out, weights = eager(module)(module, queries, key[:, :, :end], value[:, :, :end], read, **kwargs)
+        if end is not None and end < key.shape[2]:
+            weights = F.pad(weights, (0, key.shape[2] - end))
         for block in blocks:
             call = AttentionCall(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs)
             replaced = block.handler(call)
@@ -315,8 +334,7 @@ def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
 def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor | None:
     """Return the mask of some queries: [batch, 1, query, key]."""
     if isinstance(mask, _Mask):
-        part = {"q_length": rows.stop - rows.start, "q_offset": mask.options["q_offset"] + rows.start}
-        values: Tensor | None = eager_mask(**mask.options | part)
+        values = mask.rows(rows)
         return None if values is None else values.to(query.device)  # where this layer is
     return mask if mask is None or mask.shape[-2] != query.shape[2] else mask[..., rows, :]
 

@@ -173,16 +173,19 @@ class HeadModel:
     # provenance and keys of kept results
 
     @cached_property
+    def _hashes(self) -> tuple[str, str]:
+        self.sites  # noqa: B018 - of a forward, the first of which changes the form of some quantised weights
+        return identity.state_hashes(self.model)
+
+    @cached_property
     def weights(self) -> str:
         """The digest of all weights, as in the provenance."""
-        self.sites  # noqa: B018 - of a forward, the first of which changes the form of some quantised weights
-        return identity.weights_digest(self.model)
+        return identity.weights_digest(self.model, self._hashes[0])
 
     @cached_property
     def identity(self) -> str:
         """The digest of everything but the corpus that changes numbers (`headroles.models.identity`)."""
-        self.sites  # noqa: B018 - as for the weights
-        return identity.identity(self.model, self._tokenizer)
+        return identity.identity(self.model, self._tokenizer, self._hashes[1])
 
     def provenance(self, corpus: Corpus | None = None, /, **fields: object) -> str:
         """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""

@@ -24,7 +24,7 @@ from headroles.tables.frame import Kind
 AttentionCallback = Callable[[Site, Tensor], None]
 # the modules themselves in order, the shapes of their weights, and options of modules and configs
 Structure = tuple[list[nn.Module], list[torch.Size], list[object]]
-CELLS = 2**22  # weights of a part: 16 MiB in float32, which fit the cache
+CELLS = 2**20  # weights of a part: 4 MiB in float32, which fit the cache; by smaller parts more keys are left out
 log = logging.getLogger(__name__)
 _sites: WeakKeyDictionary[PreTrainedModel, tuple[Structure, Sites]] = WeakKeyDictionary()
 
@@ -155,14 +155,16 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Ch
 def divisible(model: PreTrainedModel) -> bool:
     """Return whether attention in parts equals full attention for a model; a warning is logged if not.
 
-    Tested on dummy inputs. It differs where a model adds biases to the weights by position (T5), or attends
-    outside transformers' attention interface.
+    Tested on dummy inputs, once for its sites. It differs where a model adds biases to the weights by position (T5), or
+    attends outside transformers' attention interface.
     """
-    same = all(site.outside is None for site in attention_sites(model)) and _same_in_parts(model)
-    if not same:
+    sites = attention_sites(model)
+    if sites.divisible is None:
+        sites.divisible = all(site.outside is None for site in sites) and _same_in_parts(model)
+    if not sites.divisible:
         name = type(model).__name__
         log.warning("%s attends to long texts as a whole: memory grows with the square of their length", name)
-    return same
+    return sites.divisible
 
 
 def _same_in_parts(model: PreTrainedModel) -> bool:

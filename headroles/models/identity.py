@@ -50,25 +50,25 @@ WRAPPERS = (MethodType, staticmethod, classmethod, property, partial, cached_pro
 _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by content, so that it can't be outdated
 
 
-def identity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+def identity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, state: str = "") -> str:
     """Return the digest of everything but the corpus that changes a model's numbers.
 
-    Every byte is read at every call: nothing is remembered that could be outdated.
+    Every byte is read at every call, unless `state` is the second of `state_hashes`: nothing is remembered that could
+    be outdated.
     """
     kinds = [type(module) for module in model.modules()]
-    parts = [_state_hash([*_state(model).items(), *model.named_buffers()]), fingerprint([*dict.fromkeys(kinds)])]
+    parts = [state or state_hashes(model)[1], fingerprint([*dict.fromkeys(kinds)])]
     parts += [_options(model), _surroundings(model), *unkeyed(model)]
     parts += [] if tokenizer is None else [_serialised(tokenizer)]
     return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())[:LENGTH]
 
 
-def weights_digest(model: PreTrainedModel) -> str:
-    """Return 12 digits of the SHA-256 of all weights; active adapters are appended."""
-    named = _state(model)
-    fast = _state_hash(named.items())
+def weights_digest(model: PreTrainedModel, fast: str = "") -> str:
+    """Return 12 digits of the SHA-256 of all weights, known by their hash `fast`; active adapters are appended."""
+    fast = fast or state_hashes(model)[0]
     if fast not in _weights:
         digest = hashlib.sha256()
-        for key, value in named.items():
+        for key, value in _state(model).items():
             digest.update(_heading(key, value).encode())
             for part in _contents(value):
                 digest.update(part)
@@ -150,9 +150,16 @@ def _state_dict(module: nn.Module) -> dict[str, Any]:
 # SHA-256 of a billion weights takes seconds, and every public call names its model. So the bytes are first hashed by
 # xxHash, at the speed of memory, and the SHA-256 that stands in provenance is computed once for each such hash. A
 # tensor that stands under two names (tied embeddings) is read once; afterwards its first name stands for its bytes.
-def _state_hash(named: Iterable[tuple[str, Any]]) -> str:
-    """Return a fast hash of names, shapes, dtypes and all bytes, in order."""
+def state_hashes(model: PreTrainedModel) -> tuple[str, str]:
+    """Return fast hashes of the weights, and of weights and buffers: names, shapes, dtypes and all bytes, in order."""
     digest, seen = xxhash.xxh3_128(), dict[tuple[object, ...], str]()
+    _update(digest, seen, _state(model).items())
+    of_weights = digest.hexdigest()
+    _update(digest, seen, model.named_buffers())
+    return of_weights, digest.hexdigest()
+
+
+def _update(digest: xxhash.xxh3_128, seen: dict[tuple[object, ...], str], named: Iterable[tuple[str, Any]]) -> None:
     for key, value in named:
         digest.update(_heading(key, value).encode())
         part = value.to_local() if hasattr(value, "to_local") else value  # of a tensor that is spread over processes
@@ -164,7 +171,6 @@ def _state_hash(named: Iterable[tuple[str, Any]]) -> str:
             digest.update(content)
         if place and part.data_ptr():
             seen[place] = key
-    return digest.hexdigest()
 
 
 def _heading(key: str, value: Any) -> str:

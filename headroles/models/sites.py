@@ -82,6 +82,7 @@ class Sites(list[Site]):
     def __init__(self, sites: Iterable[Site] = (), model: str = "the model") -> None:
         super().__init__(sites)
         self.model = model  # its class, for messages
+        self.divisible: bool | None = None  # whether attention may be computed in parts, once it is known
 
     @property
     def head_index(self) -> pd.MultiIndex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
+from headroles.models import identity
 from headroles.models.head_model import HeadModel
 from headroles.scores.attention import AttentionPass
 
@@ -48,3 +50,12 @@ def test_a_score_reads_a_batch_within_ten_files():
     finally:
         sys.setprofile(None)
     assert 3 < len(files) <= 10, sorted(files)
+
+
+def test_a_handle_reads_every_weight_once(monkeypatch):
+    model, contents, read = zoo.tiny("bert"), identity._contents, Counter()
+    expected = HeadModel(model).weights, identity.identity(model)  # SHA-256 is of the first call
+    monkeypatch.setattr(identity, "_contents", lambda value: read.update([value.data_ptr()]) or contents(value))
+    handle = HeadModel(model)
+    assert (handle.weights, handle.identity) == expected
+    assert {read[weight.data_ptr()] for weight in model.parameters()} == {1}

@@ -216,6 +216,28 @@ def test_parts_concatenate_to_the_attention(name, cells):
             assert all(part.numel() <= cells or part.shape[2] == 1 for _, part in mine)
 
 
+def test_keys_that_no_query_of_a_part_sees_are_not_read(monkeypatch):
+    model, eager, read = tiny("llama-grouped"), attention_hooks.eager, []
+    assert divisible(model)
+    monkeypatch.setattr(heads, "_same_in_parts", None)  # the answer is kept with the sites
+    assert divisible(model)
+
+    def noting(module):
+        function = eager(module)
+
+        def attend(*args, **options):
+            read.append((args[1].shape[2], args[2].shape[2]))
+            return function(*args, **options)
+
+        return attend
+
+    monkeypatch.setattr(attention_hooks, "eager", noting)
+    ids = torch.arange(7)[None] + 4
+    in_parts(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, 2 * 4 * 7)  # heads, queries, keys
+    layers = len(hr.attention_sites(model))
+    assert read == [(2, 2), (2, 4), (2, 6), (1, 7)] * layers
+
+
 class Largest(TorchDispatchMode):
     """Number of elements of the largest tensor that is created in the block."""
 

@@ -40,7 +40,7 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
         return
     ids, kind, reference = tokenizer.get_vocab(), type(tokenizer).__name__, _of_checkpoint(model)[2] or {}
     added = tokenizer.get_added_vocab()
-    largest = max((number for token, number in ids.items() if token not in added), default=0)
+    largest = max({*ids.values()} - {*added.values()}, default=0)
     n_used = 1 + max([*ids.values(), *reference.values()], default=-1)
     wrong = ""
     if largest >= size:
@@ -83,7 +83,7 @@ def _written(model: PreTrainedModel) -> tuple[str, int]:
 def _n_different(ids: dict[str, int], reference: dict[str, int]) -> int:
     """Count the tokens of the smaller vocabulary with another id, or none, in the larger; 0 if there are few."""
     small, large = sorted((ids, reference), key=len)
-    count = sum(large.get(token) != number for token, number in small.items())
+    count = 0 if small == large else sum(large.get(token) != number for token, number in small.items())
     return count if count > FEW * len(small) else 0
 
 
