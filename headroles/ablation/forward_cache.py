@@ -59,6 +59,7 @@ class Replay:
         self.projection = model.model.get_output_embeddings() if of_steps and not is_sharded(model.model) else None
         self.steps = steps(model, batch).flatten().nonzero().flatten() if self.projection else torch.empty(0)
         self.layers = layers(model)
+        self.copies: dict[int, Batch] = {}  # the batch, so many times
         self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
         self.written: dict[nn.Module, Entries] = {}  # what layers add to mappings that the forward passes on
         self.dims: dict[nn.Module, int] = {}  # layer -> dimension of the batch in its output
@@ -88,16 +89,14 @@ class Replay:
             self.states_read = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
-        """Return when the first masked heads of gates [variant, heads] are projected, in the model and the decoder."""
+        """Return when the first masked heads of gates [variant, heads], on the host, are projected: in all, decoder."""
         masked = (gates != 1).any(0).tolist()
         starts = [start for start, is_masked in zip(self.starts, masked, strict=True) if is_masked]
         return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
     def run(self, gates: Tensor) -> tuple[Output, Batch]:
         """Run variants, gates [variant, heads], in one forward pass: first all examples of the first variant."""
-        count, size = len(gates), len(self.batch.numbers)
-        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
-        first = self.first(gates)
+        count, batch, first = len(gates), self._copied(len(gates)), self.first(gates)
         inputs = self._inputs(dict(batch.inputs), first, count)
         with Changes(self.model.model) as changes, self.model.without_gradients(), self._mask(gates, batch):
             self._reuse(changes, first, count)
@@ -106,8 +105,7 @@ class Replay:
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
         """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and the batch."""
-        count, size = len(gates), len(self.batch.numbers)
-        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
+        count, batch = len(gates), self._copied(len(gates))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)  # keeps the source: rules of generation may read it
         if batch.prompt is not None:
@@ -116,9 +114,17 @@ class Replay:
             tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
 
+    def _copied(self, count: int) -> Batch:
+        """Return the batch `count` times, made once: it reads the places of rows from the device."""
+        if count not in self.copies:
+            rows = torch.arange(len(self.batch.numbers), device=self.model.device)
+            self.copies[count] = self.batch.take(rows.repeat(count))
+        return self.copies[count]
+
     def _mask(self, gates: Tensor, batch: Batch) -> AbstractContextManager[object]:
         replacement = self.replacement.bind(batch, self.counted)
-        return self.model.mask(gates.repeat_interleave(len(self.batch.numbers), 0), replacement)
+        rows = gates.to(self.model.device).repeat_interleave(len(self.batch.numbers), 0)
+        return self.model.mask(rows, replacement)
 
     def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
         """Add the states of an intact encoder, so that it does not run."""

@@ -216,12 +216,11 @@ class Sweep:
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _gates(self, variants: Sequence[HeadSet]) -> Tensor:
-        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer."""
+        """Return the gates of variants, [variant, heads], on the host; "rescale" scales up what remains of a layer."""
         places = {head: place for place, head in enumerate(self.model.gated)}
         gates = torch.ones(len(variants), len(places))
         for row, masked in zip(gates, variants, strict=True):
             row[[places[head] for head in masked]] = 0
-        gates = gates.to(self.model.device)
         if self.replacement == "rescale":
             sites = self.model.sites
             for site, layer in zip(sites, gates.split([site.heads for site in sites], dim=1), strict=True):
@@ -269,7 +268,7 @@ class Sweep:
         of_steps = type(self.metric) in OF_STEPS  # a subclass may read other logits
         replay = Replay(self.model, batch, self.outputs, self.counted, of_steps=of_steps)
         if self.metric.generates:
-            intact = self._masked(read, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
+            intact = self._masked(read, replay, torch.ones(1, gates.shape[1]), [None])[0]
         else:
             intact = self._update(read(batch, replay.output), [None])[0]
         statistics = np.full((1 + len(variants), *intact.shape), np.nan)
@@ -302,7 +301,7 @@ class Sweep:
         if not isinstance(self.metric, Written):
             output, batch = replay.run(gates)
             return self._update(read(batch, output), variants)
-        nan = torch.zeros(len(gates), len(replay.batch.numbers), dtype=torch.bool, device=gates.device)
+        nan = torch.zeros(len(gates), len(replay.batch.numbers), dtype=torch.bool, device=self.model.device)
 
         def note_nan(_: Tensor, scores: Tensor) -> Tensor:
             nan.logical_or_(scores.isnan().any(-1).view(*nan.shape, -1).any(-1))  # scores: [example x beam, token]
@@ -341,13 +340,13 @@ class Sweep:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         self.model.check_gradients()
         replacement = self.outputs.bind(batch, self.counted)
-        mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
+        mask = torch.ones(len(batch.numbers), gates.shape[1], device=self.model.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, replacement):
             output = self.model.forward(batch)
             targets = self.metric.targets(read(batch, output))
             total = torch.where(targets.counted, targets.values, 0.0).sum()
         (gradient,) = torch.autograd.grad(total, mask)  # [example, heads]
-        predicted = (gradient.double() @ (gates - 1).double().T).cpu().numpy()  # [example, variant]
+        predicted = (gradient.cpu().double() @ (gates - 1).double().T).numpy()  # [example, variant]
         detached = {name: value.detach() if isinstance(value, Tensor) else value for name, value in output.items()}
         (statistics,) = self._update(read(batch, type(output)(**detached)), [None])
         return np.concatenate([statistics, predicted], axis=1)

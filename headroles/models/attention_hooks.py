@@ -278,17 +278,12 @@ class _Mask:
     def __init__(self, **options: Any) -> None:
         self.options, self.ends = options, dict[tuple[int, int], int]()
 
-    def rows(self, rows: slice) -> Tensor | None:
-        """Build the mask of some queries: [batch, 1, query, key]."""
-        part = {"q_length": rows.stop - rows.start, "q_offset": self.options["q_offset"] + rows.start}
-        return eager_mask(**self.options | part)  # type: ignore[no-any-return]
-
     def end(self, rows: slice, mask: Tensor) -> int:
         """Return the number of keys up to the last that any of these queries sees, the same in all layers."""
         key = rows.start, rows.stop
         if key not in self.ends:
-            seen = (mask > torch.finfo(mask.dtype).min).flatten(0, -2).any(0)  # [key]
-            self.ends[key] = int((seen * torch.arange(1, len(seen) + 1, device=seen.device)).max()) or len(seen)
+            seen = (mask > torch.finfo(mask.dtype).min).flatten(0, -2).any(0).nonzero()
+            self.ends[key] = int(seen[-1]) + 1 if len(seen) else mask.shape[-1]
         return self.ends[key]
 
 
@@ -334,7 +329,8 @@ def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
 def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor | None:
     """Return the mask of some queries: [batch, 1, query, key]."""
     if isinstance(mask, _Mask):
-        values = mask.rows(rows)
+        part = {"q_length": rows.stop - rows.start, "q_offset": mask.options["q_offset"] + rows.start}
+        values: Tensor | None = eager_mask(**mask.options | part)
         return None if values is None else values.to(query.device)  # where this layer is
     return mask if mask is None or mask.shape[-2] != query.shape[2] else mask[..., rows, :]
 

@@ -12,7 +12,7 @@ import dis
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property, partial
@@ -152,25 +152,21 @@ def _state_dict(module: nn.Module) -> dict[str, Any]:
 # tensor that stands under two names (tied embeddings) is read once; afterwards its first name stands for its bytes.
 def state_hashes(model: PreTrainedModel) -> tuple[str, str]:
     """Return fast hashes of the weights, and of weights and buffers: names, shapes, dtypes and all bytes, in order."""
-    digest, seen = xxhash.xxh3_128(), dict[tuple[object, ...], str]()
-    _update(digest, seen, _state(model).items())
-    of_weights = digest.hexdigest()
-    _update(digest, seen, model.named_buffers())
-    return of_weights, digest.hexdigest()
-
-
-def _update(digest: xxhash.xxh3_128, seen: dict[tuple[object, ...], str], named: Iterable[tuple[str, Any]]) -> None:
-    for key, value in named:
-        digest.update(_heading(key, value).encode())
-        part = value.to_local() if hasattr(value, "to_local") else value  # of a tensor that is spread over processes
-        place = (part.device, part.data_ptr(), part.shape, part.stride()) if _is_plain(part) else ()
-        if place in seen:
-            digest.update(seen[place].encode())
-            continue
-        for content in _contents(value):
-            digest.update(content)
-        if place and part.data_ptr():
-            seen[place] = key
+    digest, seen, hashes = xxhash.xxh3_128(), dict[tuple[object, ...], str](), list[str]()
+    for named in (_state(model).items(), model.named_buffers()):
+        for key, value in named:
+            digest.update(_heading(key, value).encode())
+            part = value.to_local() if hasattr(value, "to_local") else value  # of one spread over processes
+            place = (part.device, part.data_ptr(), part.shape, part.stride()) if _is_plain(part) else ()
+            if place in seen:
+                digest.update(seen[place].encode())
+                continue
+            for content in _contents(value):
+                digest.update(content)
+            if place and part.data_ptr():
+                seen[place] = key
+        hashes.append(digest.hexdigest())
+    return hashes[0], hashes[1]
 
 
 def _heading(key: str, value: Any) -> str:

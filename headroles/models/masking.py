@@ -114,9 +114,11 @@ def masked(
         read_heads(changes, sites, replace)
 
     _check_gates(model, sites, current())
-    for site in sites:
-        if (current()[..., places[site.key]] != 1).any():
-            chosen.check(site)
+    if chosen.needs:  # others replace the outputs of any site
+        is_masked = (current() != 1).reshape(-1, ends[-1]).any(0).tolist()
+        for site in sites:
+            if any(is_masked[places[site.key]]):
+                chosen.check(site)
     return Changes(model, begin)
 
 
@@ -141,19 +143,21 @@ def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tens
 def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, int], Tensor]:
     """Return the mean output of every head over all tokens but padding: (kind, layer) -> Tensor[heads, size]."""
     sites = attention_sites(model)
-    sums = {site.key: torch.zeros(site.heads, site.size, dtype=torch.float64) for site in sites}
-    counts = dict.fromkeys(sums, 0)
-    masks: dict[Kind, Tensor] = {}
+    sums: dict[tuple[Kind, int], Tensor] = {}
+    counts = dict.fromkeys([site.key for site in sites], 0)
+    tokens: dict[Kind, Tensor] = {}  # of a batch, the places of all but padding in [batch x query]
 
     def add(site: Site, z: Tensor) -> None:
-        mask = masks[site.kind].to(z.device)  # [batch, query]
-        sums[site.key] += z[mask].double().sum(0).cpu()  # z[mask]: [tokens, heads, size]
-        counts[site.key] += int(mask.sum())
+        rows = tokens[site.kind].to(z.device)
+        total = z.flatten(0, 1)[rows].double().sum(0)  # [tokens, heads, size] -> [heads, size]
+        sums[site.key] = sums[site.key] + total if site.key in sums else total
+        counts[site.key] += len(rows)
 
     with Changes(model) as changes, torch.no_grad():
         read_heads(changes, sites, add)
         for batch in batches:
-            masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
+            masks = {kind: batch.queries(kind).attention_mask for kind in KINDS}
+            tokens.update({kind: mask.flatten().nonzero().flatten() for kind, mask in masks.items()})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
 

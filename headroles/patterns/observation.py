@@ -133,7 +133,8 @@ class Observation:
         queries = self.queries
         if self.causal:
             queries = keys.span(self.first, self.first + self.weights.shape[-2])
-            if not torch.equal(self.queries.content, self.keys.content[:, self.places]):  # some queries do not count
+            is_same = self.queries is self.keys or torch.equal(self.queries.content, self.keys.content[:, self.places])
+            if not is_same:  # some queries do not count
                 queries = replace(queries, content=queries.content & self.queries.content, kept={})
         counted = self.off_sink >= least  # [batch, heads, query]
         scale = torch.where(counted, 1 / self.off_sink, 0)

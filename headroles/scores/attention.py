@@ -54,6 +54,7 @@ class AttentionPass:
         captured = self.model.capture(observer, cells=heads.CELLS if in_blocks else None)
         with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
             self.model.forward_body(batch)
+        observer.check()
         if observer.remaining == self.sites:
             raise ValueError(
                 f"attention must be that of {next(iter(self.model.sites)).name}, got other modules for texts of "
@@ -69,6 +70,15 @@ class _Observer:
         self.run, self.batch, self.accumulator = run, batch, accumulator
         self.first_sites: dict[Kind, tuple[Kind, int]] = {}
         self.remaining = set(run.sites)
+        self.finite: dict[str, list[Tensor]] = {}  # of each site, bool [batch]
+
+    def check(self) -> None:
+        """Raise ValueError for attention that is not finite, of the first such site: one look at a batch."""
+        if self.finite:
+            finite = torch.stack([torch.stack(flags).all(0) for flags in self.finite.values()])  # [site, batch]
+            if not finite.all():
+                row = int(finite.all(1).int().argmin())
+                check_finite(finite[row], [*self.finite][row], self.batch.numbers, self.run.model)
 
     def __call__(self, site: Site, attention: Tensor, first: int = 0, mask: Tensor | None = None) -> None:
         """Add the sums of one site, or of the block of its queries from `first` on."""
@@ -86,8 +96,8 @@ class _Observer:
         )
         by_norm = any(score.weights == "norm" for score in run.scores)
         for observed in (observation, *([observation.by_norm] if by_norm else [])):
-            finite = observed.top[0].isfinite().all(-1).all(-1)  # [batch]
-            check_finite(finite, f"the attention of {site.kind} layer {site.layer}", batch.numbers, run.model)
+            flags = self.finite.setdefault(f"the attention of {site.kind} layer {site.layer}", [])
+            flags.append(observed.top[0].isfinite().all(-1).all(-1))
         for score in (score for score in run.scores if site.kind in score.kinds):
             self._add(score, site, observation)
         if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:

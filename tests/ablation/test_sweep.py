@@ -16,6 +16,7 @@ from helpers.letters import batches_of, corpus, tokens_of
 from helpers.messages import whole
 from helpers.objectives import classifier, labelled
 from helpers.sweeps import ablated, equal, swept
+from helpers.syncs import per_batch
 
 import headroles as hr
 from headroles.ablation import forward_cache
@@ -381,3 +382,21 @@ def test_a_removed_head_that_is_kept_as_zeroed_does_not_remain():
     losses.append(hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0])
     hook.remove()
     close(table.loc[other].iloc[0], losses[1] - losses[0])
+
+
+@pytest.mark.parametrize("replacement", ["zero", "mean"])
+def test_the_host_looks_at_numbers_once_a_forward(replacement):
+    model, tokenizer = zoo.tiny("marian").eval(), tokens_of("marian")
+    forwards = []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    sizes = []
+
+    def ablate(text):
+        forwards.clear()
+        hr.ablate(model, tokenizer, text, replacement=replacement, max_tokens=8, n_resamples=2)
+        sizes.append(len(forwards))
+
+    reads = per_batch(ablate, corpus(2), corpus(4))
+    assert reads.pop("/ablation/forward_cache.py:first")  # of gates, which are on the host
+    assert max(reads.values()) <= sizes[1] - sizes[0]
+    assert sum(reads.values()) <= sizes[1] - sizes[0] + 2 * 8  # what each batch reads before its forwards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from helpers.attending import collate, rows
 from helpers.close import bound
 from helpers.errors import given_corpus, planted_scores
 from helpers.letters import DETERMINISTIC, STEP, corpus, measured, plain, scored, scores_for, tokens_of, writing
+from helpers.syncs import per_batch
 from helpers.traces import _traces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -280,3 +282,13 @@ def test_scores_of_the_oddest_sentences_are_numbers_or_not_there(text):
     assert not np.isinf(values).any()
     assert table["confidence"].between(0, 1).all()
     assert table["position[0]"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("scores", [["confidence", "position", "rarity"], ["confidence-nosink"], ["importance"]])
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_the_host_looks_at_numbers_once_a_batch(name, scores):
+    model, tokenizer = zoo.tiny(name).eval(), tokens_of(name)
+    options = {"without_sink": True} if "nosink" in scores[0] else {}
+    scores = [score.removesuffix("-nosink") for score in scores]
+    run = partial(hr.score, model, tokenizer, scores=scores, max_tokens=1, n_resamples=2, **options)
+    assert sum(per_batch(run, corpus(2), corpus(5)).values()) <= 3

@@ -159,7 +159,8 @@ class GradientPass:
     def __init__(self, score: GradientScore, model: HeadModel, batches: Iterable[Batch]) -> None:
         self.score, self.model, self.target = score, model, score.fit(model, batches)
         self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch with a target
-        self.any_nonzero, self.batches = False, 0
+        self.any_nonzero: bool | Tensor = False
+        self.batches = 0
 
     def read(self, batch: Batch, accumulator: Accumulator) -> None:
         """Add the gradients of one batch."""
@@ -169,7 +170,7 @@ class GradientPass:
         if not self.notes and gradients.counted.any():
             self.notes = [(self.batches, self.score.notes(self.model, self.target, batch))]
         self.batches += 1
-        self.any_nonzero |= bool(gradients.gradients.any())
+        self.any_nonzero = gradients.gradients.any() | self.any_nonzero
         sites, kinds = self.model.sites, set[Kind]()
         for site, of_site in zip(sites, gradients.gradients.split([site.heads for site in sites], -1), strict=True):
             if site.kind not in self.score.kinds:
@@ -185,7 +186,7 @@ class GradientPass:
         notes = self.model.axis.gathered(self.notes)
         if not notes:
             raise ValueError(NOTHING)
-        if not any(self.model.axis.gathered([self.any_nonzero])):
+        if not any(self.model.axis.gathered([bool(self.any_nonzero)])):
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {self.model.name} changes the objective "
                 f"{self.score.chosen(self.model).name!r}; try another"
