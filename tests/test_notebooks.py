@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import transformers
+from helpers import spoken
 
 import headroles as hr
 
@@ -25,6 +26,7 @@ TINY = {  # what stands in for the parameters of each notebook
     "6_roles_meet_survival": "",  # tables only
     "7_your_own_model": "SENTENCES = 30",
     "8_cache_budgets": "",  # its own tiny decoder
+    "9_where_it_listens": "MODEL, SOUND, HEAD = 'whisper', 'tones.jsonl', 'cross L0H0'",
 }
 
 
@@ -69,6 +71,15 @@ def tiny(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory):
+    """A folder with tones and a small Whisper."""
+    folder = tmp_path_factory.mktemp("sounds")
+    spoken.corpus(folder)
+    hr.save(*spoken.listener(planted=True), folder / "whisper")
+    return folder
+
+
 @pytest.fixture
 def opened(tiny):
     """Notebooks whose parameters are those of a tiny model."""
@@ -87,11 +98,11 @@ def opened(tiny):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # IPython's own
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_from_top_to_bottom(name, opened, monkeypatch):
+def test_a_notebook_runs_from_top_to_bottom(name, opened, sounds, monkeypatch):
     """In this process: a kernel of its own imports everything once more (test_widget.py has one)."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    monkeypatch.chdir(FOLDER)
+    monkeypatch.chdir(sounds if "SOUND" in TINY[name] else FOLDER)
     shell = InteractiveShell()
     for cell in opened(name).cells:
         if cell.cell_type == "code":
