@@ -91,7 +91,7 @@ def _effect_findings(data: Any) -> Iterator[str]:
     tested = [p for p in column.get("holm", ()) if p is not None]
     sure = sum(p < SURE for p in tested)
     if tested and not sure:
-        where = f"On {column['on']} no head surely changes the {column['label']}"
+        where = f"On {column['on']} no head has a sure {column['label']}"
         yield f"{where} (p < {SURE:g}, corrected); most without {place}: {cost}."
         return
     text = f"On {column['on']} most is lost without {place} ({column['label']}, as a cost: {cost})"

@@ -278,6 +278,5 @@ def test_the_head_that_costs_most_is_one_that_was_ablated_alone():
     assert contents.findings(data | {"columns": columns[:2]}) == []
     tested = columns[2] | {"holm": [1.0, 0.4], "low": [0.0, -0.1], "high": [0.2, 1.1]}
     assert contents.findings(data | {"columns": [tested]}) == [
-        "On 9 sentences of a no head surely changes the effect (p < 0.01, corrected); "
-        "most without L0H1: +0.50 [−0.10, +1.10]."
+        "On 9 sentences of a no head has a sure effect (p < 0.01, corrected); most without L0H1: +0.50 [−0.10, +1.10]."
     ]
