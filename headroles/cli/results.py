@@ -273,7 +273,7 @@ def show_tested(call: Call) -> None:
     together = heads.str.startswith("all ")
     alone = table[~together].sort_values("removed", ascending=False, kind="stable")
     say(f"is its role what a head does? on {_where(call)}")
-    show_measured(call.arguments["roles"], "roles of")
+    show_measured(call.arguments["roles"], "roles looked for in")
     for (head, role), row in islice(alone.iterrows(), FIRST):
         say(f"{head}, {_spoken(role)}: {row['verdict']}; removed it costs {row['removed']:z.3g}")
     if len(alone) > FIRST:
@@ -304,7 +304,7 @@ def show_assigned(call: Call) -> None:
     if call.given["test"]:
         decisions = hr.analysis.role_decisions(call.result)
         print_table(decisions, Printed("heads above the threshold, and significantly so at 0.05"), {})
-    show_measured(call.result, "roles of")
+    show_measured(call.result, "roles looked for in")
     say(f"written: {call.arguments['table'].path('roles')}")
 
 

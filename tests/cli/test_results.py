@@ -116,7 +116,7 @@ def test_all_heads_of_each_role_are_listed_if_asked(tmp_path):
     command = re.search(r"; headroles (roles .* --all) lists all heads\n", few)
     assert command is not None
     found = run(*shlex.split(command[1])).out
-    assert "\nroles of 40 heads of m: sink, induction on 200 sentences of c\n" in found
+    assert "\nroles looked for in 40 heads of m: sink, induction on 200 sentences of c\n" in found
     for name, values in columns.items():
         heads = {f"L0H{head} {value:.2f}" for head, value in enumerate(values) if value > 0.5}
         text = re.search(rf"{name.partition('[')[0]} +{len(heads)} +([^a-km-z]*)", found)
