@@ -116,7 +116,7 @@ def warn_of_few(table: pd.DataFrame) -> None:
         has_p = f"{name}.p" not in table or table[f"{name}.p"].notna().any()
         log.warning(
             "%s of %s are from %d examples: they promise too much if a few examples in a hundred change a lot; "
-            "expected %d or more",
+            "try %d or more",
             *("p and interval" if has_p else "ends of the interval", name, count, ENOUGH),
         )
 

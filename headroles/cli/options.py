@@ -20,6 +20,7 @@ from headroles.tables.columns import REPEATED, Printed
 from headroles.tables.declared import LEARNED
 
 if TYPE_CHECKING:
+    from headroles.ablation.example_stats import ExampleStats
     from headroles.data.corpus import Corpus
     from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
@@ -218,7 +219,7 @@ class Call:
         self.result: Any = None
         self.tokenizer: Any = None
         self.heads: Any = None  # of the model before some are removed
-        self.intact: tuple[str, float] | None = None  # metric and value of the model before heads are pruned
+        self.intact: ExampleStats | None = None  # of the model before heads are pruned
         self.measured: Any = None  # corpus of that metric
         parameters = signature(command.function).parameters
         if "study" in parameters and "Study" in parameters["study"].types:

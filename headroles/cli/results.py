@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import headroles as hr
 from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
-from headroles.tables.columns import ENDS, PRINTED, TABLES, Column, Printed, without_ends
+from headroles.tables.columns import ENDS, PRINTED, REPEATED, TABLES, Column, Printed, without_ends
 from headroles.tables.declared import costs, harm, negated, quality, signature_of
 from headroles.tables.frame import LEVELS, examples, examples_of, fields, measured_on, parsed_head, provenance, spelled
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel
 
+    from headroles.ablation.example_stats import ExampleStats
     from headroles.cli.options import Call
 
 FEW = 100  # sentences, below which the intervals of shares were not tried by simulation
@@ -87,9 +88,9 @@ def show_scores(call: Call) -> None:
     show_measured(call.result)
     record().left_out.update(hr.scores.left_out(call.result, call.arguments.get("scores")))
     if works := evaluated(call, ("loss", "agreement"), call.arguments["corpus"][:2]):
-        record().words["works"] = works[0]
+        record().words["works"] = works.metric.name
         if study.has("roles") and len(held(study.load("roles"))):
-            record().words["tests"] = works[0]
+            record().words["tests"] = works.metric.name
 
 
 def _show_largest(table: pd.DataFrame) -> None:
@@ -102,12 +103,16 @@ def _show_largest(table: pd.DataFrame) -> None:
         print_table(scores, PRINTED["heads"], {"measured": measured})
 
 
-def evaluated(call: Call, metrics: Sequence[str], corpus: hr.Corpus) -> tuple[str, float] | None:
-    """Return the first metric that the model and the corpus have, and its value."""
+def evaluated(call: Call, metrics: Sequence[str], corpus: hr.Corpus) -> ExampleStats | None:
+    """Return the statistics of the first metric that the model and the corpus have."""
+    from headroles.ablation.metrics import as_metric
+    from headroles.ablation.sweep import Sweep
+    from headroles.models.head_model import HeadModel
+
     for metric in metrics:
         with suppress(ValueError):  # it says what the metric needs
-            table = hr.evaluate(call.arguments["model"], call.arguments["tokenizer"], corpus, [metric], n_resamples=0)
-            return metric, float(table["value"].iloc[0])
+            handle = HeadModel.of(call.arguments["model"], call.arguments["tokenizer"])
+            return Sweep(handle, corpus, as_metric(metric), variants_at_once=1).run([])
     return None
 
 
@@ -339,6 +344,7 @@ def show_report(call: Call) -> None:
 
 def show_pruned(call: Call) -> None:
     """Print undecided gates, the metric before and after, the pruned heads and roles; save the model without them."""
+    from headroles.ablation.significance import interval
     from headroles.analysis.role_rules import listed, prefer_nosink_roles
     from headroles.pruning.selection import undecided
     from headroles.reports.contents import lost_roles
@@ -346,12 +352,16 @@ def show_pruned(call: Call) -> None:
     kept = call.result.iloc[:, 0]
     if (chance := f"{kept.name}.open") in call.result:
         say(f"{undecided(call.result[chance])} of {len(kept)} gates are undecided")
-    if call.intact and (after := evaluated(call, call.intact[:1], call.measured)):
-        (metric, before), given = call.intact, call.given
+    if call.intact and (after := evaluated(call, [call.intact.metric.name], call.measured)):
+        metric, given = call.intact.metric.name, call.given
+        before, then = call.intact.resampled([call.intact.intact, after.intact])  # alike, so that the change is paired
+        change, low, high = interval(then - before)
         chose = "" if given["strategy"] == "random" else " (they chose the heads)"
         where = f"the {len(call.measured)} training examples{chose}"
         where = where if given["held_out"] is None else examples_of(len(call.measured), call.measured.name)
-        say(f"{metric} on {where}: {before:.3f} before, {after[1]:.3f} after")
+        say(
+            f"{metric} on {where}: {before[0]:.3f} before, {then[0]:.3f} after, {change:+.3f} [{low:+.3f}, {high:+.3f}]"
+        )
         if given["output"] is not None and given["held_out"] is None:
             others = f"{shlex.quote(str(given['output']))} CORPUS{' TARGET' * bool(given['target'])}"
             say(f"measure on others with headroles evaluate {others} --metrics {metric} --study smaller-study")
@@ -360,7 +370,12 @@ def show_pruned(call: Call) -> None:
     if call.arguments["study"].has("roles"):
         rows = listed(prefer_nosink_roles(call.arguments["study"].load("roles")))
         heads_of = {str(role): {*part.set_index(LEVELS).index} for role, part in rows.groupby("family", sort=False)}
-        say(f"pruned heads with a role: {lost_roles(heads_of, {*removed}) or 'none'}")
+        say(f"pruned heads with a role: {(lost := lost_roles(heads_of, {*removed})) or 'none'}")
+        if "induction" in lost and call.given["output"] is not None:
+            where = f"{shlex.quote(str(call.given['output']))} {REPEATED}"
+            say(
+                f"text repeats little; what that costs where tokens repeat: headroles evaluate {where} --study repeated"
+            )
     if call.given["output"] is not None:
         _save(call, call.arguments["model"])
 

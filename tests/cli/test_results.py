@@ -207,8 +207,9 @@ def test_chance_is_that_of_the_labels_of_words(tmp_path, monkeypatch):
 def test_prune_prints_the_metric_before_and_after(classifier):
     end = run("prune", *classifier, "--strategy", "random", "--keep", 4)
     value = hr.evaluate(*hr.load("model"), hr.read("films.tsv"), "accuracy", n_resamples=0).loc["accuracy", "value"]
+    change = "+0.000 [+0.000, +0.000]"  # paired: each example has the same answer before and after
     assert end.out.startswith(
-        f"accuracy on the 12 training examples: {value:.3f} before, {value:.3f} after\npruned: L0H"
+        f"accuracy on the 12 training examples: {value:.3f} before, {value:.3f} after, {change}\npruned: L0H"
     )
 
 
@@ -229,7 +230,8 @@ def test_prune_measures_on_held_out_examples_if_given(classifier):
         hr.evaluate(*hr.load(name), hr.read("other.tsv"), "accuracy", n_resamples=0) for name in ("model", "less")
     ]
     before, after = (table.loc["accuracy", "value"] for table in values)
-    assert lines.startswith(f"accuracy on 5 sentences of other: {before:.3f} before, {after:.3f} after\npruned: L0H")
+    said = f"accuracy on 5 sentences of other: {before:.3f} before, {after:.3f} after, {after - before:+.3f} ["
+    assert lines.startswith(said)
     end = run("prune", *classifier, "--keep", 4, *held_out, "--no-remove")
     assert end.err == "headroles: --held-out requires --remove\n"
 
