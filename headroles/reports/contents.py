@@ -52,8 +52,8 @@ MISSING = {  # part of the page -> what it shows
 
 
 def findings(data: Any) -> list[str]:
-    """Say how many heads have which role, which head matters most, and what pruning costs, as far as tables show it."""
-    return [*_role_findings(data), *_effect_findings(data), *_pruning_findings(data)]
+    """Say which roles heads have and are, which head matters most, and what pruning costs, as far as tables show it."""
+    return [*_role_findings(data), *data.get("together", ()), *_effect_findings(data), *_pruning_findings(data)]
 
 
 def holders(data: Any) -> dict[str, set[int]]:
@@ -250,6 +250,17 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
                 verdict["on"] = examples(table.signatures.get("removed", ""))
                 entries.setdefault((heads, values["role"]), entry | verdict)
     return [*entries.values()]
+
+
+def tested_together(tables: Iterable[Table]) -> Iterator[str]:
+    """Say of all heads with a role together whether the role is what they do."""
+    for table in (table for table in tables if table.kind.part == "tests"):
+        for row in table.frame.reset_index().to_dict("records"):
+            if row["heads"].startswith("all ") and row["role"] != "all":
+                costs = f"{row['removed']:.3g}, under exactly this pattern {row['role_pattern']:.3g}"
+                where = examples(table.signatures.get("removed", ""))
+                heads = f"{row['heads'].capitalize()} heads with the pattern {row['role']}"
+                yield f"{heads} together: {row['verdict']}; removed they cost {costs} (on {where})."
 
 
 def budgets(tables: Iterable[Table]) -> Iterator[Entry]:

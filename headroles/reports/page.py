@@ -162,6 +162,7 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
         "shared": contents.shared(tables, index),
         **contents.roles(tables, index),
         "tests": contents.tests(tables, index),
+        "together": [*contents.tested_together(tables)],
         "prunings": contents.prunings(tables, index),
         "gates": contents.gates(tables, index),
         "sizes": [*contents.sizes(tables)],

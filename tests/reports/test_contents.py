@@ -126,7 +126,11 @@ def test_tests_of_roles_are_those_of_the_table(study):
     heads = [":".join(map(str, head)) for head in study.load("heads").index[:2]]
     index = pd.MultiIndex.from_tuples([(heads[0], "sink"), (heads[1], "sink"), ("all 2", "sink")])
     columns = {"explained": [0.75, float("nan"), 0.5], "explained.low": [0.5, float("nan"), 0.25]}
-    columns |= {"explained.high": [1.0, float("nan"), 0.75], "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]]}
+    columns |= {
+        "role_pattern": 0.25,
+        "explained.high": [1.0, float("nan"), 0.75],
+        "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]],
+    }
     table = pd.DataFrame(columns, index=index.set_names(["heads", "role"]))
     frame.signed(table.insert(0, "removed", 0.5) or table, "corpus:repeated-25|examples:9")
     found = contents.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
@@ -135,6 +139,10 @@ def test_tests_of_roles_are_those_of_the_table(study):
     assert found == [
         shared | {"row": 0, "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"},
         shared | {"row": 1, "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"},
+    ]
+    assert [*contents.tested_together([Table("mine", "role-tests-loss", table)])] == [
+        f"All 2 heads with the pattern sink together: {VERDICTS[2]}; removed they cost 0.5, under exactly this pattern "
+        f"0.25 (on {where})."
     ]
 
 
