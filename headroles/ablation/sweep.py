@@ -220,7 +220,7 @@ class Sweep:
         places = {head: place for place, head in enumerate(self.model.gated)}
         gates = torch.ones(len(variants), len(places))
         for row, masked in zip(gates, variants, strict=True):
-            row[[places[head] for head in masked]] = 0
+            row[[places[head] for head in self.model.sites.named(masked, zeroed=True)]] = 0
         if self.replacement == "rescale":
             sites = self.model.sites
             for site, layer in zip(sites, gates.split([site.heads for site in sites], dim=1), strict=True):
