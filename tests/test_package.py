@@ -41,13 +41,13 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "exports": (1_201, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_451, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
-    "reports": (966, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
+    "reports": (978, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
     "cli": (1_703, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
     "root": (239, 4),  # 62: time of later stages
-    "all": (33_323, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_335, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 40_143  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 40_151  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 
