@@ -162,6 +162,8 @@ def role_tests() -> Numbers:
         for name in ("smollm2", "gemma3")
     ]
     holds("with random weights no head of these layers passes", near == [{none}, {none, "undecided"}])
+    exchanged = role_rows("smollm2", "repeated-exchanged")["verdict"]
+    holds("with two layers exchanged none of three passes", (len(exchanged), exchanged.eq(yes).sum()) == (4, 0))
     decided = role_rows("mpnet", "undecided").drop(index="all 3", level="heads")["verdict"]
     holds("MPNet's three all do something else", decided.tolist() == [unexplained] * 3)
     mpnet, marian = (role_rows(name) for name in ("mpnet", "marian"))
