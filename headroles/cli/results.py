@@ -111,7 +111,7 @@ def evaluated(call: Call, metrics: Sequence[str], corpus: hr.Corpus) -> ExampleS
 
     for metric in metrics:
         with suppress(ValueError):  # it says what the metric needs
-            handle = HeadModel.of(call.arguments["model"], call.arguments["tokenizer"])
+            handle = HeadModel.of(call.arguments["model"], call.arguments["tokenizer"], allow_sharded=True)
             return Sweep(handle, corpus, as_metric(metric), variants_at_once=1).run([])
     return None
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.commands import cells, run
+from helpers.letters import tokens_of, writing
 from helpers.prunings import learnt
 from helpers.tagged import letters, tagged, tagger
 from helpers.trainings import films
@@ -248,6 +249,20 @@ def test_prune_says_how_many_heads_of_each_role_it_removes(classifier):
         counts += [f"{(held & (kept == 0)).sum()} of {held.sum()} {family}"]
     assert all(int(text[0]) for text in counts)
     assert f"\npruned heads with a role: {', '.join(counts)}\n" in end.out
+
+
+def test_prune_names_the_command_that_shows_what_lost_induction_heads_cost(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hr.save(writing("gpt2"), tokens_of("gpt2"), "model")
+    Path("text.txt").write_text("a b c\nd e f g\n" * 3)
+    run("score", "model", "text.txt", "--study", "study", "--resamples", 0)
+    run("roles", "study", "--threshold", "induction=0.0")
+    given = ["model", "text.txt", "--strategy", "random", "--keep", 1, "--output", "less", "--study", "study"]
+    (line,) = [
+        line for line in run("prune", *given).out.splitlines() if "headroles evaluate" in line and "repeat" in line
+    ]
+    assert line.endswith("headroles evaluate less repeated-tokens --study repeated")
+    assert "repeated once" in run(*shlex.split(line.partition("headroles ")[2])).out
 
 
 def test_without_roles_the_nearest_head_is_named(capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -23,7 +22,7 @@ from headroles.patterns import Alignment
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1]))
-from studies import add, put_rows, rows_of  # noqa: E402 - of all studies
+from studies import add, put_rows, rows_of, synthetic_speech  # noqa: E402 - of all studies
 
 HEADS, TESTS, PRUNED = HERE / "heads.parquet", HERE / "tests.parquet", HERE / "pruned.csv"
 SCORES = ("confidence", "position", "distance", "importance", "links", hr.scores.Links(at="next"))
@@ -47,7 +46,7 @@ def tables(
 ) -> None:
     """Score, ablate, test and prune (eight hours of one core, in units below one); resumes if stopped."""
     parts = hr.load(model, target_lang="en")
-    corpora = {"human": hr.read(speech / "human.jsonl")[:limit], "synthetic": _synthetic(synthetic)[:limit]}
+    corpora = {"human": hr.read(speech / "human.jsonl")[:limit], "synthetic": synthetic_speech(synthetic)[:limit]}
     for name, corpus in corpora.items():
         scores = hr.score(*parts, corpus, [*SCORES], study=work / name)
         put_rows(hr.join(scores, hr.ablate(*parts, corpus, metric="loss", study=work / name)), HEADS, corpus=name)
@@ -61,16 +60,6 @@ def tables(
     for row in _prunings(parts, learnt, hr.Corpus("held out", tuple(human[-HELD_OUT:])), work):
         done = pd.read_csv(PRUNED) if PRUNED.exists() else pd.DataFrame()
         pd.concat([done, pd.DataFrame([row])]).to_csv(PRUNED, index=False, float_format="%.5g", lineterminator="\n")
-
-
-def _synthetic(folder: Path) -> hr.Corpus:
-    """Read the synthetic utterances; words without a time are left out of the times alone."""
-    rows = json.loads((folder / "meta.json").read_text())
-    lines = folder / "synthetic.jsonl"
-    lines.write_text(
-        "".join(json.dumps({"audio": row["wav"], "text": row["text"], "words": row["words"]}) + "\n" for row in rows)
-    )
-    return hr.read(lines)
 
 
 def _prunings(parts: Parts, learnt: hr.Corpus, held_out: hr.Corpus, work: Path) -> Iterator[dict[str, object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import cache
 from itertools import product
@@ -25,7 +24,7 @@ from headroles.patterns.observation import At
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1]))
-from studies import add  # noqa: E402 - of all studies
+from studies import add, synthetic_speech  # noqa: E402 - of all studies
 
 MODELS = ("base", "tiny.en")
 PAIRS = (("synthetic", "human"), ("human", "synthetic"))  # chosen on, measured on: the primary one first
@@ -39,7 +38,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 @app.command()
 def tables(models: Models, speech: Speech, synthetic: Synthetic) -> None:
     """Choose and measure the lists of heads (half an hour of one core); what the table has is not computed again."""
-    corpora = {"human": hr.read(speech / "human.jsonl"), "synthetic": _synthetic(synthetic)}
+    corpora = {"human": hr.read(speech / "human.jsonl"), "synthetic": synthetic_speech(synthetic)}
     path = HERE / "sets.csv"
     done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["model", "at"])
     for name, at in product(MODELS, ("next", "read")):
@@ -51,16 +50,6 @@ def tables(models: Models, speech: Speech, synthetic: Synthetic) -> None:
         if not done["model"].eq(name).any():
             rows = _listed(name, *_loaded(models, "base", seed), corpora, PAIRS[0], "next")
             done = _kept(path, pd.concat([done, rows], ignore_index=True))
-
-
-def _synthetic(folder: Path) -> hr.Corpus:
-    """Read the synthetic utterances; words without a time are left out of the times alone."""
-    rows = json.loads((folder / "meta.json").read_text())
-    lines = folder / "synthetic.jsonl"
-    lines.write_text(
-        "".join(json.dumps({"audio": row["wav"], "text": row["text"], "words": row["words"]}) + "\n" for row in rows)
-    )
-    return hr.read(lines)
 
 
 def _kept(path: Path, table: pd.DataFrame) -> pd.DataFrame:
