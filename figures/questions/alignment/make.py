@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -28,6 +29,7 @@ from studies import add, synthetic_speech  # noqa: E402 - of all studies
 
 MODELS = ("base", "tiny.en")
 PAIRS = (("synthetic", "human"), ("human", "synthetic"))  # chosen on, measured on: the primary one first
+TAUGHT = (("tiny.en", "base"), ("tiny.en", "tiny.en"), ("base", "base"))  # model, and whose times choose its heads
 RESAMPLES, NOISE, SEEDS = 10_000, 2.0, (0, 1, 2)
 Models = Annotated[Path, typer.Argument(help="Folder with whisper-base and whisper-tiny.en.")]
 Speech = Annotated[Path, typer.Argument(help="Folder with human.jsonl.")]
@@ -50,6 +52,23 @@ def tables(models: Models, speech: Speech, synthetic: Synthetic) -> None:
         if not done["model"].eq(name).any():
             rows = _listed(name, *_loaded(models, "base", seed), corpora, PAIRS[0], "next")
             done = _kept(path, pd.concat([done, rows], ignore_index=True))
+    for model, teacher in TAUGHT:
+        name = f"{model}, times of {teacher}"
+        if not done["model"].eq(name).any():
+            starts = _written(HeadModel.of(*_loaded(models, teacher)), corpora["synthetic"])
+            rows = _listed(name, *_loaded(models, model), corpora, PAIRS[0], "next", starts)
+            done = _kept(path, pd.concat([done, rows], ignore_index=True))
+
+
+def _written(teacher: HeadModel, corpus: hr.Corpus) -> dict[int, np.ndarray]:
+    """Return the starts of words of each utterance by the published heads of a model, in place of true ones."""
+    index = teacher.index[teacher.index.get_level_values("kind") == "cross"]
+    (published,) = alignment._others(teacher, index, 1, 0)["published"]
+    read = _read(teacher, corpus, "next")
+    return {
+        one.number: one.starts + late[0] / 1000
+        for one, late in zip(read, alignment._late(read, [published]), strict=True)
+    }
 
 
 def _kept(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -81,6 +100,7 @@ def _listed(
     corpora: dict[str, hr.Corpus],
     pair: tuple[str, str],
     at: At,
+    starts: dict[int, np.ndarray] | None = None,
 ) -> pd.DataFrame:
     """Choose heads on one corpus and measure them on the other, with and without a shift: a row per set of heads.
 
@@ -88,6 +108,8 @@ def _listed(
     """
     handle = HeadModel.of(model, tokenizer)
     first, second = (_read(handle, corpora[part], at) for part in pair)
+    if starts is not None:
+        first = [replace(utterance, starts=starts[utterance.number]) for utterance in first]
     index = handle.index[handle.index.get_level_values("kind") == "cross"]
     chosen, _ = alignment._greedy(first, len(index), None)
     sets = {"chosen": [chosen], **alignment._others(handle, index, len(chosen), 0)}
