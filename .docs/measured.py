@@ -108,11 +108,55 @@ def flags(roles: pd.DataFrame, family: str = "") -> pd.Series:
     return roles[[name for name in roles if roles[name].dtype == bool and str(name).startswith(family)]].any(axis=1)
 
 
+COVERAGE = ["intervals of", "settings", "runs each", "covered, least", "covered, median", "percentiles alone, least"]
+WHOLE = {"predicted": "predicted", "predictors": "predictors", "decisions": "decided"}  # shown as they are
+
+
+def csv(name: str) -> pd.DataFrame:
+    """Load a table of the checks of quality."""
+    return table(f"engineering/quality/{name}.csv")
+
+
+def whole(rows: pd.DataFrame) -> str:
+    """Return a table as it is in Markdown."""
+    return grid(
+        [*rows],
+        [
+            ["" if pd.isna(cell) else f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row]
+            for row in rows.itertuples(index=False)
+        ],
+    )
+
+
 def quality() -> Numbers:
     """Mutants of the code, and lines that tests run."""
     mutation, coverage = read("engineering/quality/mutation")["total"], read("engineering/quality/coverage")["total"]
     low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
+    work = read("engineering/quality/forwards")
+    sampled = work["1.1"]
+    coverage_of = [
+        [
+            name,
+            str(len(rows)),
+            f"{rows.runs.iloc[0]}",
+            f"{rows.covered.min():g}",
+            f"{rows.covered.median():.3f}",
+            f"{rows.percentiles.min():g}".replace("nan", ""),
+        ]
+        for name, rows in csv("coverage").query("not setting.str.startswith('p of')").groupby("of", sort=False)
+    ]
+    tries = csv("negative-controls").groupby(["study", "control"], sort=False)[["yes", "of"]].sum()
+    held = (tries.yes.astype(str) + " of " + tries.of.astype(str)).unstack("control").fillna("")
     return {
+        "coverage_rows": grid(COVERAGE, coverage_of),
+        "controls": grid(
+            ["tables of", *held], [[study, *row] for study, row in zip(held.index, held.to_numpy(), strict=True)]
+        ),
+        **{name: whole(csv(file)) for name, file in WHOLE.items()},
+        "ablated": f"{sampled['share']:.2f}",
+        "forwards": f"{sampled['forwards']:.0f}",
+        "whole": f"{work['whole']['forwards']:.0f}",
+        "decided": f"{sampled['same decision']:.2f}",
         "mutants": f"{mutation['mutants']:,}",
         "run": str(mutation["run"]),
         "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
@@ -810,9 +854,69 @@ def written() -> dict[Path, str]:
     return texts
 
 
+def benchmarks() -> Numbers:
+    """Time and memory: grids of the one table, medians over rounds with their ranges."""
+    rows = table("engineering/benchmarks/benchmarks.csv")
+
+    def cell(row: pd.Series, digits: int) -> str:
+        if pd.isna(row.low):
+            return f"{row.value:.{digits}f}"
+        return f"{row.value:.{digits}f} [{row.low:.{digits}f}, {row.high:.{digits}f}]"
+
+    def shown(job: str, what: str, ways: dict[str, str], digits: int = 2) -> str:
+        part = rows[(rows.job == job) & (rows.what == what)]
+        lines = []
+        for (model, tokens), group in part.groupby(["model", "tokens"], sort=False):
+            cells = {row.way: cell(row, digits) for _, row in group.iterrows()}
+            lines.append([f"{model}, {tokens:,}", *(cells.get(way, "") for way in ways)])
+        return grid(["model, tokens of a text", *ways.values()], lines)
+
+    def of(job: str, what: str) -> pd.DataFrame:
+        return rows[(rows.job == job) & (rows.what == what)]
+
+    scores = {"headroles": "five scores", "all default scores, intervals": "all default scores"}
+    peers = {"TransformerLens": "TransformerLens", "nnsight": "nnsight"}
+    others = []
+    for job in ("gradient x output", "half of the heads"):
+        part = rows[(rows.job == job) & rows.what.str.startswith("forwards")]
+        for (model, way), group in part.groupby(["model", "way"], sort=False):
+            others.append([job, model, way, cell(group.iloc[0], 2)])
+    first, precision = of("once per model", "first call more than the second, s"), rows[rows.job == "precision=1.1"]
+    shares = ["time / all examples", "share of examples of a head"]
+    saved = {
+        texts: [cell(group[group.what == what].iloc[0], 2) for what in shares]
+        for texts, group in precision.groupby("texts")
+    }
+    peaks = rows[rows.what == "peak above the model, MiB"]
+    forwards = {key: group.value.iloc[0] for key, group in rows[rows.what == "forwards"].groupby(["job", "model"])}
+    memory = [
+        [row.job, row.model, f"{row.texts:,} x {row.tokens:,}", f"{row.value:,.0f}",
+         f"{forwards[row.job, row.model]:.1f}" if (row.job, row.model) in forwards and row.tokens < 100 else ""]
+        for _, row in peaks.iterrows()
+    ]  # fmt: skip
+    failed = rows[rows.value.isna()].drop_duplicates(["way", "what", "job"])
+    failures = (f"{row.way} does not do {row.job} of {row.model}: {row.what}." for _, row in failed.iterrows())
+    report = {row.what: row.value for _, row in rows[rows.job == "report"].iterrows()}
+    return {
+        "by": rows.by.iloc[0],
+        "score": shown("score", "per token / plain loop", {"forward, sdpa": "forward", **scores, **peers}),
+        "fixed": shown("score", "fixed, s", scores | {"plain loop": "plain loop"}, 3),
+        "once": ", ".join(f"{row.model} {cell(row, 2)} s" for _, row in first.iterrows()),
+        "ablate": shown("ablate", "forwards a head", {"headroles": "headroles", "plain loop": "plain loop", **peers}),
+        "precision": grid(["texts", *shares], [[f"{texts:,}", *cells] for texts, cells in saved.items()]),
+        "others": grid(["job", "model", "by", "forwards"], others),
+        "apart": f"{rows[rows.what.str.startswith('largest difference')].value.max():.0e}",
+        "failed": " ".join(failures),
+        "gates": cell(of("train gates", "step with gates / without").iloc[0], 3),
+        "memory": grid(["job", "model", "texts x tokens", "MiB", "time / forward of the body"], memory),
+        "report": f"{report['report, s']:.1f} s and {report['report, MB']:.1f} MB",
+    }
+
+
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
     *(alignment, correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
+    benchmarks,
 )
 
 

@@ -11,7 +11,6 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -54,7 +53,6 @@ for _page in sorted([FIGURES / "questions/specialists/README.md", *FIGURES.rglob
     _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts[1:] if part != "README"]
     COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"  # specialists.md, specialists-plan.md
 QUALITY = "figures/engineering/quality"
-MISSING = f"*Not made yet: `python {QUALITY}/make.py predicted SHARED --output {QUALITY}` makes `{{}}`.*\n"
 _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
 LACKS = {  # paper -> what of it there is not
@@ -75,7 +73,6 @@ def write_all() -> None:
     _columns()
     _verdicts()
     _gallery()
-    _parts()
     for source in COPIES:
         _copied(source)
     for path in [path for path in MADE.rglob("*") if path.is_file() and path not in _current]:
@@ -337,76 +334,6 @@ def _drawn(entry: dict[str, str]) -> str:
         studies.save(studies.draw(entry | {"file": path.name}, ROOT), path)
     _current.add(path)
     return f"gallery/{path.name}"
-
-
-def _parts() -> None:
-    """Write tables that pages include: of tables in figures/, and of what is not there yet a sentence."""
-    words = "Width of intervals against the share of examples that are ablated"
-    picture = f"![{words}](../../{QUALITY}/predicted.png)\n"
-    _put(
-        "parts/predicted.md",
-        picture if (FIGURES / "engineering/quality/predicted.png").is_file() else MISSING.format("predicted"),
-    )
-    for name in ("predicted", "predictors", "predicted-growth", "decided"):
-        rows = _rows(f"engineering/quality/{name}")
-        _put(f"parts/{name}-table.md", _grid(rows) if rows else MISSING.format(name))
-    saved: dict[str, Any] = {}
-    for name, value in _json("engineering/benchmarks/results")["precision"].items():
-        parts = (
-            {f"{name}: {part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
-        )
-        saved |= parts
-    _put("parts/precision.md", _grid([saved], down=True))
-    _put("parts/peers.md", _peers())
-    covered = {}
-    for row in _rows("engineering/quality/coverage"):
-        if row["setting"].startswith("p of"):  # tests: of effects that there are, this is what they miss
-            continue
-        covered.setdefault(row["of"], []).append(row)
-    _put("parts/coverage.md", _grid([_covered(name, rows) for name, rows in covered.items()]))
-    controls: dict[str, dict[str, str]] = {}
-    for row in _rows("engineering/quality/negative-controls"):
-        kept = controls.setdefault(row["study"], {"tables of": row["study"], "untrained": "", "shuffled": ""})
-        yes, of = (int(part) for part in (kept[row["control"]] or "0 of 0").split(" of "))
-        kept[row["control"]] = f"{yes + int(row['yes'])} of {of + int(row['of'])}"
-    _put("parts/controls.md", "Tries in which a rule holds for a control:\n\n" + _grid(list(controls.values())))
-
-
-def _covered(name: str, rows: list[dict[str, str]]) -> dict[str, object]:
-    shares, plain = ([float(row[column]) for row in rows if row[column]] for column in ("covered", "percentiles"))
-    return {
-        "intervals of": name,
-        "settings": len(rows),
-        "runs each": rows[0]["runs"],
-        "covered, least": min(shares),
-        "covered, median": f"{median(shares):.3f}",
-        "percentiles alone, least": min(plain) if plain else "",
-    }
-
-
-def _grid(rows: list[dict[str, Any]], *, down: bool = False) -> str:
-    """Return rows as a Markdown table, or one row with its names in the first column."""
-    if down:
-        rows = [{"": name, "value": value} for name, value in rows[0].items()]
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def _peers() -> str:
-    """Return what the other tools need for the same jobs, as tables."""
-    lines = []
-    for job, models in _json("engineering/benchmarks/peers")["jobs"].items():
-        for model, tools in models.items():
-            lines += [
-                f"\n**{job.capitalize()}, {model}**\n",
-                "| | time / ours | memory / ours | seconds | how |",
-                "|---|---|---|---|---|",
-            ]
-            for tool, row in tools.items():
-                if row.get("time / ours") is not None:
-                    cells = (tool, row["time / ours"], row["memory / ours"], row["seconds"], row["note"])
-                    lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _copied(source: str) -> None:

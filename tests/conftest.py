@@ -40,7 +40,17 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def whisper() -> Path:
     """Whisper tiny.en; skipped where it is absent: `python SHARED/models/whisper_models.py FOLDER` makes it."""
-    folder = Path(os.environ.get("HEADROLES_MODELS", SHARED.parent / "models")) / "whisper-tiny.en"
+    return _model("whisper-tiny.en")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M; skipped where it is absent: `python SHARED/models/real_models.py FOLDER smollm2` makes it."""
+    return _model("smollm2")
+
+
+def _model(name: str) -> Path:
+    folder = Path(os.environ.get("HEADROLES_MODELS", SHARED.parent / "models")) / name
     if not folder.is_dir():
         pytest.skip(f"no model at {folder}; set HEADROLES_MODELS")
     return folder

@@ -254,12 +254,10 @@ def bootstrap_counts(numbers: Sequence[int], n_resamples: int, seed: int) -> Arr
 
 def bounds(draws: Array) -> tuple[Array, Array]:
     """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
-    quantiles = np.full((2, len(draws)), np.nan)
-    if draws.shape[1]:
-        complete = ~np.isnan(draws).any(1)
-        quantiles[:, complete] = np.quantile(draws[complete], [LOW, HIGH], axis=1)
-        some = ~complete & ~np.isnan(draws).all(1)
-        quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
+    quantiles, numbers = np.full((2, len(draws)), np.nan), np.sum(~np.isnan(draws), axis=1)
+    for count in np.unique(numbers[numbers > 0]):
+        rows = numbers == count
+        quantiles[:, rows] = np.quantile(np.sort(draws[rows], axis=1)[:, :count], [LOW, HIGH], axis=1)  # NaN are last
     return quantiles[0], quantiles[1]
 
 

@@ -434,8 +434,9 @@ def show_reproduced(call: Call) -> None:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
         print_table(hr.load_table(file), Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
     else:
-        headings = {"paper": "paper", "artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
-        print_table(rows, Printed(title, headings), {})
+        headings = {"artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
+        headings = ({"paper": "paper"} if rows["paper"].nunique() > 1 else {}) | headings
+        print_table(rows.sort_values("made", ascending=False, kind="stable"), Printed(title, headings), {})
     say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
     if not made:
         names = (rows["artefact"] + " of " + rows["paper"]).groupby(rows["why"], sort=False).agg(", ".join)

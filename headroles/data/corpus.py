@@ -142,6 +142,13 @@ class Corpus:
             return Corpus(self.name, self.sentences[item])
         return self.sentences[item]
 
+    def joined(self, between: str = " ") -> Corpus:
+        """Return each pair as one text, which a language model reads: the sentence, `between`, and its translation.
+
+        Words and their links stay; trees do not.
+        """
+        return replace(self, sentences=tuple(_joined(pair, between) for pair in self))
+
     def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
         """Draw `count` sentences at random, in their order; None, or more than there are, gives the whole corpus."""
         if count is None or count >= len(self):
@@ -166,6 +173,16 @@ def _sentence(number: int, item: object) -> Sentence:
         case [str(text), str(target)]:
             return Sentence(text, target=Sentence(target))
     raise TypeError(f"entry {number} must be a text, a pair (text, translation) or a Sentence, got {item!r:.60}")
+
+
+def _joined(pair: Sentence, between: str) -> Linked:
+    """Return a sentence and its translation as one text, with the words of both."""
+    if pair.target is None:
+        raise ValueError(f"sentence {pair.text!r} must have a translation to be joined with it")
+    start, words = len(pair.text) + len(between), len(pair.spans)
+    moved = tuple(span and (span[0] + start, span[1] + start) for span in pair.target.spans)
+    links = tuple((one, words + other) for one, other in getattr(pair, "links", ()))
+    return Linked(f"{pair.text}{between}{pair.target.text}", (*pair.spans, *moved), label=pair.label, links=links)
 
 
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:

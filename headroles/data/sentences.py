@@ -91,25 +91,27 @@ class Linked(Sentence):
     """A sentence with its translation, and which of their words translate each other.
 
     Args:
-        links: Indices from 0, in `spans`, of a source word and a target word that translate each other.
+        links: Indices from 0, in `spans`, of a source word and a target word that translate each other; without a
+            translation, of two words of the text, such as those of both halves of a text that `Corpus.joined` makes.
 
     Raises:
-        ValueError: If there is no translation, or a link is beyond the words.
+        ValueError: If a link is beyond the words, or does not lead to a later word of the same text.
     """
 
     links: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         Sentence.__post_init__(self)
-        if self.target is None:
-            raise ValueError(f"sentence {self.text!r} with word links must have a translation")
-        sizes = len(self.spans), len(self.target.spans)
+        sizes = len(self.spans), len((self.target or self).spans)
         for link in self.links:
             if not all(0 <= place < size for place, size in zip(link, sizes, strict=True)):
+                other = self.text if self.target is None else self.target.text
                 raise ValueError(
                     f"link {link[0]}-{link[1]} is beyond the {sizes[0]} words of {self.text!r} and the {sizes[1]} "
-                    f"words of {self.target.text!r}"
+                    f"words of {other!r}"
                 )
+            if self.target is None and link[0] >= link[1]:
+                raise ValueError(f"link {link[0]}-{link[1]} of {self.text!r} must lead to a later word of the text")
 
 
 @dataclass(frozen=True, slots=True)

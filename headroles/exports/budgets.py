@@ -57,12 +57,22 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
         config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
         if form == "kvpress":
             config["head_compression_ratio"] = float((matrix == 0).mean())
-        rows = "".join("\t".join(f"{value:.18e}" for value in row) + "\n" for row in matrix)
-        files = {"full_attention_heads.tsv": rows, "config.json": json.dumps(config)}
+        files = duo(matrix, config)
+    return written(Path(folder), files)
+
+
+def duo(matrix: Array, config: dict[str, Any]) -> dict[str, str]:
+    """Return the files of DuoAttention and kvpress, of 1 for each group that keeps its whole cache: [layer, group]."""
+    rows = "".join("\t".join(f"{value:.18e}" for value in row) + "\n" for row in matrix)
+    return {"full_attention_heads.tsv": rows, "config.json": json.dumps(config)}
+
+
+def written(folder: Path, files: dict[str, str]) -> list[Path]:
+    """Write files of a folder, each complete or not at all."""
     for name, contents in files.items():
-        with replacing(Path(folder) / name) as draft:
+        with replacing(folder / name) as draft:
             draft.write_text(contents, encoding="utf8")
-    return [Path(folder) / name for name in files]
+    return [folder / name for name in files]
 
 
 def _matrix(table: pd.DataFrame, layers: int) -> Array:

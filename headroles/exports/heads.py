@@ -11,13 +11,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from headroles.analysis.intervals import Array
+from headroles.exports.budgets import duo, written
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.columns import without_ends
-from headroles.tables.declared import signature_of
+from headroles.tables.declared import groups, signature_of
 from headroles.tables.io import replacing
 
-Form = Literal["json", "generation_config", "ctranslate2", "openai", "whisper.cpp", "vllm-hook"]
+Form = Literal["json", "generation_config", "ctranslate2", "openai", "whisper.cpp", "vllm-hook", "duo"]
 FORMS: tuple[Form, ...] = get_args(Form)
 CONFIGS = {"generation_config": "generation_config.json", "ctranslate2": "config.json"}  # files that are changed
 
@@ -35,13 +37,16 @@ def export_heads(
       needs a row for every cross head.
     - "whisper.cpp": the array of `whisper_ahead` for `dtw_aheads` of whisper.cpp.
     - "vllm-hook": `important_heads`, which `HookLLM.load_config` of IBM/vLLM-Hook reads.
+    - "duo": a folder as of `hr.export_budget`, for DuoAttention and kvpress: a key-value group with a head of the list
+      keeps its whole cache, all others the first 4 and the last 256 tokens.
 
     Pairs are [layer, head]. Those of alignment heads count the cross heads that are left; others have the numbers of
     the whole model.
 
     Args:
         table: A table with a row per head, such as `heads` of `hr.alignment_heads`, or of `hr.score` or `hr.roles`.
-        path: The file; for "generation_config" and "ctranslate2", the file or folder with the list that is replaced.
+        path: The file; for "generation_config" and "ctranslate2", the file or folder with the list that is replaced;
+            for "duo" a folder.
         form: For which program.
         column: The column: 1 for the heads of the list, or a score; then its `count` largest heads are written.
         count: Number of heads by the score; None for a column of 0 and 1.
@@ -68,6 +73,8 @@ def export_heads(
     if not chosen:
         raise ValueError(f"column {column!r} must have heads to write, got none with 1")
     path = Path(path)
+    if form == "duo":
+        return written(path, duo(_groups(table, chosen), {"sink_size": 4, "recent_size": 256}))[0]
     text = dict(frame.fields(signature_of(table, column)))
     source = {"model": text.get("model"), "weights": text.get("weights")}
     if form == "json":
@@ -94,6 +101,18 @@ def _rows(table: pd.DataFrame, ranked: pd.Series[float], chosen: list[Any], colu
         order = pd.DataFrame(drawn, table.index).rank(ascending=False, method="min").loc[ranked.index]
         rows["rank_low"], rows["rank_high"] = order.quantile([0.025, 0.975], axis=1).to_numpy()
     return json.loads(rows.to_json(orient="records"))
+
+
+def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
+    """Return 1 for each key-value group with a chosen head: [layer, group]."""
+    heads = table.index.to_frame(index=False)
+    of = groups(table)
+    heads["group"] = heads["head"] if of is None else of.to_numpy()
+    heads["kept"] = table.index.isin(chosen)
+    matrix = heads.pivot_table("kept", "layer", "group", "max").to_numpy(float)
+    if np.isnan(matrix).any():
+        raise ValueError("groups of each layer must be equally many for form='duo', got fewer in some; try form='json'")
+    return np.asarray(matrix)
 
 
 def _alignment(table: pd.DataFrame, chosen: list[Any], path: Path, form: Form) -> str:

@@ -86,8 +86,9 @@ class Encoded:
 
     @property
     def linked(self) -> bool:
-        """Whether words of sources and targets are linked."""
-        return self.target is not None and any(isinstance(row.sentence, Linked) for row in self.source)
+        """Whether words of sources and targets are linked, or of texts that a language model reads as one."""
+        pairs, joined = (row.sentence for row in self.source if isinstance(row.sentence, Linked)), self.target is None
+        return any((pair.target is None) == joined for pair in pairs)
 
 
 @dataclass(frozen=True)

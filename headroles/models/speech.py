@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -94,6 +96,15 @@ def stretches(words: Sequence[int], content: Sequence[bool], sentence: Sentence 
     changes = [0, *(frame for frame in range(1, size) if words[frame] != words[frame - 1]), size]
     texts = [*(sentence.text[slice(*span)] if sentence and span else "…" for span in spans), "…"]  # the last for none
     return [(texts[words[start]], slice(start, end)) for start, end in pairwise(changes)]
+
+
+def loudness(sentence: Any, read: Any, frames: int, size: int) -> npt.NDArray[np.float32]:
+    """Return how loud each frame of a sound is, of `frames` in a window: 0, 40 dB below the loudest or less, to 1."""
+    samples = sentence.sound.samples(read.sampling_rate)
+    parts = np.resize(np.pad(samples, (0, read.n_samples)), (frames, read.n_samples // frames))[:size]
+    power = (parts.astype(np.float64) ** 2).mean(1)
+    level = 10 * np.log10(np.maximum(power, 1e-12) / max(power.max(), 1e-12))
+    return np.asarray(np.clip(1 + level / 40, 0, 1).round(2), dtype=np.float32)
 
 
 def features(rows: Sequence[TokenizedSentence], read: Any) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class OfStep(Pattern):
     """Base class of patterns of target tokens, at the step that has read the token or at the one that predicts it."""
 
     at: At = "read"
-    kinds = ("cross",)
+    kinds: ClassVar[Any] = ("cross",)
 
     def __post_init__(self) -> None:
         one_of("at", self.at, get_args(At))
@@ -38,31 +38,38 @@ class OfStep(Pattern):
 class Alignment(OfStep):
     """The source words that are linked with the target word (`hr.read(..., links=)`), all their tokens alike.
 
-    The target word is the one that the decoder reads: there attention finds the translation better (Chen et al. 2020,
-    arXiv 2004.14837). With `at="next"` it is the one that it predicts.
+    In a language model both are words of one text (`Corpus.joined`). The target word is the one that the decoder
+    reads: there attention finds the translation better (Chen et al. 2020, arXiv 2004.14837). With `at="next"` it is the
+    one that it predicts.
 
     Args:
         at: "read" or "next".
     """
 
+    kinds = ("cross", "dec-self")
     needs = needing("links")
     about = "at the words that it translates"
 
     def targets(self, observation: Observation) -> Tensor:
         """Return equal weights on the tokens of the linked words."""
         words = self.view(observation).queries.words
-        return shared(of_tokens(_links(observation), words, observation.keys.words))
+        return shared(of_tokens(links(observation), words, observation.keys.words))
 
 
-def _links(observation: Observation) -> Tensor:
-    """Return which words are linked: bool [batch, target word, source word], the last for none."""
+def links(observation: Observation) -> Tensor:
+    """Return which words are linked: bool [batch, target word, source word], the last for none.
+
+    In a decoder's own attention both are words of one text, the source word before the target word.
+    """
     views = observation.queries, observation.keys
 
     def linked() -> Tensor:
         sizes = [max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) for view in views]
         pairs = torch.zeros(len(views[0].sentences), *(size + 1 for size in sizes), dtype=torch.bool)
         for row, (target, pair) in enumerate(zip(*(view.sentences for view in views), strict=True)):
-            for source, place in pair.links if isinstance(pair, Linked) and pair.target == target else ():
+            one_text = pair is target
+            fits = isinstance(pair, Linked) and (pair.target is None if one_text else pair.target == target)
+            for source, place in pair.links if fits else ():
                 pairs[row, place, source] = True
         return pairs.to(views[0].ids.device)
 

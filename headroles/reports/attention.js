@@ -51,7 +51,8 @@ function shownFor(row) {
   const texts = [make("p", { class: "sentence", text: sentence.text }), sentence.target === null ? null : make("p", { class: "sentence target", text: sentence.target })];
   if (!weights) return [...texts.filter(Boolean), make("p", { class: "note", text: "This head is not in the table of attention." })];
   const drawn = { steps, matrix, arcs }[viewOf(weights.written)](row, weights);
-  return [...texts.filter(Boolean), drawn, beside(row)];
+  const heard = sentence.sound && heads[row].kind !== "dec-self" ? listening(weights, sentence.sound) : null;
+  return [...texts, heard, drawn, beside(row)].filter(Boolean);
 }
 
 // The sign by which tokenizers mark the beginning of a word stands back.
@@ -120,6 +121,25 @@ function arcs(row, { queries, keys, at }) {
     drawn.querySelectorAll("path").forEach((path) => path.classList.toggle("on", path.dataset.from === query));
   });
   return make("figure", {}, svg, make("figcaption", { class: "small", text: `Left: tokens that look; right: what they look at. Weights below ${FAINT} are left out; point at a token to see only its own.` }));
+}
+
+// The loudness of the sound, each frame shaded by the weight of one token on the word or pause it belongs to.
+function listening({ queries, keys, at }, { widths, loudness }) {
+  const owner = widths.flatMap((width, j) => new Array(width).fill(j));
+  const bars = loudness.map((level, x) => make("rect", { x, y: 20 - 20 * level - 0.3, width: 1, height: 40 * level + 0.6 }));
+  const svg = make("svg", { viewBox: `0 0 ${loudness.length} 40`, preserveAspectRatio: "none", "aria-hidden": "true" }, bars);
+  const label = make("output", { class: "small" });
+  const slider = make("input", { type: "range", class: "controls", min: 1, max: queries.length, value: Math.min(looking.step, queries.length), "data-key": "heard", "aria-label": "Number of the token that looks" });
+  const show = () => {
+    looking.step = Number(slider.value);
+    const i = looking.step - 1;
+    const best = keys.reduce((top, _, j) => (at(i, j) > at(i, top) ? j : top), 0);
+    bars.forEach((bar, x) => bar.setAttribute("fill-opacity", (0.15 + 0.85 * at(i, owner[x])).toFixed(2)));
+    label.textContent = `Token ${i + 1} of ${queries.length}, ${queries[i]}: the head listens most to ${keys[best]}, ${number(at(i, best), 2)}.`;
+  };
+  slider.addEventListener("input", show);
+  show();
+  return make("figure", { class: "listening" }, slider, label, svg, make("figcaption", { class: "small", text: "The sound from left to right; height: loudness (40 dB), shade: the weight of the token on the word or pause (…)." }));
 }
 
 function beside(row) {

@@ -350,7 +350,9 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
         text, target = (next(iter(rows.values()))[name] for name in ("text", "target"))
         weights = [_thousandths(rows[head]["weights"]) if head in rows else None for head in index]
         target = None if pd.isna(target) else str(target)
-        entries.append({"text": str(text), "target": target, "tokens": tokens, "weights": weights})
+        sound = next((row for row in rows.values() if row.get("widths") is not None), None)
+        parts = None if sound is None else {name: list(map(float, sound[name])) for name in ("widths", "loudness")}
+        entries.append({"text": str(text), "target": target, "tokens": tokens, "weights": weights, "sound": parts})
     return entries
 
 

@@ -150,12 +150,17 @@ def missing(
 ) -> dict[str, str]:
     """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
     reasons: dict[str, str] = {}  # `uncounted`: why tokens of the keys of a kind were not counted
+    blank = pd.DataFrame(table.isna().to_numpy(), table.index, list(table)).groupby(level="kind").all()
+    parts = [Column.parse(name) for name in without_ends(table)]
     for score in scores:
-        label, parts = score.label, map(Column.parse, without_ends(table))
+        label = score.label
         named = [str(part) for part in parts if label == str(part) or (part.name == label and part.detail is not None)]
         names = [name for name in named if score.has_interval(name)]
-        empty = table[names].isna().all(axis=1).groupby(level="kind").all()  # by kind
-        for kind in (kind for kind in KINDS if names and kind in score.kinds and empty.get(kind, False)):
+        empty = blank[names].all(axis=1)
+        kinds = (
+            ["cross"] if "links" in score.needs and "cross" in empty else score.kinds
+        )  # words of a pair, or of a text
+        for kind in (kind for kind in KINDS if names and kind in kinds and empty.get(kind, False)):
             reason = (uncounted or {}).get(kind, score.missing) if "counts" in score.needs else score.missing
             reasons[f"{label} of {kind} heads is NaN"] = reason
     return reasons

@@ -271,6 +271,8 @@ class Links(_OfStep, Score):
 
     Links come from `hr.read(..., links=)`. The baseline is the share of the same tokens for which the source token on
     the diagonal belongs to a linked word. A target token is the one that the decoder reads, not the one it predicts.
+    A language model reads both texts as one (`hr.read(..., links=).joined()`); there the diagonal is of words: from the
+    first linked source word to the last.
 
     Args:
         at: "read", or "next" for the token that it predicts, with the column `links[next]`: where heads that align
@@ -278,6 +280,7 @@ class Links(_OfStep, Score):
     """
 
     at: At = "read"
+    kinds = ("cross", "dec-self")
     needs = frozenset({"links"})
 
     @property
@@ -293,9 +296,18 @@ class Links(_OfStep, Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the linked target tokens, and how many of them the diagonal gets right: each [batch, heads or 1]."""
         targets = Measured(alignment.Alignment(self.at)).targets(observation)[:, 0]  # bool [batch, query, key]
-        near = (targets & (Diagonal(self.at).targets(observation) > 0)).any(-1)  # [batch, query]
         seen = observation.of_step(self.at)
+        near = (targets & self._diagonal(observation, seen.queries.words)).any(-1)  # [batch, query]
         return {QUERIES: seen.count(targets.any(-1)), "near": seen.count(near)}
+
+    def _diagonal(self, observation: Observation, words: Tensor) -> Tensor:
+        """Return the keys on the diagonal of queries of these words: bool [batch, query, key]."""
+        if not observation.causal:
+            return Diagonal(self.at).targets(observation) > 0
+        pairs = alignment.links(observation)
+        (first, last), (start, end) = (_ends(pairs.any(axis)) for axis in (2, 1))  # of target and source words
+        place = start + (2 * (words - first) * (end - start) + last - first) // (2 * (last - first).clamp(min=1))
+        return place[..., None] == observation.keys.words[:, None]
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `links`, and the diagonal's share as `.baseline`."""
@@ -310,3 +322,9 @@ class Links(_OfStep, Score):
     @property
     def _name(self) -> str:
         return "links" if self.at == "read" else "links[next]"
+
+
+def _ends(there: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and the last place that is True: each [batch, 1]."""
+    size = there.shape[1]
+    return there.int().argmax(-1, keepdim=True), size - 1 - there.flip(-1).int().argmax(-1, keepdim=True)

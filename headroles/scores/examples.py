@@ -16,7 +16,7 @@ from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.models.sites import Site
-from headroles.models.speech import FRAME, stretches
+from headroles.models.speech import FRAME, extractor, loudness, stretches
 from headroles.scores.attention import check_finite
 from headroles.tables import frame
 from headroles.tables.arguments import number
@@ -24,6 +24,7 @@ from headroles.tables.study import Study, kept
 
 DECIMALS = 3  # of the weights: 144 heads on three captions take 200 kB
 COLUMNS = [*frame.LEVELS, "sentence", "text", "target", "queries", "keys", "weights", "written"]
+OF_SOUND = ["widths", "loudness"]
 
 
 def attention_examples(
@@ -52,7 +53,8 @@ def attention_examples(
     Returns:
         One row per head and sentence: `kind`, `layer`, `head`; `sentence`, its number in the corpus from 0; `text` and
         `target`, None without one; `queries` and `keys`, the tokens with special ones; `weights`, a flat list row by
-        row, to three decimals; `written`, how many of the last queries the model wrote itself.
+        row, to three decimals; `written`, how many of the last queries the model wrote itself. Of sound also `widths`,
+        the number of frames of each key, and `loudness`, of each frame, 0 to 1.
     """
     number("limit", limit, least=1, whole=True)
     handle, sentences = HeadModel.of(model, tokenizer), as_corpus(corpus)[:limit]
@@ -113,7 +115,8 @@ def _table(model: HeadModel, corpus: Corpus, options: dict[str, int]) -> pd.Data
         decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
         **options,
     )
-    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), signature)
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *OF_SOUND])
+    return frame.signed(table if table["widths"].notna().any() else table[COLUMNS], signature)
 
 
 def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any, ...]]:
@@ -131,10 +134,14 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         what = f"the attention of {site.kind} layer {site.layer}"
         check_finite(of_site.isfinite().all()[None], what, batch.numbers, model)
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
+        widths, loud = None, None
         if keys.ids[0, 0] == FRAME:  # by word
             parts = stretches(keys.words[0].tolist(), keys.content[0].tolist(), keys.sentences[0])
             of_site = torch.stack([of_site[..., part].sum(-1) for _, part in parts], dim=-1)
             names = names[0], [name for name, _ in parts]
+            widths = [part.stop - part.start for _, part in parts]
+            read = extractor(model.model, model.tokenizer)
+            loud = loudness(sentence, read, keys.ids.shape[1], sum(widths))
             if site.kind == "enc-self":
                 of_site = torch.stack([of_site[:, part].mean(1) for _, part in parts], dim=1)
                 names = names[1], names[1]
@@ -142,7 +149,7 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         for head, head_weights in zip(site.numbers, of_site, strict=True):
             if head in site.remaining:
                 flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-                rows.append((*site.key, head, place, text, target, *names, flat, written))
+                rows.append((*site.key, head, place, text, target, *names, flat, written, widths, loud))
 
     with model.capture(add):
         model.forward_body(batch)

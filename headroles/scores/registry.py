@@ -26,7 +26,7 @@ LINKED = ("links",)  # added where words of a corpus are linked
 REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
 NEEDED = {  # of a corpus -> what it is called, and what to try without it
     "trees": ("dependency trees", "read CoNLL-U, or make trees with headroles.parse"),
-    "links": ("word links", "try headroles.read(source, target, links=...)"),
+    "links": ("word links", "try headroles.read(source, target, links=...), for a language model .joined()"),
 }
 
 
@@ -163,7 +163,7 @@ def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
 def _kinds_with(need: str, encoded: Encoded) -> set[Kind]:
     """Return the kinds of heads for which the corpus has what a score needs."""
     if need == "links":
-        return {"cross"} if encoded.linked else set()
+        return {"dec-self" if encoded.target is None else "cross"} if encoded.linked else set()
     kinds: set[Kind] = set()
     if any(sentence.sentence.has_tree for sentence in encoded.source):
         kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}

@@ -117,7 +117,7 @@ PARALLEL = {  # what -> source, target, word links, message
     "a link beyond": ("a dog\n", "ein Hund\n", "1-2\n", "links, line 1: link 1-2 is beyond the 2 words of 'a dog' and"),
     "too few links": ("a\nno\n", "a\nno\n", "0-0\n", "a.en has 2 sentences, .*links has 1 "),
     "too many links": ("a\nno\n", "a\nno\n", "\n\n0-0\n\n", "a.en has 2 sentences, .*links has 4 "),
-    "links without translations": ("a\n", None, "0-0\n", "links, line 1: sentence 'a' with word links must have a tr"),
+    "links without translations": ("a\n", None, "0-0\n", "links, line 1: link 0-0 of 'a' must lead to a later word"),
 }
 
 

@@ -164,11 +164,9 @@ def test_the_six_commands_of_the_page_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_smollm2_without_its_groups_is_read_as_transformers_does(shared, tmp_path):
-    """The real one, as `shared/models/real_models.py` makes it: random groups and a whole layer are removed."""
-    if not (place := shared / "models" / "smollm2").is_dir():
-        pytest.skip("no models/smollm2 in the shared folder; python real_models.py . smollm2 makes it")
-    model, tokenizer = hr.load(place)
+def test_smollm2_without_its_groups_is_read_as_transformers_does(smollm2, tmp_path):
+    """The real one: random groups and a whole layer are removed."""
+    model, tokenizer = hr.load(smollm2)
     drawn = random.Random(0)
     groups = {(layer, group) for layer in range(30) for group in drawn.sample(range(3), drawn.randrange(3))}
     groups |= {(7, group) for group in range(3)}

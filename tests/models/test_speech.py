@@ -7,6 +7,7 @@ import json
 import logging
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import soundfile
 import torch
@@ -212,10 +213,19 @@ def test_examples_of_attention_are_by_word(tmp_path):
     assert list(own["queries"]) == list(own["keys"]) == ["a", "b", "c"]
     row = table[(table["kind"] == "cross") & (table["layer"] == 0) & (table["head"] == 0)].iloc[0]
     assert list(row["keys"]) == ["a", "b", "c"]
+    assert (list(row["widths"]), list(row["loudness"])) == ([7, 6, 7], [1] * 20)
     weights = hr.attention_matrix(model, tokens, given[0], "cross:0:0").to_numpy()
     bounds = [0, 7, 13, 20]  # frames of a third of 0.4 seconds
     expected = [[line[a:b].sum() for a, b in pairwise(bounds)] for line in weights]
     torch.testing.assert_close(torch.tensor(row["weights"]).view(-1, 3), torch.tensor(expected), atol=2e-3, rtol=0)
+
+
+def test_loudness_is_in_decibels_of_the_loudest_frame(tmp_path):
+    wave = np.repeat([0.5, 0.05, 0.0], 320)  # frames of .02 s
+    soundfile.write(tmp_path / "0.wav", wave, spoken.RATE, subtype="FLOAT")
+    (row,) = spoken.read(tmp_path, [{"audio": "0.wav", "text": "a"}])
+    found = speech.loudness(row, spoken.listener()[1].feature_extractor, spoken.FRAMES, 4)
+    assert found.tolist() == [1, 0.5, 0, 0]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pypdf
 import pytest
-from helpers import planted
+from helpers import planted, spoken
 from helpers.commands import run, saved
 from helpers.reports import EVIL, IMAGE, flat, told
 
@@ -244,6 +244,25 @@ def test_attention_is_shown_as_matrix_and_as_arcs_and_tokens_as_text(opened, stu
     assert EVIL in opened.text_content("#card .arcview")
     opened.click("#card .thumb >> nth=3")
     assert title_of(opened) == "cross-attention / L5H3"
+
+
+@pytest.mark.slow
+def test_a_sound_is_shaded_by_where_a_token_listens(browser, tmp_path):
+    model, tokens = spoken.listener(planted=True)
+    study = hr.Study(tmp_path / "study")
+    hr.score(model, tokens, spoken.corpus(tmp_path), ["links"], n_resamples=0, study=study)
+    row = hr.attention_examples(model, tokens, spoken.corpus(tmp_path), limit=1, study=study).set_index(frame.LEVELS)
+    page = browser.new_context().new_page()
+    page.goto(f"{hr.report(study, tmp_path / 'a.html').as_uri()}#cross-0-0")
+    page.press("#card [data-key=heard]", "ArrowRight")
+    queries, weights = row["queries"]["cross", 0, 0], row["weights"]["cross", 0, 0].reshape(-1, 3)[1]
+    said = page.inner_text("#card .listening output")
+    best = f"{'abc'[weights.argmax()]}, {weights.max():.2f}"
+    assert said == f"Token 2 of {len(queries)}, {queries[1]}: the head listens most to {best}."
+    shades = page.eval_on_selector_all(
+        "#card .listening rect", "bars => bars.map(bar => bar.getAttribute('fill-opacity'))"
+    )
+    assert [*map(float, shades)] == pytest.approx(np.repeat(0.15 + 0.85 * weights, [7, 6, 7]), abs=0.006)
 
 
 @pytest.mark.slow

@@ -469,6 +469,37 @@ def test_links_are_those_of_a_loop_over_the_model_s_own_attention(scores, weight
     assert (cross["links"] <= cross["links.high"]).all()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("step_read", ["read", "next"])
+def test_links_of_a_language_model_are_those_of_a_loop_over_pairs_in_one_text(step_read):
+    model, tokens, pairs = zoo.tiny("gpt2"), tokens_of("gpt2"), letters.linked().joined(" ")
+    found = hr.score(model, tokens, pairs, [Links(at=step_read)], n_resamples=0).to_numpy()
+    model.set_attn_implementation("eager")
+    hits, near, queries = torch.zeros(2, 4), 0, 0
+    for pair, (before, after) in zip(pairs, ((one.spans, one.target.spans) for one in letters.linked()), strict=True):
+        encoded = tokens(pair.text, return_offsets_mapping=True)
+        place_of = {place: word for word, span in enumerate(pair.spans) for place in range(*span)}
+        words = [place_of.get(start) for start, _ in encoded["offset_mapping"]]
+        assert len(pair.spans) == len(before) + len(after)
+        attention = model(torch.tensor([encoded["input_ids"]]), output_attentions=True).attentions
+        sources, targets = ([link[side] for link in pair.links] for side in (0, 1))
+        for place, word in enumerate(words):
+            right = [key for key, other in enumerate(words) if word is not None and (other, word) in pair.links]
+            step = place - (step_read == "next")
+            if not right:
+                continue
+            queries += 1
+            share = Fraction((word - min(targets)) * (max(sources) - min(sources)), max(1, max(targets) - min(targets)))
+            near += words.index(min(sources) + math.floor(share + Fraction(1, 2))) in right
+            for layer, of_layer in enumerate(attention):
+                real = [key for key in range(step + 1) if words[key] is not None]
+                for head in range(4):
+                    hits[layer, head] += real[int(of_layer[0, head, step, real].argmax())] in right
+    assert queries >= 50
+    assert found[:, 0] == pytest.approx((hits.flatten() / queries).tolist())
+    assert found[:, 1] == pytest.approx([near / queries] * 8)
+
+
 def test_links_are_a_score_where_there_are_links_and_a_role_over_the_diagonal(scores):
     model = zoo.tiny("marian")
     without = hr.score(model, tokenizer(), corpus(3), n_resamples=0)
