@@ -82,7 +82,11 @@ RULES = {  # tables with which a claim holds, does not hold, and cannot be decid
     "fig1a": (shares(0.3, 0.28, 0.32), shares(0.15, 0.14, 0.16), shares(0.2, 0.17, 0.22)),
     "fig1b": (ranks(0.1, 0.5), ranks(-0.5, -0.1), ranks(-0.1, 0.4)),
     "fig1c": (functions((1, 1)), functions((0, 0)), functions((0, 2))),
-    "fig2": tuple(functions(each).assign(corpus="b") for each in ((1, 1), (0, 0), (np.nan, np.nan))),
+    "fig2": (
+        functions((1, 1)).assign(corpus="b"),
+        functions((0, 0)).assign(corpus="b"),
+        functions((0, 0)).assign(corpus="b", sure=0, possible=0),  # no head has any function
+    ),
     "fig3": (commonest(0.36, 0.5), commonest(0.1, 0.3), commonest(0.3, 0.4)),
     "fig4": (dependencies(0.6, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
     "table1": (dependencies(0.5, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
