@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -263,6 +263,8 @@ def fingerprint(thing: Any) -> str:
 
 def _described(value: Any, seen: set[int]) -> str:
     """A value by its content: bytes of arrays, items of collections, code and fields of the user's objects."""
+    if type(value) in (int, bool, NoneType) or (type(value) is str and len(value) < 100):
+        return _plain(value)
     if isinstance(value, pd.DataFrame | pd.Series):
         value = pd.DataFrame(value).to_dict("tight")
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:  # its bytes are addresses
@@ -284,6 +286,12 @@ def _described(value: Any, seen: set[int]) -> str:
         return name
     seen.add(id(value))
     return name + _described(_content(value), seen)
+
+
+@lru_cache(4096, typed=True)
+def _plain(value: str | int | bool | None) -> str:
+    """A value of Python's own as `_described` has it; not a float, since 0 and -0 are one key."""
+    return f"{type(value).__module__}.{type(value).__qualname__}{_of_library(value, set())}"
 
 
 def _content(value: Any) -> list[Any]:

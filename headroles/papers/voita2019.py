@@ -152,7 +152,7 @@ def fig2(bench: Bench) -> Reproduced:
 
 @v.claim(
     "The same functions are found in models of other language pairs (here: on each other corpus that was scored).",
-    "The rule of Fig. 1c, on each corpus. Cannot be said if no head has a function on any: there is none to find again.",
+    "The rule of Fig. 1c, on each corpus. Cannot be said if no head has a function on any: there is none to find.",
 )
 def fig2_claim(table: pd.DataFrame) -> Verdict:
     verdicts = {str(corpus): fig1c_claim(part) for corpus, part in table.groupby("corpus", sort=False)}

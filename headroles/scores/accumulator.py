@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -117,20 +119,18 @@ class Accumulator:
         left = {key: gated[places].isin(index) for key, places in _of_sites(gated).items()}
         for score in self.scores:
             self.products.pop(score.label, None)  # the totals alone hold its memory now, and free it
-            columns: dict[str, Array] = {}
-            sizes: dict[str, Array] = {}
+            columns = defaultdict[str, Array](partial(np.full, (len(index), 1 + self.n_resamples), np.nan))
+            sizes = defaultdict[str, Array](partial(np.full, (len(index), 2), np.nan))
             sums_at: dict[Key, dict[str, Tensor]] = {}
             for key, label, name in [place for place in self.totals if place[1] == score.label]:
                 sums_at.setdefault(key, {})[name] = self.totals.pop((key, label, name))
             for site in (key for key in sums_at if isinstance(key, tuple) and key in rows):
                 sums = sums_at.get(site[0], {}) | sums_at[site]
                 for name, values in score.compute(sums).items():
-                    column = columns.setdefault(score.column(name), np.full((len(index), 1 + self.n_resamples), np.nan))
-                    column[rows[site]] = _rows(left[site], values)
+                    columns[score.column(name)][rows[site]] = _rows(left[site], values)
                 for name, values in score.counted(sums).items():
                     totals = _rows(left[site], values)
-                    size = sizes.setdefault(score.column(name), np.full((len(index), 2), np.nan))
-                    size[rows[site]] = np.stack([totals[:, 0], clusters(totals)], axis=-1)
+                    sizes[score.column(name)][rows[site]] = np.stack([totals[:, 0], clusters(totals)], axis=-1)
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
 
 

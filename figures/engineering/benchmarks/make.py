@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python figures/engineering/benchmarks/make.py tables MARIAN SMOLLM2 ENGLISH GERMAN
 
 All ways of a job are timed in turns in one process (processor time; on a GPU wall time), in several rounds. A number is
-the median over rounds of the ratio within a round, with the smallest and the largest. A tool that is not installed
-(extra `[bench]`) or fails has a row that says so. What is in the table is not measured again.
+the median over rounds of the ratio within a round, with its 95 % interval. A tool that is not installed (extra
+`[bench]`) or fails has a row that says so. What is in the table is not measured again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 import transformers
 import typer
+from scipy import stats
 from tools import JOBS, Job, Run, Setting, flowing, forward, whole
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +38,7 @@ from studies import add  # noqa: E402 - of all studies
 
 SIZES = {  # job -> model, tokens of a text, tokens of all texts
     "score": [
-        *(("small Marian", length, 512) for length in (16, 64, 120)),
+        *(("small Marian", length, 1024) for length in (16, 64, 120)),
         *(("MiniLM", length, 1024) for length in (64, 500)),
         *(("SmolLM2", length, total) for length, total in ((64, 512), (256, 512), (1000, 1000))),
     ],
@@ -49,6 +50,7 @@ SIZES = {  # job -> model, tokens of a text, tokens of all texts
     "once per model": [("small Marian", 64, 512), ("SmolLM2", 64, 512)],
 }
 EVERY = 10  # of the heads of SmolLM2 that others ablate
+ROUNDS = {"small Marian": 11, "MiniLM": 11, "SmolLM2": 5}
 PEAKS = [  # job, model, tokens of a text, texts
     *(("score", "SmolLM2", *size) for size in ((64, 50), (64, 500), (1000, 1), (8000, 1))),
     *((job, "SmolLM2", 8000, 1) for job in ("importance", "ablate 3 heads")),
@@ -71,7 +73,6 @@ def tables(
     smollm2: str,
     english: Annotated[Path, typer.Argument(help="A corpus, of which texts of so many tokens are cut.")],
     german: Annotated[Path, typer.Argument(help="Its translation.")],
-    rounds: int = 5,
     jobs: Annotated[str, typer.Option(help="A part of the names of jobs, by default all.")] = "",
     output: Path = HERE / "benchmarks.csv",
 ) -> None:
@@ -88,7 +89,7 @@ def tables(
             def setting(size: int, loaded=loaded, length: int = length) -> Setting:
                 return Setting(*loaded, _corpus(*loaded, length, size, english, german))
 
-            rows = MEASURED[job](setting, total, rounds)
+            rows = MEASURED[job](setting, total, ROUNDS[model])
             _keep(output, job, model, length, total // length, rows)
             del loaded, setting
             gc.collect()  # models of others are in cycles
@@ -174,8 +175,9 @@ def difference(one: pd.DataFrame, other: pd.DataFrame) -> float:
 
 
 def rounded(ratios: list[float]) -> Row:
-    """Return the median over rounds, the smallest and the largest."""
-    return {"value": median(ratios), "low": min(ratios), "high": max(ratios), "rounds": len(ratios)}
+    """Return the median over rounds, with its 95 % interval by order statistics: of five rounds, all of them."""
+    ordered, place = sorted(ratios), max(0, int(stats.binom.ppf(0.025, len(ratios), 0.5)) - 1)
+    return {"value": median(ratios), "low": ordered[place], "high": ordered[-1 - place], "rounds": len(ratios)}
 
 
 def _over(times: list[float], base: list[float]) -> Row:
@@ -215,7 +217,7 @@ def ablated(setting: Callable[[int], Setting], total: int, rounds: int) -> list[
     if len(few.heads) < len(of.heads):
         runs["headroles"] = JOBS["ablate"].ways["headroles"](of)
     counts = {way: len(of.heads if way == "headroles" else few.heads) for way in runs}
-    times = _turns(runs | {"forward": whole(of)}, 1 if len(of.heads) > 200 else rounds)
+    times = _turns(runs | {"forward": whole(of)}, max(1, rounds // 3))
     rows = [
         {"way": way, "what": "forwards a head"} | _over([one / counts[way] for one in times[way]], times["forward"])
         for way in runs
@@ -229,7 +231,7 @@ def compared(job: str, unit: str) -> Callable[[Callable[[int], Setting], int, in
     def measured(setting: Callable[[int], Setting], total: int, rounds: int) -> list[Row]:
         of = setting(total)
         runs, failed, tables = made(JOBS[job], of)
-        times = _turns(runs | {"forward": whole(of)}, 2 * rounds)
+        times = _turns(runs | {"forward": whole(of)}, rounds)
         rows = [{"way": way, "what": unit} | _over(times[way], times["forward"]) for way in runs]
         return rows + _same(JOBS[job], tables) + _failed(failed)
 
@@ -272,7 +274,7 @@ def gated(setting: Callable[[int], Setting], total: int, rounds: int) -> list[Ro
             step()
 
     step(), with_gates()
-    times = _turns({"without": step, "with": with_gates}, 2 * rounds)
+    times = _turns({"without": step, "with": with_gates}, rounds)
     return [{"way": "headroles", "what": "step with gates / without"} | _over(times["with"], times["without"])]
 
 
@@ -285,7 +287,7 @@ def precise(setting: Callable[[int], Setting], total: int, rounds: int) -> list[
         "some": lambda: hr.ablate(of.model, of.tokenizer, of.corpus, precision=1.1, **options),
     }
     share = float(runs["some"]().filter(like=".examples").iloc[:, 0].mean()) / len(of.corpus)
-    times = _turns(runs, max(1, min(rounds, 100 * rounds // len(of.corpus))))
+    times = _turns(runs, max(1, 200 // len(of.corpus)))
     return [
         {"way": "headroles", "what": "time / all examples"} | _over(times["some"], times["all"]),
         {"way": "headroles", "what": "share of examples of a head", "value": share},
@@ -296,7 +298,7 @@ def once(setting: Callable[[int], Setting], total: int, rounds: int) -> list[Row
     """Measure the first call on a model, over the next ones: its digest, its sites, its largest batch."""
     of = setting(total)
     firsts, rest = [], []
-    for _ in range(rounds):
+    for _ in range(min(5, rounds)):
         model = deepcopy(of.model)
         firsts.append(timed(lambda model=model: hr.score(model, of.tokenizer, of.corpus))[1])
         rest.append(timed(lambda model=model: hr.score(model, of.tokenizer, of.corpus))[1])
