@@ -888,28 +888,33 @@ def benchmarks() -> Numbers:
         for texts, group in precision.groupby("texts")
     }
     peaks = rows[rows.what == "peak above the model, MiB"]
-    forwards = {key: group.value.iloc[0] for key, group in rows[rows.what == "forwards"].groupby(["job", "model"])}
+    forwards = (
+        rows[rows.what == "forwards"].set_index(["job", "model", "texts", "tokens"])["value"].map("{:.1f}".format)
+    )
     memory = [
-        [row.job, row.model, f"{row.texts:,} x {row.tokens:,}", f"{row.value:,.0f}",
-         f"{forwards[row.job, row.model]:.1f}" if (row.job, row.model) in forwards and row.tokens < 100 else ""]
-        for _, row in peaks.iterrows()
-    ]  # fmt: skip
+        [*key[:2], f"{key[2]:,} x {key[3]:,}", f"{value:,.0f}", forwards.get(key, "")]
+        for key, value in peaks.set_index(["job", "model", "texts", "tokens"])["value"].items()
+    ]
     failed = rows[rows.value.isna()].drop_duplicates(["way", "what", "job"])
     failures = (f"{row.way} does not do {row.job} of {row.model}: {row.what}." for _, row in failed.iterrows())
-    report = {row.what: row.value for _, row in rows[rows.job == "report"].iterrows()}
+    report, gates = (
+        rows[rows.job == "report"].set_index("what")["value"],
+        of("train gates", "step with gates / without"),
+    )
+    later = "(not measured yet)"
     return {
         "by": rows.by.iloc[0],
         "score": shown("score", "per token / plain loop", {"forward, sdpa": "forward", **scores, **peers}),
         "fixed": shown("score", "fixed, s", scores | {"plain loop": "plain loop"}, 3),
-        "once": ", ".join(f"{row.model} {cell(row, 2)} s" for _, row in first.iterrows()),
+        "once": ", ".join(f"{row.model} {cell(row, 2)} s" for _, row in first.iterrows()) or later,
         "ablate": shown("ablate", "forwards a head", {"headroles": "headroles", "plain loop": "plain loop", **peers}),
         "precision": grid(["texts", *shares], [[f"{texts:,}", *cells] for texts, cells in saved.items()]),
         "others": grid(["job", "model", "by", "forwards"], others),
         "apart": f"{rows[rows.what.str.startswith('largest difference')].value.max():.0e}",
         "failed": " ".join(failures),
-        "gates": cell(of("train gates", "step with gates / without").iloc[0], 3),
+        "gates": cell(gates.iloc[0], 3) if len(gates) else later,
         "memory": grid(["job", "model", "texts x tokens", "MiB", "time / forward of the body"], memory),
-        "report": f"{report['report, s']:.1f} s and {report['report, MB']:.1f} MB",
+        "report": f"{report['report, s']:.1f} s and {report['report, MB']:.1f} MB" if len(report) else later,
     }
 
 
