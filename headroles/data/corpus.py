@@ -181,7 +181,7 @@ def _joined(pair: Sentence, between: str) -> Linked:
         raise ValueError(f"sentence {pair.text!r} must have a translation to be joined with it")
     start, words = len(pair.text) + len(between), len(pair.spans)
     moved = tuple(span and (span[0] + start, span[1] + start) for span in pair.target.spans)
-    links = tuple((one, words + other) for one, other in getattr(pair, "links", ()))
+    links = tuple((source, words + target) for source, target in getattr(pair, "links", ()))
     return Linked(f"{pair.text}{between}{pair.target.text}", (*pair.spans, *moved), label=pair.label, links=links)
 
 

@@ -174,6 +174,8 @@ CURRENT: ContextVar[Assigned] = ContextVar("assigned")
 def assign(model: PreTrainedModel, assigned: Assigned) -> None:
     """Let heads of a Marian encoder attend by their patterns alone, in training and afterwards; one model at a time."""
     CURRENT.set(assigned)
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
     model.config.assigned_seed = assigned.seed
     for layer, block in enumerate(model.get_encoder().layers):
         block.self_attn.assigned_layer = layer
@@ -207,7 +209,3 @@ def attend(
         weights = torch.where(assigned.assigned[layer][:, None, None], assigned.weights[layer].to(weights), weights)
     weights = drop(weights, dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
-ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
