@@ -324,7 +324,7 @@ class Links(_OfStep, Score):
         return "links" if self.at == "read" else "links[next]"
 
 
-def _ends(there: Tensor) -> tuple[Tensor, Tensor]:
+def _ends(linked: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first and the last place that is True: each [batch, 1]."""
-    size = there.shape[1]
-    return there.int().argmax(-1, keepdim=True), size - 1 - there.flip(-1).int().argmax(-1, keepdim=True)
+    size = linked.shape[1]
+    return linked.int().argmax(-1, keepdim=True), size - 1 - linked.flip(-1).int().argmax(-1, keepdim=True)
