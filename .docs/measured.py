@@ -854,12 +854,78 @@ def written() -> dict[Path, str]:
     return texts
 
 
+LOOK = (
+    "The first look after four of twelve planned models. Its rule would have ended the study if all three p were below "
+    ".001. For rare words p is 1, so eight more models will be trained, and the final numbers are those of twelve."
+)
+
+
+def p_of(p: float) -> str:
+    """Return p in three digits."""
+    return "< .001" if p < 0.001 else f"{p:.3f}"
+
+
+def survival() -> Numbers:
+    """Roles by chance: what survives, and what is left of the model."""
+    sys.path.insert(0, str(FIGURES / "questions/survival"))
+    try:
+        from contrasts import contrasts
+    finally:
+        sys.path.pop(0)
+    heads, models = table("questions/survival/heads.csv"), table("questions/survival/models.csv")
+    found, assigned = contrasts(heads), models[models.arm == "assigned"]
+    primary = found[found.keep == 12].set_index("role")
+    count = heads.model.nunique()
+    for role in ("position", "syntax"):
+        holds(f"{role} survives more than its control", primary["p.holm"][role] < (0.001 if count == 4 else 0.05))
+    holds("rare words do not", primary["p.holm"]["rare"] > 0.05)
+    more = found[found.keep == 24].set_index("role").loc["rare"]
+    rows = [
+        [f"{row.keep} of 48", row.role, f"{row.survive:.2f}", f"{row.control:.2f}", f"{row.free:.2f}",
+         interval(row, "difference", ".2f"), p_of(row["p.holm"]) if row.keep == 12 else ""]
+        for _, row in found.iterrows()
+    ]  # fmt: skip
+    left = {"all 48": "bleu", "18 with a role": "bleu[role]", "18 controls": "bleu[control]", "12 free": "bleu[free]"}
+    pruned = {f"pruned to {size}": [f"bleu[{size} {seed}]" for seed in range(3)] for size in (24, 12, 6)}
+    bleu = [f"{assigned[columns].to_numpy().mean():.1f}" for columns in (*left.values(), *pruned.values())]
+    arm = heads.role.where(~heads.control, heads.role + ", control")
+    order = [f"{role}{part}" for role in primary.index for part in ("", ", control")]
+    costs = heads.groupby(arm)[["ablation", "importance"]].mean().loc[[*order, "free"]]
+    heads["left"] = heads[[f"survival[12 {seed}]" for seed in range(3)]].mean(axis=1)
+    third = heads.groupby("model").importance.rank(pct=True) > 2 / 3
+    high = heads[third].groupby(arm[third])["left"].agg(["mean", "size"]).query("size >= 5")
+    said = ", ".join(f"{name} {row['mean']:.2f} ({row['size']:.0f} heads)" for name, row in high.iterrows())
+    last = assigned["loss[9]"] - assigned["loss[10]"]
+    ordinary = models[models.arm == "ordinary"]
+    return {
+        "models": {2: "two", 4: "four", 12: "twelve"}.get(count, str(count)),
+        **{role: f"{primary.survive[role]:.2f}" for role in primary.index},
+        **{f"{role}_control": f"{primary.control[role]:.2f}" for role in primary.index},
+        "rows": grid(["heads left", "role", "with the role", "control", "free", "role - control", "p"], rows),
+        "more_rare": f"{more.survive:.2f} and {more.control:.2f}",
+        "more_free": f"{more.free:.2f}",
+        "free": f"{primary.free.iloc[0]:.2f}",
+        "bleu": grid([*left, *pruned], [bleu]),
+        "costs": grid(
+            ["", "loss without it, nats", "importance"],
+            [[name, f"{row.ablation:.3f}", f"{row.importance:.3f}"] for name, row in costs.iterrows()],
+        ),
+        "mediated": said,
+        "ordinary": f"{ordinary.bleu.mean():.1f} BLEU ({len(ordinary)} trained)"
+        if len(ordinary)
+        else "not trained yet",
+        "look": LOOK,
+        "falling": f"{int((last > 0.01).sum())} of {count}",
+        "fall": f"{last.max():.3f}".lstrip("0"),
+    }
+
+
 def benchmarks() -> Numbers:
     """Time and memory: grids of the one table, medians over rounds with their ranges."""
     rows = table("engineering/benchmarks/benchmarks.csv")
 
     def cell(row: pd.Series, digits: int) -> str:
-        if pd.isna(row.low):
+        if pd.isna(row.low) or row.rounds == 1:
             return f"{row.value:.{digits}f}"
         return f"{row.value:.{digits}f} [{row.low:.{digits}f}, {row.high:.{digits}f}]"
 
@@ -921,7 +987,7 @@ def benchmarks() -> Numbers:
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
     *(alignment, correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
-    benchmarks,
+    *(benchmarks, survival),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,9 @@ import headroles as hr
 from headroles.models.head_model import HeadModel
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1]))
+import studies  # noqa: E402 - of all studies
+
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # of Multi30k
 TRAIN = {
     "epochs": 10,
@@ -69,7 +73,8 @@ def analyse() -> None:
 @app.command()
 def pictures() -> None:
     """Draw the shares that survive, from the tables."""
-    _drawn(pd.read_csv(HERE / "heads.csv")).savefig(HERE / "survival.svg", bbox_inches="tight")
+    for picture in studies.declared()["questions/survival"]["picture"]:
+        studies.save(studies.draw(picture, HERE), HERE / picture["file"])
 
 
 @app.command("power")
@@ -80,12 +85,16 @@ def simulate() -> None:
     print(table.to_string(index=False))
 
 
+def drawn() -> Figure:
+    """Draw the committed table."""
+    return _drawn(pd.read_csv(HERE / "heads.csv"))
+
+
 def _drawn(heads: pd.DataFrame) -> Figure:
     """Draw the share of each role, of its control and of free heads that survives; thin lines are models."""
-    count = heads["model"].nunique()
     gates = {size: heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]] for size in SIZES}
     left = pd.DataFrame({size: columns.mean(axis=1) for size, columns in gates.items()})
-    figure, axes = plt.subplots(1, len(WAYS), figsize=(9.5, 3.4), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(WAYS), figsize=(9.5, 4.2), sharey=True, layout="constrained")
     for ax, role in zip(axes, WAYS, strict=True):
         arms = {
             f"attends by the role ({', '.join(WAYS[role])})": (heads["role"].eq(role) & ~heads["control"], "C0", "o-"),
@@ -99,9 +108,8 @@ def _drawn(heads: pd.DataFrame) -> Figure:
         ax.plot(range(len(SIZES)), [size / HEADS for size in SIZES], color="0.8", lw=4, zorder=0, label="chance")
         ax.set_xticks(range(len(SIZES)), [f"{size} of {HEADS}" for size in SIZES])
         ax.set(title=role, xlabel="encoder heads left", ylim=(-0.03, 1.03))
-        ax.legend(fontsize=7, frameon=False)
+        ax.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(-0.05, -0.2))
     axes[0].set_ylabel("share of heads that survive L0 gates")
-    figure.suptitle(f"Roles by chance: {count} translators of captions, {len(GATE_SEEDS)} seeds of gates each")
     return figure
 
 
