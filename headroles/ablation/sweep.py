@@ -31,7 +31,7 @@ from headroles.models.sharded import is_sharded
 from headroles.models.tokens import vocabulary
 from headroles.scores import objectives
 from headroles.scores.attention import frequencies
-from headroles.scores.registry import NEEDED
+from headroles.scores.registry import NEEDED, kinds_with
 from headroles.tables.arguments import number, one_of
 from headroles.tables.io import replacing
 
@@ -95,10 +95,8 @@ class Sweep:
             model.check_named()
 
     def _check_corpus(self) -> None:
-        sentences = [*self.encoded.source, *(self.encoded.target or ())]
-        has = {"links": self.encoded.linked, "trees": any(row.sentence.has_tree for row in sentences)}
         for need, (what, advice) in NEEDED.items():
-            if need in self.needs and not has[need]:
+            if need in self.needs and not kinds_with(need, self.encoded):
                 raise ValueError(
                     f"replacement {replacement_name(self.replacement)} needs {what}: got corpus {self.corpus.name!r} "
                     f"without any; {advice}"
@@ -117,6 +115,12 @@ class Sweep:
                     f"try sets="
                 )
             pattern.check(sites[head[:2]])
+            for need, (what, advice) in NEEDED.items():
+                if need in pattern.needs and head[0] not in kinds_with(need, self.encoded):
+                    raise ValueError(
+                        f"pattern {pattern} needs {what} for {head[0]} heads, got none in corpus "
+                        f"{self.corpus.name!r}; {advice}"
+                    )
             if self.metric.generates and head[0] != "enc-self":
                 raise ValueError(
                     f"pattern {pattern} needs all tokens in one forward: got {self.metric.name}, for which a decoder "

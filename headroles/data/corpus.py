@@ -143,10 +143,17 @@ class Corpus:
         return self.sentences[item]
 
     def joined(self, between: str = " ") -> Corpus:
-        """Return each pair as one text, which a language model reads: the sentence, `between`, and its translation.
+        """Join each sentence and its translation to one text, which a language model reads.
 
-        Words and their links stay; trees do not.
-        """
+        Args:
+            between: The text between the two.
+
+        Returns:
+            The texts, with the words of both, their links and labels; without trees.
+
+        Raises:
+            ValueError: If a sentence has no translation.
+        """  # noqa: DOC502
         return replace(self, sentences=tuple(_joined(pair, between) for pair in self))
 
     def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
@@ -178,7 +185,9 @@ def _sentence(number: int, item: object) -> Sentence:
 def _joined(pair: Sentence, between: str) -> Linked:
     """Return a sentence and its translation as one text, with the words of both."""
     if pair.target is None:
-        raise ValueError(f"sentence {pair.text!r} must have a translation to be joined with it")
+        raise ValueError(
+            f"sentence {pair.text!r} must have a translation to be joined, got none; try hr.read(source, target)"
+        )
     start, words = len(pair.text) + len(between), len(pair.spans)
     moved = tuple(span and (span[0] + start, span[1] + start) for span in pair.target.spans)
     links = tuple((source, words + target) for source, target in getattr(pair, "links", ()))

@@ -38,7 +38,7 @@ def export_heads(
     - "whisper.cpp": the array of `whisper_ahead` for `dtw_aheads` of whisper.cpp.
     - "vllm-hook": `important_heads`, which `HookLLM.load_config` of IBM/vLLM-Hook reads.
     - "duo": a folder as of `hr.export_budget`, for DuoAttention and kvpress: a key-value group with a head of the list
-      keeps its whole cache, all others the first 4 and the last 256 tokens.
+      keeps its whole cache, all others the first 4 and the last 256 tokens, also in layers with a longer window.
 
     Pairs are [layer, head]. Those of alignment heads count the cross heads that are left; others have the numbers of
     the whole model.
@@ -105,14 +105,16 @@ def _rows(table: pd.DataFrame, ranked: pd.Series[float], chosen: list[Any], colu
 
 def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
     """Return 1 for each key-value group with a chosen head: [layer, group]."""
-    heads = table.index.to_frame(index=False)
-    of = groups(table)
+    if others := sorted({kind for kind, _, _ in chosen} - {"dec-self"}):
+        raise ValueError(f"heads of form 'duo' must be dec-self heads, got {others[0]} heads; try form='json'")
+    heads, of = table.index.to_frame(index=False), groups(table)
     heads["group"] = heads["head"] if of is None else of.to_numpy()
     heads["kept"] = table.index.isin(chosen)
-    matrix = heads.pivot_table("kept", "layer", "group", "max").to_numpy(float)
-    if np.isnan(matrix).any():
+    matrix = heads[heads["kind"] == "dec-self"].pivot_table("kept", "layer", "group", "max")
+    matrix = matrix.reindex(range(1 + matrix.index.max())).astype(float)
+    if matrix.isna().to_numpy().any():
         raise ValueError("groups of each layer must be equally many for form='duo', got fewer in some; try form='json'")
-    return np.asarray(matrix)
+    return matrix.to_numpy()
 
 
 def _alignment(table: pd.DataFrame, chosen: list[Any], path: Path, form: Form) -> str:

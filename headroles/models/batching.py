@@ -87,8 +87,8 @@ class Encoded:
     @property
     def linked(self) -> bool:
         """Whether words of sources and targets are linked, or of texts that a language model reads as one."""
-        pairs, joined = (row.sentence for row in self.source if isinstance(row.sentence, Linked)), self.target is None
-        return any((pair.target is None) == joined for pair in pairs)
+        pairs = (row.sentence for row in self.source if isinstance(row.sentence, Linked) and not self.greedy)
+        return any((pair.target is None) == (self.target is None) for pair in pairs)
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,8 @@ def links(observation: Observation) -> Tensor:
         sizes = [max((len(sentence.spans) for sentence in view.sentences if sentence), default=0) for view in views]
         pairs = torch.zeros(len(views[0].sentences), *(size + 1 for size in sizes), dtype=torch.bool)
         for row, (target, pair) in enumerate(zip(*(view.sentences for view in views), strict=True)):
-            one_text = pair is target
-            fits = isinstance(pair, Linked) and (pair.target is None if one_text else pair.target == target)
-            for source, place in pair.links if fits else ():
+            read = pair if isinstance(pair, Linked) and pair.target is None else getattr(pair, "target", None)
+            for source, place in pair.links if isinstance(pair, Linked) and read == target else ():
                 pairs[row, place, source] = True
         return pairs.to(views[0].ids.device)
 

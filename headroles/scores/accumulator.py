@@ -157,9 +157,8 @@ def missing(
         named = [str(part) for part in parts if label == str(part) or (part.name == label and part.detail is not None)]
         names = [name for name in named if score.has_interval(name)]
         empty = blank[names].all(axis=1)
-        kinds = (
-            ["cross"] if "links" in score.needs and "cross" in empty else score.kinds
-        )  # words of a pair, or of a text
+        # links are between the words of a pair, which cross heads read, or of one text
+        kinds = ("cross",) if "links" in score.needs and "cross" in empty else score.kinds
         for kind in (kind for kind in KINDS if names and kind in kinds and empty.get(kind, False)):
             reason = (uncounted or {}).get(kind, score.missing) if "counts" in score.needs else score.missing
             reasons[f"{label} of {kind} heads is NaN"] = reason

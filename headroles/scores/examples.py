@@ -125,6 +125,9 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
     place, sentence = batch.numbers[0], batch.source.sentences[0]
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, prompt)
     given = 1 if batch.is_generated else prompt  # a decoder is given its start token
+    is_sound, frames = bool(batch.source.ids[0, 0] == FRAME), batch.source.content[0]
+    read = extractor(model.model, model.tokenizer) if is_sound else None
+    loud = loudness(sentence, read, len(frames), int(frames.sum())) if is_sound else None
 
     def add(site: Site, weights: Tensor, *_: object) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
@@ -134,14 +137,13 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         what = f"the attention of {site.kind} layer {site.layer}"
         check_finite(of_site.isfinite().all()[None], what, batch.numbers, model)
         names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
-        widths, loud = None, None
-        if keys.ids[0, 0] == FRAME:  # by word
+        widths = None
+        by_word = is_sound and site.kind != "dec-self"
+        if by_word:
             parts = stretches(keys.words[0].tolist(), keys.content[0].tolist(), keys.sentences[0])
             of_site = torch.stack([of_site[..., part].sum(-1) for _, part in parts], dim=-1)
             names = names[0], [name for name, _ in parts]
             widths = [part.stop - part.start for _, part in parts]
-            read = extractor(model.model, model.tokenizer)
-            loud = loudness(sentence, read, keys.ids.shape[1], sum(widths))
             if site.kind == "enc-self":
                 of_site = torch.stack([of_site[:, part].mean(1) for _, part in parts], dim=1)
                 names = names[1], names[1]
@@ -149,7 +151,9 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
         for head, head_weights in zip(site.numbers, of_site, strict=True):
             if head in site.remaining:
                 flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-                rows.append((*site.key, head, place, text, target, *names, flat, written, widths, loud))
+                rows.append(
+                    (*site.key, head, place, text, target, *names, flat, written, widths, loud if by_word else None)
+                )
 
     with model.capture(add):
         model.forward_body(batch)

@@ -147,7 +147,7 @@ def _fault(score: Measure, sites: list[Site], encoded: Encoded) -> str | None:
         return f"score {score.name()!r} {misfit}"
     measured = kinds & set(score.kinds)
     for need, (what, advice) in NEEDED.items():
-        if need in score.needs and not measured & _kinds_with(need, encoded):
+        if need in score.needs and not measured & kinds_with(need, encoded):
             where = f"corpus {encoded.corpus.name!r} for {' or '.join(sorted(measured))} heads"
             return f"score {score.name()!r} needs {what}, got none in {where}; {advice}"
     return None
@@ -160,8 +160,8 @@ def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
     return f"is for {' or '.join(score.kinds)} heads, and the model has only {' and '.join(sorted(kinds))} heads"
 
 
-def _kinds_with(need: str, encoded: Encoded) -> set[Kind]:
-    """Return the kinds of heads for which the corpus has what a score needs."""
+def kinds_with(need: str, encoded: Encoded) -> set[Kind]:
+    """Return the kinds of heads for which the corpus has what a score or a pattern needs."""
     if need == "links":
         return {"dec-self" if encoded.target is None else "cross"} if encoded.linked else set()
     kinds: set[Kind] = set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers import zoo
 from helpers.ablations import measured, terse
-from helpers.letters import corpus, tokens_of, writing
+from helpers.letters import corpus, linked, tokens_of, writing
 from helpers.objectives import classifier, labelled
 
 import headroles as hr
@@ -17,8 +19,14 @@ from headroles.ablation.metrics import Loss, as_metric
 from headroles.ablation.significance import best
 from headroles.ablation.sweep import Sweep
 from headroles.models.head_model import HeadModel
-from headroles.patterns import Dependency, Diagonal, Offset, Previous
+from headroles.patterns import Alignment, Dependency, Diagonal, Offset, Previous
 from headroles.tables import frame
+
+
+def one_sided():
+    """Trees of the sources alone."""
+    return hr.Corpus("letters", tuple(replace(one, target=hr.Sentence(one.target.text)) for one in corpus(3)))
+
 
 ONE, TWO = ("dec-self", 0, 0), ("dec-self", 0, 1)
 ABSENT = ("cross", 0, 0)
@@ -108,6 +116,12 @@ REFUSED = {
     "role ahead": (roles({ONE: [Previous(), Offset(1)]}), r"offset must be 0 or below .*, got Offset\(offset=1\)"),
     "role of trees": (lambda: hr.test_roles(*given(text=corpus(3, trees=False)), {ONE: Dependency("nsubj")}),
         "needs dependency trees: got corpus 'letters'"),
+    "role of trees of the other side": (
+        lambda: hr.test_roles(*given("marian", one_sided()), {("dec-self", 0, 0): Dependency("nsubj")}),
+        "needs dependency trees for dec-self heads, got none in corpus 'letters'"),
+    "role of links of a pair": (
+        lambda: hr.test_roles(*given("marian", linked()), {("dec-self", 0, 0): Alignment()}),
+        r"Alignment\(\) needs word links for dec-self heads, got none in corpus 'linked'"),
     "role of cross heads": (roles({ONE: Diagonal()}), r"pattern Diagonal\(\) is for cross heads"),
     # models and corpora
     "translator": (evaluate("bleu", classifier(), tokens_of("bert"), labelled()), "'bleu' needs a translation model"),

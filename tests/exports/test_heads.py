@@ -69,7 +69,9 @@ def test_heads_of_any_kind_are_read_by_the_hook_of_vllm(tmp_path):
 def test_groups_with_a_head_of_the_list_keep_their_cache_in_duo_attention(tmp_path):
     """Read as `load_attn_pattern` of duo_attn/utils.py does, and `DuoAttentionPress` of kvpress."""
     index = pd.MultiIndex.from_product([["dec-self"], range(2), range(4)], names=["kind", "layer", "head"])
-    grouped = frame.table({"retrieval": np.arange(8.0)[::-1]}, index, frame.sign(model="a/b", shared="dec-self=2"))
+    others = pd.MultiIndex.from_tuples([("cross", 0, 0), ("cross", 1, 3)], names=index.names)
+    values, text = [*np.arange(8.0)[::-1], -1, -1], frame.sign(model="a/b", shared="dec-self=2")
+    grouped = frame.table({"retrieval": np.array(values)}, index.append(others), text)
     file = hr.export_heads(grouped, tmp_path / "duo", form="duo", column="retrieval", count=3)
     assert np.loadtxt(file, dtype=float, delimiter="\t").tolist() == [[1, 1], [0, 0]]
     assert json.loads((file.parent / "config.json").read_text()) == {"sink_size": 4, "recent_size": 256}

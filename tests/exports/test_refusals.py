@@ -15,6 +15,7 @@ import headroles as hr
 
 HEADS = [("cross", 0, 0), ("enc-self", 0, 1)]
 INDEX = pd.MultiIndex.from_tuples(HEADS, names=["kind", "layer", "head"])
+DECODER = pd.MultiIndex.from_tuples([("dec-self", 0, 0), ("dec-self", 2, 0)], names=["kind", "layer", "head"])
 LIST = pd.DataFrame({"chosen": [1.0, 1.0], "score": [0.5, 0.2]}, INDEX)
 CALLS = {
     "a form": (lambda place: hr.export_budget(budget(), place, "csv"), "form must be one of duo, .*, got 'csv'"),
@@ -23,6 +24,10 @@ CALLS = {
     "a list in no form": (lambda place: hr.export_heads(LIST, place, "xml"), "form must be one of json, .*, got 'xml'"),
     "no such column": (lambda place: hr.export_heads(LIST, place, column="x"), "column must be one of chosen, score"),
     "a score without a number": (lambda place: hr.export_heads(LIST, place, column="score"), "or give count=, got 0.5"),
+    "another kind in a cache": (
+        lambda place: hr.export_heads(LIST, place, "duo"), "form 'duo' must be dec-self heads, got cross heads"),
+    "a layer without heads": (
+        lambda place: hr.export_heads(LIST.set_axis(DECODER), place, "duo"), "equally many for form='duo', got fewer"),
     "other kinds": (lambda place: hr.export_heads(LIST, place, "openai"), "must be cross heads, got enc-self heads"),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from helpers import planted, zoo
 from helpers.errors import given_corpus, planted_scores, refuses
-from helpers.letters import corpus, tokens_of
+from helpers.letters import corpus, linked, tokens_of
 from helpers.objectives import classifier, labelled
 from helpers.relevance import relevance
 from helpers.traces import _traces
@@ -92,6 +92,8 @@ SCORES = {
     "no path": (lambda: score("bert", "direct"), "'direct' is for dec-self or cross heads, .* only enc-self"),
     "no trees": (lambda: score("bert", "syntax", corpus(trees=False)), "'syntax' needs .*'letters' for enc-self heads"),
     "no links": (lambda: score("marian", "links"), "'links' needs word links, got none in corpus 'letters'"),
+    "links of one text": (lambda: score("marian", "links", linked().joined()), "'links' needs word links, got none"),
+    "no translation to join": (lambda: Corpus.of(["a b"]).joined(), "'a b' must have a translation .*got none; try"),
     "an empty corpus": (lambda: score("bert", None, Corpus("nothing", ())), "corpus 'nothing' is empty"),
     "empty sentences": (lambda: score("bert", None, Corpus.of(("</s>", ""))),
         "corpus 'texts' must have content tokens"),
