@@ -26,7 +26,8 @@ from headroles.models.head_model import HeadModel
 HERE = Path(__file__).parent
 GROUPS, LAYERS, FROM_END, BLOCKS = (68, 45), (2, 4, 6, 9, 12), (2, 6, 9), (8, 15)  # left, dropped, dropped, removed
 CONTEXTS, NEW, PAIRS = (100, 1000, 2000, 4000), 64, 5
-LORA = {"epochs": 1, "batch": 8, "rate": 5e-4, "warmup_steps": 5, "save_strategy": "no"}
+PASS = {"epochs": 1, "batch": 8, "bf16": True, "use_cpu": True, "save_strategy": "no"}  # once through the texts
+LORA = PASS | {"rate": 5e-4, "warmup_steps": 5}
 WHOLE = LORA | {"rate": 5e-5}
 PRIMARY = {"texts": "news", "trained": "all", "way": "ablation", "context": 2000}
 STYLES = {"groups": "o-", "layers": "s--", "blocks": "^:"}
@@ -61,7 +62,7 @@ def data() -> None:
 def tables(
     model: Model, data: Data, work: Work = Path(".smaller-models"), only: Annotated[str, typer.Option()] = ""
 ) -> None:
-    """Choose, train, measure and time all models that the tables lack (ten hours of one core); resumes if stopped."""
+    """Choose, train, measure and time all models that the tables lack (eight hours of one core); resumes if stopped."""
     parts, texts = hr.load(model), _texts(hr.load(model)[1], data)
     smaller = [Smaller("", 0, "whole", ()), *_chosen(parts, texts, work)]
     for one in smaller:
@@ -149,7 +150,7 @@ def _by_group(values: pd.Series) -> pd.Series:
 def _by_gates(parts: Parts, texts: hr.Corpus, size: int, work: Path) -> tuple[tuple[int, ...], ...]:
     path = work / f"l0-{size}.parquet"
     if not path.is_file():
-        options = {"keep": size / 90, "unit": "group", "remove": False, "tune": {"epochs": 1, "batch": 8}}
+        options = {"keep": size / 90, "unit": "group", "remove": False, "tune": PASS}
         hr.save_table(hr.prune(copy.deepcopy(parts[0]), parts[1], texts, hr.L0(freeze="all"), **options), path)
     survives = _by_group(hr.load_table(path).iloc[:, 0])
     return tuple(survives.index[survives == 0])
