@@ -275,6 +275,7 @@ class Sweep:
             intact = self._masked(read, replay, torch.ones(1, gates.shape[1]), [None])[0]
         else:
             intact = self._update(read(batch, replay.output), [None])[0]
+            del replay.output  # logits over a vocabulary are large
         statistics = np.full((1 + len(variants), *intact.shape), np.nan)
         statistics[0] = intact
         firsts = [replay.first(row[None]) for row in gates]

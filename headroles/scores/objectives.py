@@ -18,6 +18,7 @@ from headroles.scores import outputs
 from headroles.scores.outputs import Output
 from headroles.tables.arguments import one_of
 
+ROWS = 1024  # logits whose loss is computed at once: it copies them
 SIMILARITY = "the objective 'similarity' (objective=)"  # for models without a head
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
@@ -194,8 +195,8 @@ class Loss(Objective):
         if not outputs.by_token(self.model):
             return _single(outputs.label_loss(self.model, output.logits, batch))
         labels = outputs.labels(self.model, batch)
-        rows = zip(outputs.logits(self.model, output), labels, strict=True)  # all at once would be copied twice
-        losses = [F.cross_entropy(row.float(), label, reduction="none") for row, label in rows]
+        rows = zip(outputs.logits(self.model, output), labels, strict=True)
+        losses = [torch.cat([*map(_cross_entropy, row.split(ROWS), label.split(ROWS))]) for row, label in rows]
         return Explained(torch.stack(losses), labels >= 0)
 
 
@@ -278,6 +279,10 @@ def _check_classes(model: HeadModel, name: str, instead: str = SIMILARITY) -> No
 def of_steps(model: HeadModel, batch: Batch, values: Tensor) -> Explained:
     """Return values of tokens, [batch, token], where only steps count, or of examples, [batch]."""
     return Explained(values, outputs.steps(model, batch)) if outputs.by_token(model) else _single(values)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), labels, reduction="none")
 
 
 def _single(values: Tensor) -> Explained:

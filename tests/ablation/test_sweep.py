@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -164,6 +166,24 @@ def test_a_large_vocabulary_lets_fewer_variants_go_together(monkeypatch):
     found = ablated("marian", metric=Watching())
     assert max(rows) <= most // 2
     close(found[column("head")], expected[column("head")], size=mean("marian", frozenset()), operations=32)
+
+
+def test_logits_are_free_before_the_next_forward():
+    """Without the garbage collector: of a long text they are gigabytes."""
+    seen = []
+
+    class Watching(Loss):
+        def update(self, observation):
+            assert {logits() for logits in seen} <= {None}
+            seen.append(weakref.ref(observation.output.logits))
+            return super().update(observation)
+
+    gc.disable()
+    try:
+        ablated("gpt2", metric=Watching(), max_tokens=40)
+    finally:
+        gc.enable()
+    assert len(seen) > 2
 
 
 class Counting(Loss):

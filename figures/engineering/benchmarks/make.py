@@ -97,9 +97,8 @@ def tables(
         if jobs in job and not _done(output, job, model, length, count):
             command = [sys.executable, __file__, "peak", job, model, str(length), str(count), smollm2, str(english)]
             printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-            rows = [
-                dict(zip(("way", "what", "value"), line.split("\t"), strict=True)) for line in printed if "\t" in line
-            ]
+            found = [line.split("\t") for line in printed if "\t" in line]
+            rows = [{"way": "headroles", "what": what, "value": float(value)} for what, value in found]
             _keep(output, job, model, length, count, rows)
 
 
