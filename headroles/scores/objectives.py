@@ -18,7 +18,7 @@ from headroles.scores import outputs
 from headroles.scores.outputs import Output
 from headroles.tables.arguments import one_of
 
-ROWS = 1024  # logits whose loss is computed at once: it copies them
+ROWS = 1024  # the loss is computed of so many rows of logits at once: it copies them
 SIMILARITY = "the objective 'similarity' (objective=)"  # for models without a head
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
