@@ -417,9 +417,6 @@ def cache_budgets() -> Numbers:
     holds("the test is shown in both models", (rows["holm"].dropna() < 0.001).all())
     budget = rows_of(FIGURES / "questions/cache-budgets/budget.parquet", model="smollm2")["retrieval"]
     speed = table("questions/cache-budgets/smollm2-speed.csv").set_index("tokens")
-    seconds = rows_of(FIGURES / "questions/cache-budgets/rankings.parquet", model="smollm2").set_index("ranking")[
-        "seconds"
-    ]
     role = table("questions/cache-budgets/smollm2-roles.csv").set_index("role").loc["induction"]
     longer = {
         f"{model}_{name}": interval(row, "effect", ".2f")
@@ -448,9 +445,6 @@ def cache_budgets() -> Numbers:
         "stream": f"{(budget == 0).sum():.0f} of {len(budget)}",
         "bytes": f"{100 * speed['bytes'][1000]:.0f} %",
         "times": "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*speed["time"]),
-        "seconds": f"{seconds['integrated-gradients']:.0f}",
-        "seconds_l0": f"{seconds['l0']:,.0f}",
-        "seconds_ablation": f"{seconds['ablation']:,.0f}",
         "induction_groups": f"{role['groups']:.0f}",
         "induction_kept": f"{100 * role['kept']:.0f} %",
         "induction_effect": f"{role['effect']:.3f}",
