@@ -849,8 +849,8 @@ def written() -> dict[Path, str]:
 
 
 LOOK = (
-    "The first look after four of twelve planned models. Its rule would have ended the study if all three p were below "
-    ".001. For rare words p is 1, so eight more models will be trained, and the final numbers are those of twelve."
+    "The first look after four of twelve planned models: its rule goes on to twelve unless all three p are below .001, "
+    "and the final numbers are those of twelve."
 )
 
 
@@ -868,15 +868,19 @@ def survival() -> Numbers:
         sys.path.pop(0)
     heads, models = table("questions/survival/heads.csv"), table("questions/survival/models.csv")
     found, assigned = contrasts(heads), models[models.arm == "assigned"]
-    primary = found[found.keep == 12].set_index("role")
+    by_control = found[found.keep == 12].set_index(["role", "controls"])
+    primary, far = by_control.xs("all", level="controls"), by_control.loc[("position", "3 to 5 away")]
     count = heads.model.nunique()
     for role in ("position", "syntax"):
         holds(f"{role} survives more than its control", primary["p.holm"][role] < (0.001 if count == 4 else 0.05))
     holds("rare words do not", primary["p.holm"]["rare"] > 0.05)
-    more = found[found.keep == 24].set_index("role").loc["rare"]
+    holds("a neighbour is not shown to survive more than a place far away", far["difference.low"] < 0)
+    more = found[(found.keep == 24) & (found.role == "rare")].iloc[0]
+    found["role"] = found.role.where(found.controls == "all", "position, control " + found.controls)
     rows = [
         [f"{row.keep} of 48", row.role, f"{row.survive:.2f}", f"{row.control:.2f}", f"{row.free:.2f}",
-         interval(row, "difference", ".2f"), p_of(row["p.holm"]) if row.keep == 12 else ""]
+         interval(row, "difference", ".2f") if row.notna()["difference.low"] else f"{row.difference:.2f}",
+         p_of(row["p.holm"]) if row.keep == 12 and row.controls == "all" else ""]
         for _, row in found.iterrows()
     ]  # fmt: skip
     left = {"all 48": "bleu", "18 with a role": "bleu[role]", "18 controls": "bleu[control]", "12 free": "bleu[free]"}
@@ -886,6 +890,8 @@ def survival() -> Numbers:
     order = [f"{role}{part}" for role in primary.index for part in ("", ", control")]
     costs = heads.groupby(arm)[["ablation", "importance"]].mean().loc[[*order, "free"]]
     heads["left"] = heads[[f"survival[12 {seed}]" for seed in range(3)]].mean(axis=1)
+    patterns = table("questions/survival/patterns.csv").fillna("nan").set_index(["way", "control"])["adjacent"]
+    syntax = heads[heads.role.eq("syntax") & ~heads.control].groupby("layer")["left"].mean()
     third = heads.groupby("model").importance.rank(pct=True) > 2 / 3
     high = heads[third].groupby(arm[third])["left"].agg(["mean", "size"]).query("size >= 5")
     said = ", ".join(f"{name} {row['mean']:.2f} ({row['size']:.0f} heads)" for name, row in high.iterrows())
@@ -898,7 +904,12 @@ def survival() -> Numbers:
         "rows": grid(["heads left", "role", "with the role", "control", "free", "role - control", "p"], rows),
         "more_rare": f"{more.survive:.2f} and {more.control:.2f}",
         "more_free": f"{more.free:.2f}",
-        "free": f"{primary.free.iloc[0]:.2f}",
+        "permuted": f"{by_control.control['position', 'permuted']:.2f}",
+        "near": f"{100 * patterns['head', 'nan']:.0f} %",
+        "control_near": f"{100 * patterns['head', 'permuted']:.0f} %",
+        "far": f"{far.control:.2f}",
+        "far_less": interval(far, "difference", ".2f"),
+        "layers": ", ".join(f"{share:.2f}" for share in syntax),
         "bleu": grid([*left, *pruned], [bleu]),
         "costs": grid(
             ["", "loss without it, nats", "importance"],

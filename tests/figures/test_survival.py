@@ -138,9 +138,8 @@ def test_contrasts_are_of_the_heads_of_one_layer():
     with_role = table["role"].eq("syntax") & ~table["control"]
     for size in SIZES:
         for seed in GATE_SEEDS:
-            table[f"survival[{size} {seed}]"] = (
-                with_role & ~((table["model"] == 1) & (table["layer"] == 0) & (seed == 0))
-            ).astype(int)
+            left = with_role & ~((table["model"] == 1) & (table["layer"] == 0) & (seed == 0))
+            table[f"survival[{size} {seed}]"] = (left | (table["shift"] != 0)).astype(int)
     found = contrasts(table).set_index(["keep", "role"])
     syntax = found.loc[(12, "syntax")]
     assert (syntax["survive"], syntax["control"], syntax["free"]) == (pytest.approx(35 / 36), 0, 0)
@@ -149,6 +148,9 @@ def test_contrasts_are_of_the_heads_of_one_layer():
     assert syntax["p"] == 2 / 2**12
     assert syntax["p.holm"] == 6 / 2**12
     assert (found.xs("rare", level="role")["p"] == 1).all()
+    position = found.loc[(12, "position")].set_index("controls")
+    assert position["control"].to_dict() == {"all": 0.5, "3 to 5 away": 1, "permuted": 0}
+    assert position["p.holm"].notna().tolist() == [True, False, False]
 
 
 def test_the_picture_has_the_means_of_each_arm():

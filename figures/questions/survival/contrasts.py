@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from headroles.analysis.intervals import holm
 
 SIZES, GATE_SEEDS = (24, 12, 6), (0, 1, 2)
 PRIMARY = 12  # heads left of the encoder's 48
+ALL, FAR, PERMUTED = "all", "3 to 5 away", "permuted"  # layers, by the position's control
 
 
 def exchanged(differences: Sequence[int]) -> float:
@@ -38,33 +40,38 @@ def contrasts(heads: pd.DataFrame) -> pd.DataFrame:
         heads: A row per head of each model, with the columns of `assigned.draw`, `model`, and `survival[SIZE SEED]`.
 
     Returns:
-        A table with a row per number of heads left and role: the shares that survive; `difference` from the control,
-        with `.low` and `.high`, a 95 % interval by Student's t over models (blank for one); `p` by exact permutation
-        within layers, `p.holm` over the three roles; and `against free`, the difference from free heads, with `.low`
-        and `.high`.
+        A table with a row per number of heads left and role, and two more of positions, by the layers with each kind of
+        control (`controls`): the shares that survive; `difference` from the control, with `.low` and `.high`, a 95 %
+        interval by Student's t over models (blank for one, or if all models agree); `p` by exact permutation within
+        layers; `p.holm` over the three roles, blank for the two rows more; and `against free`, the difference from free
+        heads, with `.low` and `.high`.
     """
     rows = []
-    for size in SIZES:
+    cases = [*((role, ALL) for role in WAYS), ("position", FAR), ("position", PERMUTED)]
+    is_far = heads["shift"].ne(0).groupby([heads["model"], heads["layer"]]).transform("any")
+    for size, (role, controls) in product(SIZES, cases):
         left = heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].sum(axis=1)
-        for role in WAYS:
-            table = heads.assign(left=left)[heads["role"].isin([role, FREE])]
-            cells = table.groupby(["model", "layer", "role", "control"])["left"].mean().unstack(["role", "control"])
-            with_role, control, free = cells[role, False], cells[role, True], cells[FREE, False]
-            found = {"keep": size, "role": role, "survive": with_role.mean(), "control": control.mean()}
-            found |= {"free": free.mean(), **_interval(with_role - control, "difference")}
-            found |= _interval(with_role - free, "against free")
-            rows.append(found | {"p": exchanged((with_role - control).astype(int).tolist())})
+        table = heads.assign(left=left)[
+            heads["role"].isin([role, FREE]) & ((controls == ALL) | (is_far == (controls == FAR)))
+        ]
+        cells = table.groupby(["model", "layer", "role", "control"])["left"].mean().unstack(["role", "control"])
+        with_role, control, free = cells[role, False], cells[role, True], cells[FREE, False]
+        found = {"keep": size, "role": role, "controls": controls, "survive": with_role.mean()}
+        found |= {"control": control.mean(), "free": free.mean(), **_interval(with_role - control, "difference")}
+        found |= _interval(with_role - free, "against free")
+        rows.append(found | {"p": exchanged((with_role - control).astype(int).tolist())})
     table = pd.DataFrame(rows)
-    shares = [column for column in table if column not in ("keep", "role", "p")]
+    shares = [column for column in table if column not in ("keep", "role", "controls", "p")]
     table[shares] /= len(GATE_SEEDS)
-    table["p.holm"] = table.groupby("keep")["p"].transform(lambda p: holm(p.to_numpy()))
+    planned = table[table["controls"] == ALL].groupby("keep")["p"]
+    table["p.holm"] = planned.transform(lambda p: holm(p.to_numpy()))
     return table
 
 
 def _interval(differences: pd.Series[float], name: str) -> dict[str, float]:
     by_model = differences.groupby("model").mean()
     mean, half = by_model.mean(), np.nan
-    if len(by_model) > 1:
+    if by_model.nunique() > 1:  # no variance is no interval
         half = stats.t.ppf(0.975, len(by_model) - 1) * by_model.sem()
     return {name: mean, f"{name}.low": mean - half, f"{name}.high": mean + half}
 

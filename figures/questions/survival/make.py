@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import torch
 import typer
 from assigned import FREE, WAYS, Assigned, Patterns, assign, draw
-from contrasts import GATE_SEEDS, SIZES, contrasts, power
+from contrasts import FAR, GATE_SEEDS, PERMUTED, SIZES, contrasts, power
 from filelock import FileLock
 from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoTokenizer, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
@@ -77,6 +79,40 @@ def pictures() -> None:
         studies.save(studies.draw(picture, HERE), HERE / picture["file"])
 
 
+@app.command()
+def patterns(shared: Shared, work: Work) -> None:
+    """Describe where roles and controls attend on the captions of val (a minute)."""
+    tokenizer = AutoTokenizer.from_pretrained(shared / "models" / "multi30k-en-de")
+    model = MarianMTModel(AutoConfig.from_pretrained(shared / "models" / "multi30k-en-de"))
+    corpora = [hr.read(work / f"{part}.conllu") for part in ("train", "val")]
+    of = _patterns(model, tokenizer, corpora)
+    ids = [tokenizer(sentence.text).input_ids for sentence in corpora[1]]
+    table = pd.concat([_described(Assigned(draw(seed), of, seed), ids) for seed in range(4)])
+    table = table.groupby(["role", "way", "control"])[["end", "adjacent", "within 2", "log count"]].mean()
+    table.to_csv(HERE / "patterns.csv", float_format="%.3f", lineterminator="\n")
+    print(table.round(3).to_string())
+
+
+def _described(assigned: Assigned, texts: list[list[int]]) -> pd.DataFrame:
+    """Return a row per assigned head and text: the share on the end token, and of the rest on near tokens."""
+    rows = []
+    for ids in texts:
+        assigned.read(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.long))
+        size = len(ids) - 1
+        distance = (torch.arange(size)[:, None] - torch.arange(size)).abs()
+        counts = torch.tensor([float(assigned.patterns.counts[token]) for token in ids[:-1]]).clamp(min=1).log()
+        for layer, head, role, way, control, shift in assigned.heads:
+            weights = assigned.weights[layer, 0, head, :size]
+            inner = weights[:, :size]
+            total = inner.sum().item() or float("nan")
+            kind = FAR if shift else PERMUTED if control else ""
+            near = {f: inner[distance <= d].sum().item() / total for f, d in (("adjacent", 1), ("within 2", 2))}
+            near["adjacent"] -= inner.diagonal().sum().item() / total
+            found = {"role": role, "way": way, "control": kind, "end": weights[:, size].mean().item(), **near}
+            rows.append(found | {"log count": (inner.sum(0) @ counts).item() / total})
+    return pd.DataFrame(rows)
+
+
 @app.command("power")
 def simulate() -> None:
     """Simulate the power of the primary contrast (a minute)."""
@@ -98,9 +134,16 @@ def _drawn(heads: pd.DataFrame) -> Figure:
     for ax, role in zip(axes, WAYS, strict=True):
         arms = {
             f"attends by the role ({', '.join(WAYS[role])})": (heads["role"].eq(role) & ~heads["control"], "C0", "o-"),
-            "its control: as sharp, elsewhere": (heads["role"].eq(role) & heads["control"], "C1", "s--"),
+            **{
+                f"control: {name}": (heads["role"].eq(role) & heads["control"] & moved, colour, style)
+                for name, moved, colour, style in (
+                    (f"as sharp, {PERMUTED}", heads["shift"].eq(0), "C1", "s--"),
+                    (f"as sharp, {FAR}", heads["shift"].ne(0), "C2", "D-."),
+                )
+            },
             "free": (heads["role"].eq(FREE), "0.5", "^:"),
         }
+        arms = {label: arm for label, arm in arms.items() if arm[0].any()}
         for label, (rows, colour, style) in arms.items():
             by_model = left[rows].groupby(heads["model"]).mean()
             ax.plot(range(len(SIZES)), by_model.to_numpy().T, color=colour, lw=0.6, alpha=0.5)
@@ -172,7 +215,7 @@ def _target(shared: Path, part: str) -> Path:
     return shared / "data" / "multi30k" / f"{PARTS[part]}.de.gz"
 
 
-def _patterns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpora: tuple[hr.Corpus, ...]) -> Patterns:
+def _patterns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpora: Sequence[hr.Corpus]) -> Patterns:
     handle = HeadModel(model, tokenizer)
     rows = [handle.encode(corpus).source for corpus in corpora]  # with the word of each token
     counts = Counter(token for row in rows[0] for token in row.ids)
