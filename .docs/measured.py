@@ -848,12 +848,6 @@ def written() -> dict[Path, str]:
     return texts
 
 
-LOOK = (
-    "The first look after four of twelve planned models: its rule goes on to twelve unless all three p are below .001, "
-    "and the final numbers are those of twelve."
-)
-
-
 def p_of(p: float) -> str:
     """Return p in three digits."""
     return "< .001" if p < 0.001 else f"{p:.3f}"
@@ -895,10 +889,11 @@ def survival() -> Numbers:
     third = heads.groupby("model").importance.rank(pct=True) > 2 / 3
     high = heads[third].groupby(arm[third])["left"].agg(["mean", "size"]).query("size >= 5")
     said = ", ".join(f"{name} {row['mean']:.2f} ({row['size']:.0f} heads)" for name, row in high.iterrows())
+    important = heads[third & heads.role.eq("position") & heads.control]["shift"].ne(0)
     last = assigned["loss[9]"] - assigned["loss[10]"]
     ordinary = models[models.arm == "ordinary"]
     return {
-        "models": {2: "two", 4: "four", 12: "twelve"}.get(count, str(count)),
+        "models": {4: "four", 5: "five", 6: "six", 12: "twelve"}.get(count, str(count)),
         **{role: f"{primary.survive[role]:.2f}" for role in primary.index},
         **{f"{role}_control": f"{primary.control[role]:.2f}" for role in primary.index},
         "rows": grid(["heads left", "role", "with the role", "control", "free", "role - control", "p"], rows),
@@ -916,10 +911,10 @@ def survival() -> Numbers:
             [[name, f"{row.ablation:.3f}", f"{row.importance:.3f}"] for name, row in costs.iterrows()],
         ),
         "mediated": said,
+        "far_important": f"{important.sum()} of {len(important)}",
         "ordinary": f"{ordinary.bleu.mean():.1f} BLEU ({len(ordinary)} trained)"
         if len(ordinary)
         else "not trained yet",
-        "look": LOOK,
         "falling": f"{int((last > 0.01).sum())} of {count}",
         "fall": f"{last.max():.3f}".lstrip("0"),
     }
