@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from assigned import FREE, Assigned, Patterns, assign, draw, moved
+from assigned import FREE, Assigned, Patterns, Regular, assign, draw, moved
 from contrasts import GATE_SEEDS, SIZES, contrasts, exchanged
 from helpers import letters, zoo
 from transformers import MarianConfig, MarianMTModel
@@ -72,6 +72,34 @@ def test_heads_attend_by_what_was_drawn_in_any_batch():
         torch.testing.assert_close(weights, expected)
         seen.add((way, control))
     assert len(seen) == 10  # each pattern and each control
+
+
+def test_regular_controls_attend_further_away_or_by_the_tree_of_another_sentence():
+    chain = Sentence(
+        "a b c d e", tuple((2 * i, 2 * i + 1) for i in range(5)), heads=(-1, 0, 1, 2, 3), relations=("x",) * 5
+    )
+    other = TokenizedSentence([5, 6, 7, 8, 4, 1], [0, 1, 2, 3, 4, NO_WORD], chain)
+    table, seen = draw(3, regular=True), set()
+    assigned = Assigned(table, Regular([ROW, other], COUNTS), seed=3)
+    assigned.read(torch.tensor([ROW.ids]), torch.ones(1, 6, dtype=torch.long))
+    offsets = {"other head": -1, "other dependent": 1}
+    offsets |= {f"{way} {apart}": sign * apart for way, sign in (("before", -1), ("after", 1)) for apart in (3, 4, 5)}
+    for layer, head, role, way, control, shift in table.itertuples(index=False):
+        if role in (FREE, "rare"):
+            continue
+        offset = offsets.get(way, {"before": -1, "after": 1}.get(way))
+        places = (
+            [{place + offset if 0 <= place + offset < 5 else 5: 1} for place in range(5)] if offset else EXPECTED[way]
+        )
+        expected = torch.zeros(6, 6)
+        for query, keys in enumerate([*places, {5: 1}]):
+            for key, weight in keys.items():
+                expected[query, key] = weight
+        torch.testing.assert_close(assigned.weights[layer, 0, head], expected)
+        assert (way in offsets) == control
+        assert (shift != 0) == (control and role == "position")
+        seen.add(way)
+    assert {"other head", "head"} <= seen or {"other dependent", "dependent"} <= seen
 
 
 def made():

@@ -20,12 +20,18 @@ from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, depend
 
 WAYS = {"position": ("before", "after"), "syntax": ("head", "dependent"), "rare": ("rarest",)}
 PATTERNS = tuple(way for ways in WAYS.values() for way in ways)
+APART = (3, 4, 5)  # tokens between a token and the place of a far control
+REGULAR = (
+    *(f"{way} {apart}" for way in WAYS["position"] for apart in APART),
+    *(f"other {way}" for way in WAYS["syntax"]),
+)
 FREE = "free"
 NAME = "assigned"  # of the attention function
 LONGEST = 128  # positions of the model
+Keys = list[list[int]]  # of each token
 
 
-def draw(seed: int, *, layers: int = 6, heads: int = 8) -> pd.DataFrame:
+def draw(seed: int, *, layers: int = 6, heads: int = 8, regular: bool = False) -> pd.DataFrame:
     """Draw which head of each layer has which role.
 
     In each layer one head has each role, one the control of each role, and the others are free.
@@ -34,20 +40,23 @@ def draw(seed: int, *, layers: int = 6, heads: int = 8) -> pd.DataFrame:
         seed: Seed of the draw.
         layers: Number of layers, an even one.
         heads: Heads of a layer.
+        regular: Whether the controls of position and syntax are those of `Regular`, in all layers.
 
     Returns:
-        A table with a row per head: `layer`, `head`, `role` ("position", "syntax", "rare" or "free"), `way` (which of
-        the role's patterns), `control` (False for a head with the role), and `shift`: how far the places of a control
-        are moved; 0 if they are permuted. In half of the layers the position's control is 3 to 5 tokens away.
+        A table with a row per head: `layer`, `head`, `role` ("position", "syntax", "rare" or "free"), `way` (which
+        pattern), `control` (False for a head with the role), and `shift`: how far the places of a control are moved;
+        0 if they are permuted or of another sentence. The position's control is 3 to 5 tokens away in half of the
+        layers.
     """
     generator, rows = random.Random(seed), []
-    far = generator.sample(range(layers), layers // 2)
+    far = range(layers) if regular else generator.sample(range(layers), layers // 2)
     for layer in range(layers):
         order = generator.sample(range(heads), heads)
         for role, ways in WAYS.items():
             way, apart = generator.choice(ways), generator.choice((2, 3, 4))
             shift = (-apart if way == "before" else apart) if role == "position" and layer in far else 0
-            rows += [(layer, order.pop(), role, way, False, 0), (layer, order.pop(), role, way, True, shift)]
+            elsewhere = {"position": f"{way} {apart + 1}", "syntax": f"other {way}"}.get(role, way) if regular else way
+            rows += [(layer, order.pop(), role, way, False, 0), (layer, order.pop(), role, elsewhere, True, shift)]
         rows += [(layer, head, FREE, "", False, 0) for head in order]
     table = pd.DataFrame(rows, columns=["layer", "head", "role", "way", "control", "shift"])
     return table.sort_values(["layer", "head"], ignore_index=True)
@@ -60,6 +69,8 @@ class Patterns:
     dependents, the root, or a word whose partner has no token of its own) attends to the end token, as that token does
     itself. Places before the first and after the last token go round. Several pieces of a word have equal weights.
     """
+
+    names = PATTERNS
 
     def __init__(self, rows: Iterable[TokenizedSentence], counts: Counter[int]) -> None:
         self.counts = counts  # of tokens in the training texts
@@ -74,22 +85,59 @@ class Patterns:
         return known.float() if (known := self.known.get(tuple(ids[:-1]))) is not None else self._matrices(ids[:-1])
 
     def _matrices(self, ids: Sequence[int], row: TokenizedSentence | None = None) -> Tensor:
-        size = len(ids)
-        keys: list[list[list[int]]] = [
-            [[(place - 1) % size] for place in range(size)],
-            [[(place + 1) % size] for place in range(size)],
-            *(_partners(row) if row is not None else [[[] for _ in ids], [[] for _ in ids]]),
-            [[min(range(size), key=lambda place: self.counts[ids[place]])] for _ in ids],
-        ]
-        weights = torch.zeros(len(keys), size + 1, size + 1, dtype=torch.float16)
-        for pattern, places in enumerate(keys):
-            for query, attended in enumerate([*places, [size]]):
-                for key in attended or [size]:
-                    weights[pattern, query, key] = 1 / max(1, len(attended))
-        return weights
+        return _weights(
+            [
+                *(self._neighbours(len(ids), offset) for offset in (-1, 1)),
+                *(_partners(row) if row is not None else [[[] for _ in ids], [[] for _ in ids]]),
+                [[min(range(len(ids)), key=lambda place: self.counts[ids[place]])] for _ in ids],
+            ]
+        )
+
+    def _neighbours(self, size: int, offset: int) -> Keys:
+        return [[(place + offset) % size] for place in range(size)]
 
 
-def _partners(row: TokenizedSentence) -> list[list[list[int]]]:
+class Regular(Patterns):
+    """Patterns with controls that are as regular and near: far neighbours, and the tree of another sentence.
+
+    The other sentence has as many tokens; the tree of the only one of its length is its own. No place goes round: a
+    place outside the sentence is the end token.
+    """
+
+    names = (*PATTERNS, *REGULAR)
+
+    def __init__(self, rows: Iterable[TokenizedSentence], counts: Counter[int]) -> None:
+        super().__init__(rows, counts)
+        ways = [PATTERNS.index(way) for way in WAYS["syntax"]]
+        by_size: dict[int, list[tuple[int, ...]]] = {}
+        for ids in self.known:
+            by_size.setdefault(len(ids), []).append(ids)
+        trees = {ids: weights[ways] for ids, weights in self.known.items()}
+        for size, texts in by_size.items():
+            random.Random(size).shuffle(texts)
+            for ids, other in zip(texts, [*texts[1:], texts[0]], strict=True):
+                self.known[ids] = torch.cat([self.known[ids][: -len(ways)], trees[other]])
+
+    def _matrices(self, ids: Sequence[int], row: TokenizedSentence | None = None) -> Tensor:
+        far = [self._neighbours(len(ids), sign * apart) for sign in (-1, 1) for apart in APART]
+        return torch.cat([super()._matrices(ids, row), _weights([*far, [[] for _ in ids], [[] for _ in ids]])])
+
+    def _neighbours(self, size: int, offset: int) -> Keys:
+        return [[place + offset] if 0 <= place + offset < size else [] for place in range(size)]
+
+
+def _weights(patterns: Sequence[Keys]) -> Tensor:
+    """Return weights [pattern, query, key] of the keys of each token; without keys, the end token's."""
+    size = len(patterns[0])
+    weights = torch.zeros(len(patterns), size + 1, size + 1, dtype=torch.float16)
+    for pattern, places in enumerate(patterns):
+        for query, attended in enumerate([*places, [size]]):
+            for key in attended or [size]:
+                weights[pattern, query, key] = 1 / max(1, len(attended))
+    return weights
+
+
+def _partners(row: TokenizedSentence) -> list[Keys]:
     """Return, for each token but the last, the tokens of its word's head, and of its word's first dependent."""
     words = row.words[:-1]
     heads: dict[int, int] = {}
@@ -134,8 +182,8 @@ class Assigned:
         self.shape = table["layer"].max() + 1, table["head"].max() + 1
         self.sources = {  # of controls, by size: which place's weight each place gets
             (layer, head): [_inverse(moved(size, shift, f"{seed} {layer} {role}")) for size in range(LONGEST)]
-            for layer, head, role, _, control, shift in self.heads
-            if control
+            for layer, head, role, way, control, shift in self.heads
+            if control and way in PATTERNS
         }
         self.assigned = torch.zeros(self.shape, dtype=torch.bool)
         for layer, head, *_ in self.heads:
@@ -144,16 +192,16 @@ class Assigned:
     def read(self, ids: Tensor, mask: Tensor) -> None:
         """Compute the weights of a batch: [layer, batch, head, query, key]; padding attends to the first token."""
         sizes, longest = mask.sum(1).tolist(), ids.shape[1]
-        patterns = torch.zeros(len(ids), len(PATTERNS), longest, longest)
+        patterns = torch.zeros(len(ids), len(self.patterns.names), longest, longest)
         patterns[..., 0] = 1
         for row, (tokens, size) in enumerate(zip(ids.tolist(), sizes, strict=True)):
             patterns[row, :, :size] = 0
             patterns[row, :, :size, :size] = self.patterns.of(tokens[:size])
         layers, heads = self.shape
         weights = torch.zeros(layers, len(ids), heads, longest, longest)
-        for layer, head, _, way, control, _ in self.heads:
-            of_way = patterns[:, PATTERNS.index(way)]
-            if control:
+        for layer, head, _, way, *_ in self.heads:
+            of_way = patterns[:, self.patterns.names.index(way)]
+            if (layer, head) in self.sources:
                 source = torch.arange(longest).repeat(len(ids), 1)
                 for row, size in enumerate(sizes):
                     source[row, : size - 1] = self.sources[layer, head][size - 1]

@@ -47,8 +47,9 @@ def contrasts(heads: pd.DataFrame) -> pd.DataFrame:
         heads, with `.low` and `.high`.
     """
     rows = []
-    cases = [*((role, ALL) for role in WAYS), ("position", FAR), ("position", PERMUTED)]
+    cases = [(role, ALL) for role in WAYS]
     is_far = heads["shift"].ne(0).groupby([heads["model"], heads["layer"]]).transform("any")
+    cases += [("position", FAR), ("position", PERMUTED)] if is_far.nunique() > 1 else []
     for size, (role, controls) in product(SIZES, cases):
         left = heads[[f"survival[{size} {seed}]" for seed in GATE_SEEDS]].sum(axis=1)
         table = heads.assign(left=left)[

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 import typer
-from assigned import FREE, WAYS, Assigned, Patterns, assign, draw
+from assigned import FREE, WAYS, Assigned, Patterns, Regular, assign, draw
 from contrasts import FAR, GATE_SEEDS, PERMUTED, SIZES, contrasts, power
 from filelock import FileLock
 from matplotlib.figure import Figure
@@ -57,12 +57,14 @@ def tables(
     work: Work,
     models: Annotated[str, typer.Option(help="Numbers of models, such as 0,1,2.")] = "0,1,2,3",
     ordinary: Annotated[str, typer.Option(help="The same for models without assigned roles.")] = "0",
+    regular: Annotated[str, typer.Option(help="The same for models with controls that are as regular.")] = "",
 ) -> None:
     """Train and prune the models that the tables lack (an hour and a half of one core each); resumes if stopped."""
-    for arm, numbers in (("ordinary", ordinary), ("assigned", models)):
+    for arm, numbers in (("ordinary", ordinary), ("assigned", models), ("regular", regular)):
         for seed in map(int, filter(None, numbers.split(","))):
             if _missing(arm, seed):
-                _save(*_measured(shared, work, arm, seed))
+                heads, model = _measured(shared, work, arm, seed)
+                _save(heads, model, "regular" if arm == "regular" else "heads")
     analyse()
 
 
@@ -167,10 +169,10 @@ def _missing(arm: str, seed: int) -> bool:
     return not ((table["arm"] == arm) & (table["model"] == seed)).any()
 
 
-def _save(heads: pd.DataFrame | None, model: pd.DataFrame) -> None:
+def _save(heads: pd.DataFrame | None, model: pd.DataFrame, of_heads: str) -> None:
     """Add the rows of one model to the tables."""
     with FileLock(HERE / ".lock"):
-        for name, rows in (("heads", heads), ("models", model)):
+        for name, rows in ((of_heads, heads), ("models", model)):
             path = HERE / f"{name}.csv"
             if rows is not None:
                 table = pd.concat([pd.read_csv(path), rows]) if path.exists() else rows
@@ -184,14 +186,14 @@ def _measured(shared: Path, work: Path, arm: str, seed: int) -> tuple[pd.DataFra
     train, val, test = (hr.read(work / f"{part}.conllu", _target(shared, part)) for part in PARTS)
     set_seed(seed)
     model = MarianMTModel(AutoConfig.from_pretrained(shared / "models" / "multi30k-en-de")).eval()
-    table = draw(seed)
-    if arm == "assigned":
-        assign(model, Assigned(table, _patterns(model, tokenizer, (train, val, test)), seed))
+    table, kind = draw(seed, regular=arm == "regular"), Regular if arm == "regular" else Patterns
+    if arm != "ordinary":
+        assign(model, Assigned(table, _patterns(model, tokenizer, (train, val, test), kind), seed))
     parts = model, tokenizer
     history = hr.train(*parts, train, work / f"{arm}-{seed}", held_out=val, seed=seed, **TRAIN)
     found = {"arm": arm, "model": seed, **_quality(parts, val, test)}
     found |= {f"loss[{epoch:g}]": loss for epoch, loss in zip(history["epoch"], history["held_out loss"], strict=True)}
-    if arm != "assigned":
+    if arm == "ordinary":
         return None, pd.DataFrame([found])
     heads = [(KIND, *place) for place in table[["layer", "head"]].itertuples(index=False, name=None)]
     effects = hr.ablate(*parts, val, sets={str(head): [head] for head in heads}, n_resamples=0)
@@ -215,11 +217,16 @@ def _target(shared: Path, part: str) -> Path:
     return shared / "data" / "multi30k" / f"{PARTS[part]}.de.gz"
 
 
-def _patterns(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpora: Sequence[hr.Corpus]) -> Patterns:
+def _patterns(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpora: Sequence[hr.Corpus],
+    kind: type[Patterns] = Patterns,
+) -> Patterns:
     handle = HeadModel(model, tokenizer)
     rows = [handle.encode(corpus).source for corpus in corpora]  # with the word of each token
     counts = Counter(token for row in rows[0] for token in row.ids)
-    return Patterns((row for part in rows for row in part), counts)
+    return kind((row for part in rows for row in part), counts)
 
 
 def _quality(parts: Parts, val: hr.Corpus, test: hr.Corpus) -> dict[str, float]:
