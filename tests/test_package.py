@@ -38,16 +38,16 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "training": (900, 6),  # 63: sound
     "pruning": (2_143, 9),  # without efficiency, which exports has since issue 64; 
     "budgets": (745, 5),
-    "exports": (1_232, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
+    "exports": (1_245, 7),  # 700 in DESIGN; issue 64: files of llama.cpp, efficiency; 63: alignment heads, lists
     "testing": (988, 6),
     "papers": (2_452, 8),  # 2,400 before issue 61: one of two rarest tokens, first heads, rankings within layers
     "reports": (980, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
     "cli": (1_704, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
     "root": (239, 4),  # 62: time of later stages
-    "all": (33_465, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_478, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 40_313  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 40_326  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

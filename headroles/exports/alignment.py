@@ -7,6 +7,7 @@ the attention of each token begins.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
@@ -37,6 +38,8 @@ Chosen = tuple[int, ...]  # rows of cross heads
 NEAR = (50, 100, 200)  # milliseconds
 RANDOM = 20  # sets of random heads
 MOST = 12  # heads of a list of no given size
+FEW = 300  # words: with fewer a list may fit them alone
+log = logging.getLogger(__name__)
 
 
 class AlignmentHeads(NamedTuple):
@@ -124,6 +127,9 @@ def alignment_heads(
             f"corpus {corpus.name!r} must have two or more utterances with the times of words (one, and held_out one), "
             f"got {len(first)} and {len(second)}; give words with start and end, as a forced aligner writes them"
         )
+    if (words := sum(len(utterance.tokens) for utterance in first)) < FEW:
+        advice = "heads are chosen on %d words, and other words may choose other heads; try %d words or more"
+        log.warning(advice, words, FEW)
     chosen, alone = _greedy(first, len(table), size)
     sets = {"chosen": [chosen], **_others(handle, frame.rows(table), len(chosen), seed)}
     options = {"at": at, "shift": shift, "seed": seed, "chosen_on": len(first), "utterances": len(second)}
@@ -150,7 +156,8 @@ def _read(handle: HeadModel, corpus: Corpus, at: At) -> list[_Utterance]:
             captured.append(weights[0, [site.numbers.index(head) for head in site.remaining]].float().cpu())
 
     with handle.evaluating(), handle.without_gradients(), handle.capture(keep):
-        for batch in handle.batches(encoded, max_tokens=1):  # one utterance each
+        batches = handle.batches(encoded, max_tokens=1)  # one utterance each
+        for batch in track(batches, "reading utterances", total=len(encoded.numbers)):
             captured.clear()
             handle.forward(_with_end(batch, handle) if at == "next" else batch.inputs)
             sentence: Any = batch.source.sentences[0]

@@ -30,7 +30,8 @@ def export_heads(
     """Write a list of heads for another program: the heads marked in a column, or the first ones by a score.
 
     - "json": all heads by rank, each with its value, interval, rank, and 95 % interval of the rank by the resamples of
-      the table. How many heads pass a threshold depends on the corpus; which ones come first depends on it less.
+      the table. How many heads pass a threshold depends on the corpus; which ones come first depends on it less. Heads
+      of `hr.alignment_heads` are ranked as they were chosen, then by their error, which is given.
     - "generation_config": `alignment_heads` in the generation_config.json of a folder of transformers.
     - "ctranslate2": the same in the config.json of a folder of CTranslate2, which faster-whisper reads.
     - "openai": the text that `model.set_alignment_heads` of openai/whisper reads (base85 of a compressed mask), which
@@ -93,7 +94,12 @@ def export_heads(
 def _rows(table: pd.DataFrame, ranked: pd.Series[float], chosen: list[Any], column: str) -> Any:
     """Return the entries of all heads, the first one first."""
     rows = ranked.rename("value").reset_index()
-    rows["rank"], rows["chosen"] = range(1, len(rows) + 1), [head in chosen for head in ranked.index]
+    if column == "chosen" and {"order", "error"} <= {*table}:
+        ranked = ranked.loc[table.loc[ranked.index].sort_values(["order", "error"]).index]
+        rows = ranked.rename("value").reset_index().assign(error=table.loc[ranked.index, "error"].to_numpy())
+    ordered = ranked.is_unique or "error" in rows
+    rows["rank"] = range(1, len(rows) + 1) if ordered else ranked.rank(ascending=False, method="min").to_numpy(int)
+    rows["chosen"] = [head in chosen for head in ranked.index]
     for end in (end for end in ("low", "high") if f"{column}.{end}" in table):
         rows[end] = table.loc[ranked.index, f"{column}.{end}"].to_numpy()
     drawn = frame.resamples_of(table, column)

@@ -48,7 +48,7 @@ def test_smoothing_is_that_of_transformers(frames):
     torch.testing.assert_close(smoothed(weights, 7), generation_whisper._median_filter(normal, 7))
 
 
-def test_a_planted_head_is_chosen_and_without_error(tmp_path):
+def test_a_planted_head_is_chosen_and_without_error(tmp_path, caplog):
     model, tokens = spoken.listener(planted=True)
     found = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", n_resamples=20)
     heads, sets = found
@@ -60,6 +60,7 @@ def test_a_planted_head_is_chosen_and_without_error(tmp_path):
     assert sets.loc["all", "difference"] == pytest.approx(-sets.loc["all", "error"])
     assert (sets["error.low"] <= sets["error"]).all()
     assert "published" not in sets.index
+    assert "heads are chosen on 14 words, and other words may choose other heads; try 300" in caplog.text
 
 
 def test_a_published_list_is_a_set_and_a_number_of_heads_is_kept(tmp_path):

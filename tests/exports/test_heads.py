@@ -61,6 +61,18 @@ def test_the_first_heads_by_a_score_have_ranks_with_intervals(tmp_path):
     assert [row["high"] - row["low"] for row in rows] == [2] * 6
 
 
+def test_chosen_heads_are_ranked_as_they_were_chosen_and_the_others_by_their_error(tmp_path):
+    order, errors = [np.nan, 3, np.nan, 1, np.nan, 2], [50.0, 9, 10, 8, 30, 7]
+    given = table().assign(order=order, error=errors)
+    rows = json.loads(hr.export_heads(given, tmp_path / "a.json").read_text())["heads"]
+    assert [(row["layer"], row["head"]) for row in rows] == [(1, 0), (1, 2), (0, 1), (0, 2), (1, 1), (0, 0)]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["error"] for row in rows] == [8, 7, 9, 10, 30, 50]
+    assert [row["chosen"] for row in rows] == [True] * 3 + [False] * 3
+    rows = json.loads(hr.export_heads(table(), tmp_path / "a.json").read_text())["heads"]
+    assert [row["rank"] for row in rows] == [1, 1, 1, 4, 4, 4]  # a column of 0 and 1 alone says no more
+
+
 def test_heads_of_any_kind_are_read_by_the_hook_of_vllm(tmp_path):
     content = json.loads(hr.export_heads(table(), tmp_path / "a.json", form="vllm-hook").read_text())
     assert content == {"model_info": {"model_id": "a/b"}, "params": {"important_heads": PAIRS}}
