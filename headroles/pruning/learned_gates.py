@@ -26,9 +26,11 @@ from headroles.models.heads import attention_sites
 from headroles.models.masking import Head, mask_heads
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
+from headroles.tables.io import save_table
 from headroles.tables.study import Study, as_study
 from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import Reporter, Spread
+from headroles.training.trainer import PROVENANCE
 
 Freeze = Literal["nothing", "decoder", "all"]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
@@ -37,6 +39,7 @@ SHARE = 0.5  # of heads that are kept if neither a number nor a strength is give
 SHARP = 20.0  # final stretch of log alpha away from the threshold, where no rate is given
 RATE = Spread(path=20.0, largest=1.0)  # default learning rate of gates; log alpha starts 5 above a gate of zero
 SHOWN = 60  # records of the gates in one training
+HISTORY = "gates.parquet"  # in the folder of a training
 
 
 @dataclass(frozen=True)
@@ -393,6 +396,12 @@ class GateRecords(Reporter, ExportableState):
         """Record the gates at regular steps and at the last one."""
         if state.global_step % max(1, state.max_steps // SHOWN) == 0 or state.global_step == state.max_steps:
             self._record(state)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:  # noqa: ARG002
+        """Save the records, before the training counts as finished."""
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir or "")
+            save_table(frame.signed(self.gates.history(), (folder / PROVENANCE).read_text()), folder / HISTORY)
 
     def _record(self, state: TrainerState) -> None:
         self.records.append((state.global_step, self.gates.chances().detach().tolist()))

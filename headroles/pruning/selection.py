@@ -13,7 +13,6 @@ from typing import Any, Literal
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel
@@ -21,14 +20,14 @@ from headroles.models.heads import head_index
 from headroles.models.identity import fingerprint
 from headroles.models.loading import is_adapted
 from headroles.pruning import learned_gates
-from headroles.pruning.learned_gates import L0, GateRecords, GateStrategy, frozen, train_gates
+from headroles.pruning.learned_gates import HISTORY, L0, GateRecords, GateStrategy, frozen, train_gates
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table
 from headroles.tables.study import Study, as_study
 from headroles.training import trainer
 from headroles.training.checkpoints import GATES
@@ -37,7 +36,6 @@ from headroles.training.hf_trainer import TrainOptions
 Training = Literal["before", "after", "both"]
 Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
-HISTORY = "gates.parquet"  # in the folder of a training
 DECIDED = 0.9  # least probability of the likelier value of a decided gate
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
 
@@ -241,8 +239,6 @@ class _Selection:
             gates.horizon = gates.horizon or int(gates.step)  # the training was finished before
             table = gates.table(index, self.label, self.provenance)
             _warn(gates.final().tolist(), gates.chances().tolist(), self.count, int(history["step"].iloc[-1]))
-        if gates.records and _distributed.first():  # otherwise the training was finished before
-            save_table(frame.signed(gates.history(), history.attrs["signatures"]["loss"]), folder / HISTORY)
         return table
 
 

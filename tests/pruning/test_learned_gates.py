@@ -27,8 +27,9 @@ from headroles.models.masking import head_mask, mask_heads
 from headroles.pruning.learned_gates import L0, RATE, HardConcrete, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
-from headroles.tables.io import load_table
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
+from headroles.training import trainer
 from headroles.training.checkpoints import GATES
 from headroles.training.trainer import train
 
@@ -417,6 +418,16 @@ def pruned(strategy, study=None, *, name="classifier", tune=SHORT, **options):
     """The model and the table."""
     model, tokens, text = small(name)
     return model, prune(model, tokens, text, strategy, study=study, tune=tune, remove=False, **options)
+
+
+def test_a_pruning_that_is_killed_as_training_ends_keeps_the_gates(tmp_path, monkeypatch):
+    """Training counts as finished from its history on: that of the gates must be there before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save_table", lambda *given: (save_table(*given), {}["killed"]))
+        with pytest.raises(KeyError, match="killed"):
+            pruned(L0(rate=0.3), tmp_path, keep=4)
+    pruned(L0(rate=0.3), tmp_path, keep=4)
+    assert Study(tmp_path).load("gates-l0-4")["step"].nunique() == 5  # before the first step, and after each of 4
 
 
 @pytest.mark.slow
