@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,6 +92,7 @@ class Trainer(transformers.Trainer):
             self.model_accepts_loss_kwargs = _divides_by_all_labels(self, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
+        self.forward = {name: value for name, value in vars(model).items() if name == "forward"}
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
         for callback in (_Unlogged(self), *([Epochs(batches)] if isinstance(batches, Masking) else []), *callbacks):
             self.add_callback(callback)
@@ -131,6 +133,11 @@ class Trainer(transformers.Trainer):
         for group, rate in zip(groups[len(groups) - len(self.rates) :], self.rates.values(), strict=True):
             group["lr"] = rate(num_training_steps) if isinstance(rate, Spread) else rate
         return super().create_scheduler(num_training_steps, optimizer)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Return the precision in which the loss is computed."""
+        precision: AbstractContextManager[Any] = self.accelerator.autocast()
+        return precision
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
@@ -219,6 +226,10 @@ class _Unlogged(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        attributes = vars(self.trainer.model)
+        if attributes.pop("_original_forward", None):  # accelerate has put the forward under autocast, for good
+            del attributes["forward"]
+            attributes.update(self.trainer.forward)
         log: list[dict[str, Any]] = state.log_history  # transformers does not type other records
         kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
         self.trainer.summed, self.trainer.since = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step)

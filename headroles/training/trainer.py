@@ -55,9 +55,8 @@ def train(
     If the model has an adapter of PEFT, such as LoRA, only the adapter is trained and saved, in PEFT's format:
     `peft.PeftModel.from_pretrained(base, folder)` loads it.
 
-    The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
-    transformers' `train_sampling_strategy="group_by_length"` the longest come first in every 50 steps, by which a small
-    translator learned much more slowly from random weights. "random" takes examples of any length.
+    The examples of a step have similar lengths, and steps are in a random order. `train_sampling_strategy=` may be
+    "group_by_length", with the longest first in every 50 steps, or "random".
 
     Args:
         model: A language model, an encoder-decoder or a classifier; also a PeftModel.

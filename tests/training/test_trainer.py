@@ -200,6 +200,16 @@ def test_killed_training_resumes_with_the_same_result(name, tmp_path, whole_run)
     same_weights(hr.load(tmp_path)[0], model)
 
 
+def test_training_in_bfloat16_leaves_the_model_in_its_own_precision(tmp_path):
+    """Accelerate wraps the forward; what is measured after an epoch, and later, is what a plain loop measures."""
+    model, tokens, text, held_out = given("translator")
+    history = train(model, tokens, text[:32], tmp_path, held_out=held_out, epochs=1, bf16=True, use_cpu=True)
+    assert "forward" not in vars(model)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    (loss,) = evaluate(loaded, tokens, held_out)["value"]
+    assert history["held_out loss"].tolist() == [pytest.approx(loss, rel=1e-5)]
+
+
 class Interrupt(transformers.TrainerCallback):
     """Breaks training off after a step."""
 
