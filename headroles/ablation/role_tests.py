@@ -46,6 +46,7 @@ RIVALS = {  # name of the test of the role's pattern -> costs, each of which mus
     "wrong": WRONG,
     "removed_local": ("removed_local",),
 }
+HALF_SECOND = 25  # frames of Whisper: sounds next to each other are alike
 STAGES = 9  # of the work, one for each replacement and one for placebos
 PLACEBOS = 3  # heads, or sets of them, at most
 LEAST = 10  # texts with a token to which the pattern applies; with fewer, intervals are unreliable
@@ -71,9 +72,9 @@ def test_roles(
 
     Each head attends by the pattern of its role, with the model's own values; where the pattern does not apply, its
     attention is not changed. The cost is compared with removing the head and with each of three patterns that are as
-    sharp, but wrong: the targets one token earlier, one token later, and at random places. A placebo shows what the
-    same two changes cost in other heads of the layer. Cost is the change of the metric for the worse. All heads of a
-    role together, and all heads with a role, are tested as well.
+    sharp, but wrong: the targets one token earlier, one token later (of sound half a second), and at random places. A
+    placebo shows what the same two changes cost in other heads of the layer. Cost is the change of the metric for the
+    worse. All heads of a role together, and all heads with a role, are tested as well.
 
     Args:
         model: A Hugging Face model.
@@ -84,8 +85,7 @@ def test_roles(
         metric: Name of a metric or objective; for an encoder without a task "agreement", the cosine of its states with
             the states of the intact model.
         heads: Heads that are tested one by one, (kind, layer, head) each, or in writing as in `head_mask`; by default
-            all that have a role. Sets always have all heads: for the hundreds of sinks of a language model, testing a
-            few one by one and all together is quick.
+            all that have a role. Sets always have all heads.
         patterns: Role name -> pattern, for your own roles.
         n_resamples: Bootstrap resamples of the examples, the same for all variants; at least 2.
         seed: Seed of the resamples, of the random places and of the heads of the placebo.
@@ -114,11 +114,10 @@ def test_roles(
           what they do, or a part of it. A role is what a head does if its pattern costs less than removal (also at
           these tokens only), the mean, uniform attention and each wrong pattern, explains at least half, and applies to
           at least half of the tokens; it is a part if one of the last two is less, or not sure. The pattern does not
-          explain the head if surely less than half is explained, or another replacement costs less (in an untrained
-          model uniform attention changes next to nothing). The head has no measurable effect if its removal shows no
-          cost, even before Holm's correction, or a cost below a ten-thousandth of the metric. (With "agreement" any
-          removal surely costs something, since it can only fall.) With fewer than 10 texts the verdict is "too few
-          places", as for a pattern that changes nothing; otherwise it is undecided, also if p is NaN.
+          explain the head if surely less than half is explained, or another replacement costs less. The head has no
+          measurable effect if its removal shows no cost, even before Holm's correction, or a cost below a
+          ten-thousandth of the metric. With fewer than 10 texts the verdict is "too few places", as for a pattern that
+          changes nothing; otherwise it is undecided, also if p is NaN.
     """
     handle, chosen = HeadModel.of(model, tokenizer, allow_sharded=True), as_metric(metric)
     if isinstance(roles, pd.DataFrame):
@@ -218,8 +217,18 @@ class _Test:
     def key(self) -> str:
         """Cache key."""
         rows = fingerprint([(row.role, dict(row.members)) for row in self.rows])
-        counts = {"resamples": self.n_resamples, "placebos": PLACEBOS}
+        counts = {"resamples": self.n_resamples, "placebos": PLACEBOS, "controls": self._controls}
         return self._sweep("zero").cache_key(rows=rows, seed=self.seed, **counts)
+
+    @property
+    def _controls(self) -> str:
+        """Describe the controls; those of different kinds of heads are joined."""
+        far = sorted({self._far(head) for row in self.rows for head in row.heads})
+        return ",".join([*(f"-{by},+{by}" for by in far), "shuffled,absent"])
+
+    def _far(self, head: Head) -> int:
+        """Return by how many keys a pattern is moved to be wrong."""
+        return HALF_SECOND if self.model.model.main_input_name == "input_features" and head[0] != "dec-self" else 1
 
     def check(self) -> None:
         """Raise ValueError, before anything is measured, if a pattern does not fit its head or the corpus."""
@@ -265,10 +274,10 @@ class _Test:
     # share a sweep: rows join in order unless they give a head another pattern than a row before. The remaining rows
     # wait for the next sweep. One sweep is enough unless a head has several roles.
     def _imposed(
-        self, rows: Sequence[Row], stage: int, control: Callable[[Pattern], Pattern] = lambda pattern: pattern
+        self, rows: Sequence[Row], stage: int, control: Callable[[Pattern, Head], Pattern] = lambda pattern, _: pattern
     ) -> list[Array]:
         """Return the statistics of rows under their patterns, or controls of them: [row][example, statistic]."""
-        patterns = [{head: control(pattern) for head, pattern in row.members} for row in rows]
+        patterns = [{head: control(pattern, head) for head, pattern in row.members} for row in rows]
         statistics: dict[int, Array] = {}
         while remaining := [place for place in range(len(patterns)) if place not in statistics]:
             merged: dict[Head, Pattern] = {}
@@ -301,10 +310,10 @@ class _Test:
             "mean": self._run("mean", 2),
             "uniform": self._run("uniform", 3),
             "role_pattern": self._imposed(self.rows, 4),
-            "wrong[earlier]": self._imposed(self.rows, 5, partial(Shift, by=-1)),
-            "wrong[later]": self._imposed(self.rows, 6, partial(Shift, by=1)),
-            "wrong[random]": self._imposed(self.rows, 7, partial(Shuffle, seed=self.seed)),
-            "removed_local": self._imposed(self.rows, 8, Absent),
+            "wrong[earlier]": self._imposed(self.rows, 5, lambda pattern, head: Shift(pattern, -self._far(head))),
+            "wrong[later]": self._imposed(self.rows, 6, lambda pattern, head: Shift(pattern, self._far(head))),
+            "wrong[random]": self._imposed(self.rows, 7, lambda pattern, _: Shuffle(pattern, self.seed)),
+            "removed_local": self._imposed(self.rows, 8, lambda pattern, _: Absent(pattern)),
             "placebo_removed": self._of_placebos([self._base.masked[row.heads] for row in self._placebos]),
             "placebo_pattern": self._of_placebos(self._imposed(self._placebos, STAGES)),
         }
@@ -329,7 +338,7 @@ class _Test:
         table["verdict"] = self._with_members([_verdict(row, least) for _, row in table.iterrows()])
         patterns = ";".join(dict.fromkeys(repr(pattern) for row in self.rows for _, pattern in row.members))
         skewed, drawn = skewness(self._base.measured()), {"resamples": self.n_resamples, "seed": self.seed}
-        fields = frame.sign(intact=f"{intact:.6g}", patterns=patterns, controls="-1,+1,shuffled,absent", **skewed)
+        fields = frame.sign(intact=f"{intact:.6g}", patterns=patterns, controls=self._controls, **skewed)
         return frame.signed(table, f"{self._base.signature}|{fields}|{frame.sign(**drawn)}")
 
     def _coverage(self) -> Array:

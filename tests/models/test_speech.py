@@ -23,6 +23,7 @@ from headroles.data.corpus import Sentence
 from headroles.models import speech
 from headroles.models.head_model import HeadModel
 from headroles.models.tokens.alignment import TokenizedSentence
+from headroles.patterns.controls import Shift
 from headroles.training.examples import collator, examples
 
 
@@ -83,6 +84,17 @@ def test_a_planted_head_attends_to_the_word_just_read_and_no_other_does(tmp_path
     links = hr.score(model, tokens, given, "links", n_resamples=0)["links"]
     assert links["cross", 0, 0] == 1
     assert links.drop(index=("cross", 0, 0)).max() < 0.5
+
+
+def test_wrong_patterns_of_a_sound_are_half_a_second_away(tmp_path):
+    """The next frame is the same sound."""
+    model, tokens = spoken.listener()
+    given, head, right = spoken.corpus(tmp_path), ("cross", 0, 0), hr.patterns.Alignment("read")
+    options = {"heads": [head], "n_resamples": 2}
+    (row,) = hr.test_roles(model, tokens, given, {head: [right]}, **options).to_dict("records")
+    for name, by in (("earlier", -25), ("later", 25)):
+        moved = hr.ablate(model, tokens, given, sets={"it": [head]}, replacement=Shift(right, by), n_resamples=0)
+        assert row[f"wrong[{name}]"] == pytest.approx(moved["ablation[loss]"].iloc[0], rel=1e-4)
 
 
 def test_scores_of_ids_are_blank_for_frames_and_say_why(tmp_path, caplog):
