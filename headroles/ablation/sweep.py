@@ -90,17 +90,8 @@ class Sweep:
         self.variants_at_once = 1 if self.encoded.together == "single" else variants_at_once
         if vocabulary := self.encoded.vocabulary:
             self.variants_at_once = max(1, min(self.variants_at_once, LOGITS // (vocabulary * self.size)))
-        self._check_corpus()
         if self.folder is not None:
             model.check_named()
-
-    def _check_corpus(self) -> None:
-        for need, (what, advice) in NEEDED.items():
-            if need in self.needs and not kinds_with(need, self.encoded):
-                raise ValueError(
-                    f"replacement {replacement_name(self.replacement)} needs {what}: got corpus {self.corpus.name!r} "
-                    f"without any; {advice}"
-                )
 
     def check(self, variants: Sequence[HeadSet]) -> None:
         """Raise ValueError if masked heads cannot attend by their pattern."""

@@ -115,7 +115,7 @@ REFUSED = {
     "head without a role": (roles({ONE: Previous()}, heads="L1H0"), "must have a role .*got dec-self:1:0"),
     "role ahead": (roles({ONE: [Previous(), Offset(1)]}), r"offset must be 0 or below .*, got Offset\(offset=1\)"),
     "role of trees": (lambda: hr.test_roles(*given(text=corpus(3, trees=False)), {ONE: Dependency("nsubj")}),
-        "needs dependency trees: got corpus 'letters'"),
+        "needs dependency trees for dec-self heads, got none in corpus 'letters'"),
     "role of trees of the other side": (
         lambda: hr.test_roles(*given("marian", one_sided()), {("dec-self", 0, 0): Dependency("nsubj")}),
         "needs dependency trees for dec-self heads, got none in corpus 'letters'"),
