@@ -93,20 +93,20 @@ def export_heads(
 
 def _rows(table: pd.DataFrame, ranked: pd.Series[float], chosen: list[Any], column: str) -> Any:
     """Return the entries of all heads, the first one first."""
-    rows = ranked.rename("value").reset_index()
+    entries = ranked.rename("value").to_frame()
+    entries["rank"] = ranked.rank(ascending=False, method="min").astype(int)
     if column == "chosen" and {"order", "error"} <= {*table}:
-        ranked = ranked.loc[table.loc[ranked.index].sort_values(["order", "error"]).index]
-        rows = ranked.rename("value").reset_index().assign(error=table.loc[ranked.index, "error"].to_numpy())
-    ordered = ranked.is_unique or "error" in rows
-    rows["rank"] = range(1, len(rows) + 1) if ordered else ranked.rank(ascending=False, method="min").to_numpy(int)
-    rows["chosen"] = [head in chosen for head in ranked.index]
+        first = table.loc[ranked.index].sort_values(["order", "error"]).index
+        entries = entries.assign(error=table["error"]).loc[first]
+        entries["rank"] = range(1, len(entries) + 1)
+    entries["chosen"] = entries.index.isin(chosen)
     for end in (end for end in ("low", "high") if f"{column}.{end}" in table):
-        rows[end] = table.loc[ranked.index, f"{column}.{end}"].to_numpy()
+        entries[end] = table[f"{column}.{end}"]
     drawn = frame.resamples_of(table, column)
     if drawn is not None and drawn.shape[1]:
-        order = pd.DataFrame(drawn, table.index).rank(ascending=False, method="min").loc[ranked.index]
-        rows["rank_low"], rows["rank_high"] = order.quantile([0.025, 0.975], axis=1).to_numpy()
-    return json.loads(rows.to_json(orient="records"))
+        ranks = pd.DataFrame(drawn, table.index).rank(ascending=False, method="min").loc[entries.index]
+        entries["rank_low"], entries["rank_high"] = ranks.quantile([0.025, 0.975], axis=1).to_numpy()
+    return json.loads(entries.reset_index().to_json(orient="records"))
 
 
 def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
