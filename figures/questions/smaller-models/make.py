@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -20,12 +20,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import headroles as hr
 from headroles.analysis.intervals import holm
+from headroles.data.sentences import Tokens
 from headroles.exports import costs
 from headroles.models.head_model import HeadModel
 
 HERE = Path(__file__).parent
-GROUPS, LAYERS, FROM_END, BLOCKS = (68, 45), (2, 4, 6, 9, 12), (2, 6, 9), (8, 15)  # left, dropped, dropped, removed
-CONTEXTS, NEW, PAIRS = (100, 1000, 2000, 4000), 64, 5
+GROUPS, FROM_END, BLOCKS = (68, 45), (2, 6, 9), (8, 15)  # left, dropped, removed
+LAYERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)  # dropped, by their effects
+CONTEXTS, NEW, PAIRS = (100, 1000, 2000, 4000), 64, 4
+TIMED = ("ablation", "importance", "effect")  # after texts of all lengths; others after 2,000 tokens
 PASS = {"epochs": 1, "batch": 8, "bf16": True, "use_cpu": True, "save_strategy": "no"}  # once through the texts
 LORA = PASS | {"rate": 5e-4, "warmup_steps": 5}
 WHOLE = LORA | {"rate": 5e-5}
@@ -60,71 +63,88 @@ def data() -> None:
 
 @app.command()
 def tables(
-    model: Model, data: Data, work: Work = Path(".smaller-models"), only: Annotated[str, typer.Option()] = ""
+    model: Model,
+    data: Data,
+    work: Work = Path(".smaller-models"),
+    limit: Annotated[int, typer.Option(help="Texts of each kind, to try the script: tables go to --work.")] = 0,
+    losses: Annotated[bool, typer.Option(help="Also train and measure; if not, only choose and time.")] = True,
 ) -> None:
-    """Choose, train, measure and time all models that the tables lack (eight hours of one core); resumes if stopped."""
-    parts, texts = hr.load(model), _texts(hr.load(model)[1], data)
-    smaller = [Smaller("", 0, "whole", ()), *_chosen(parts, texts, work)]
-    for one in smaller:
-        for trained in _trainings(one):
-            if (not only or only in f"{one.name} {trained}") and _lacking("losses", one, trained):
-                _save("losses", _measured(parts, one, trained, texts, work))
-    for one in smaller:
-        if (not only or only in f"{one.name} speed") and _lacking("speed", one) and one.what != "whole":
-            _save("speed", _timed(parts, one))
-    analyse()
+    """Choose, time, train and measure all models that the tables lack (twelve hours of one core); resumes."""
+    torch.set_num_threads(1)
+    parts, place = hr.load(model), work if limit else HERE
+    texts = {name: corpus[: limit or None] for name, corpus in _texts(parts[1], data).items()}
+    smaller = [Smaller("", 0, "whole", ()), *_chosen(parts, texts, work, place)]
+    for one in smaller[1:]:
+        if _lacking(place, "speed", one):
+            _save(place, "speed", _timed(parts, one))
+    beside = _beside(_table(place, "speed"))
+    for how, one in ((how, one) for how in ("no", "all", "lora") for one in smaller if losses):
+        if how in _trainings(one, beside) and _lacking(place, "losses", one, how):
+            _save(place, "losses", _measured(parts, one, how, texts, work))
+            analyse(place)
 
 
 @app.command()
-def analyse() -> None:
+def analyse(place: Annotated[Path, typer.Argument(help="Folder of the tables.")] = HERE) -> None:
     """Test the primary contrast on the models that the tables have."""
-    print(primary(_table("losses"), _table("speed"), HERE).to_string())
+    print(primary(_table(place, "losses"), _table(place, "speed"), place).to_string())
 
 
 @app.command()
 def pictures() -> None:
     """Draw loss against time, from the tables."""
-    losses, speed = _table("losses"), _table("speed")
+    losses, speed = _table(HERE, "losses"), _table(HERE, "speed")
     drawn(losses, speed).savefig(HERE / "loss-and-time.svg", bbox_inches="tight")
 
 
 def _texts(tokenizer: PreTrainedTokenizerBase, data: Path) -> dict[str, hr.Corpus]:
-    """Return the texts by their use: of one size each, sentences one after the other."""
+    """Return the texts by their use: each of one size, drawn by a seed."""
     train, dev, test = (hr.read(data / f"ud/ewt/en_ewt-ud-{part}.conllu.gz") for part in ("train", "dev", "test"))
-    news = hr.read(data / "ntrex/newstest2019.en.gz")
-    learnt, read = _packed(tokenizer, train, 250), _packed(tokenizer, news, 500)
-    rest = [*dev, *(hr.Sentence(text.text) for text in read[40:])]
-    return {
-        "choosing": hr.Corpus("ewt-train", tuple(learnt[:40])),
-        "retraining": hr.Corpus("ewt-train", tuple(learnt[40:440])),
-        "news": hr.Corpus("newstest2019", tuple(read[:40])),
-        "ewt": hr.Corpus("ewt-test", tuple(_packed(tokenizer, test, 250)[:40])),
-        "long": hr.Corpus("ewt-dev, newstest2019", tuple(_packed(tokenizer, rest, 1000)[-20:])),
-        "needles": hr.needles(tokenizer, 20, length=1000),
+    learnt, news = _packed(tokenizer, train, 250), _packed(tokenizer, hr.read(data / "ntrex/newstest2019.en.gz"), 1000)
+    long = [*_packed(tokenizer, dev, 1000)[:10], *news[20:30]]
+    halves = [ids[part] for ids in news[:20] for part in (slice(500), slice(500, None))]
+    texts = {
+        "choosing": learnt[:24],
+        "retraining": learnt[24:424],
+        "news": halves,
+        "ewt": _packed(tokenizer, test, 250)[:40],
+        "long": [text for pair in zip(long[:10], long[10:], strict=True) for text in pair],
+    }
+    corpora = {name: tuple(Tokens(tokenizer.decode(ids), ids=ids) for ids in some) for name, some in texts.items()}
+    return {name: hr.Corpus(name, some) for name, some in corpora.items()} | {
+        "needles": hr.needles(tokenizer, 20, length=1000)
     }
 
 
-def _packed(tokenizer: PreTrainedTokenizerBase, sentences: Iterable[hr.Sentence], size: int) -> list[hr.Sentence]:
-    """Join sentences to texts of exactly `size` tokens; the rest of a sentence is left out."""
-    texts, ids = [], []
-    for sentence in sentences:
-        ids += tokenizer(sentence.text + " ").input_ids
-        if len(ids) >= size:
-            texts.append(hr.Sentence(tokenizer.decode(ids[:size])))
-            ids = []
-    return texts
+def _packed(tokenizer: PreTrainedTokenizerBase, sentences: hr.Corpus, size: int) -> list[tuple[int, ...]]:
+    """Join all sentences, divide them into texts of exactly `size` tokens, and return these in a random order."""
+    ids = tokenizer(" ".join(sentence.text for sentence in sentences)).input_ids
+    texts = [tuple(ids[start : start + size]) for start in range(0, len(ids) - size + 1, size)]
+    return [texts[place] for place in np.random.default_rng(0).permutation(len(texts))]
 
 
-def _chosen(parts: Parts, texts: dict[str, hr.Corpus], work: Path) -> Iterator[Smaller]:
+def _chosen(parts: Parts, texts: dict[str, hr.Corpus], work: Path, place: Path) -> list[Smaller]:
+    """Return every smaller model, and write what each loses into chosen.csv."""
+    work.mkdir(parents=True, exist_ok=True)
+    chosen = [*_choices(parts, texts, work)]
+    rows = [(one.what, one.way, one.size, " ".join(":".join(map(str, part)) for part in one.removed)) for one in chosen]
+    table = pd.DataFrame(rows, columns=["what", "way", "size", "removed"])
+    table.to_csv(place / "chosen.csv", index=False, lineterminator="\n")
+    return chosen
+
+
+def _choices(parts: Parts, texts: dict[str, hr.Corpus], work: Path) -> Iterator[Smaller]:
     """Yield every smaller model."""
     choosing = *parts, texts["choosing"]
-    heads = hr.score(*choosing, ["importance", hr.scores.Attribution("IntegratedGradients")], study=work / "scores")
-    attributed = next(name for name in heads if str(name).startswith("attribution") and str(name).endswith("]"))
-    effects = hr.ablate(*choosing, unit="group", n_resamples=0, study=work / "groups")["ablation[loss]"]
+    steps = (("n_steps", 10), ("method", "riemann_middle"), ("internal_batch_size", 1))
+    path = hr.scores.Attribution("IntegratedGradients", steps, objective="loss")
+    heads = hr.score(*choosing, ["importance", path], n_resamples=0, study=work / "scores")
+    attributed = next(name for name in heads if str(name).startswith("attribution") and "size" not in str(name))
+    effects = hr.ablate(*choosing, unit="group", n_resamples=0, study=work / "groups")["ablation[loss group]"]
     orders = {
         "importance": _by_group(heads["importance"]),
-        "integrated gradients": _by_group(heads[attributed]),
-        "ablation": _by_group(effects.groupby(effects.index).first()) / 3,
+        "integrated gradients": -_by_group(heads[attributed]),  # a head that matters lowers the loss
+        "ablation": _by_group(effects) / 3,  # each head has the effect of its group
     }
     for size in GROUPS:
         for way, worth in orders.items():
@@ -188,13 +208,24 @@ def _cut(model: PreTrainedModel, smaller: Smaller) -> PreTrainedModel:
     return model
 
 
-def _trainings(smaller: Smaller) -> list[str]:
+def _beside(speed: pd.DataFrame) -> set[int]:
+    """Return the numbers of dropped layers whose times are next to those of groups by importance and by ablation."""
+    at = speed["phase"].eq("generation") & speed["context"].eq(PRIMARY["context"])
+    layers = speed[at & speed["what"].eq("layers") & speed["way"].eq("effect")].set_index("size")["time"]
+    groups = speed[at & speed["what"].eq("groups") & speed["way"].isin(TIMED)]["time"]
+    ends = ((layers[layers >= time].idxmin() if (layers >= time).any() else 0,
+             layers[layers < time].idxmax() if (layers < time).any() else 0) for time in groups)  # fmt: skip
+    return {int(size) for pair in ends for size in pair if size}
+
+
+def _trainings(smaller: Smaller, beside: set[int]) -> list[str]:
     """Return how a smaller model is trained, as PLAN.md says."""
-    if smaller.way == "from the end" or smaller.way in ("chance 1", "chance 2"):
+    if smaller.way in ("from the end", "chance 1", "chance 2"):
         return ["no"]
-    primary = smaller.what == "groups" and smaller.way in ("ablation", "importance")
-    layers = smaller.what == "layers" and smaller.size <= 9
-    return ["no", "lora", *(["all"] if primary or layers or smaller.what == "whole" else [])]
+    if smaller.what == "layers" and smaller.size not in beside:
+        return ["no"]
+    primary = smaller.what != "blocks" and smaller.way in (*TIMED, "")
+    return ["no", "lora", *(["all"] if primary else [])]
 
 
 def _trained(parts: Parts, how: str, texts: hr.Corpus, folder: Path) -> PreTrainedModel:
@@ -204,7 +235,9 @@ def _trained(parts: Parts, how: str, texts: hr.Corpus, folder: Path) -> PreTrain
         import peft
 
         torch.manual_seed(0)
-        model = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+        empty = [name for name, module in model.named_modules() if 0 in getattr(module, "weight", torch.ones(1)).shape]
+        options = {"target_modules": "all-linear", "exclude_modules": empty or None}  # maps of layers without heads
+        model = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32, **options))
         hr.train(model, tokenizer, texts, folder, seed=0, **LORA)
         return model.merge_and_unload()
     if how == "all":
@@ -228,8 +261,6 @@ def _losses(parts: Parts, texts: hr.Corpus) -> np.ndarray:
 def _measured(parts: Parts, smaller: Smaller, how: str, texts: dict[str, hr.Corpus], work: Path) -> pd.DataFrame:
     """Cut, train and measure one model: a row per text."""
     model = _trained((_cut(parts[0], smaller), parts[1]), how, texts["retraining"], work / smaller.name / how).eval()
-    if how == "all" and smaller.size in GROUPS:  # the files that are timed and could be given away
-        hr.save(model, parts[1], work / smaller.name / "model")
     rows = [
         pd.DataFrame({"texts": name, "text": range(len(losses)), "loss": losses})
         for name in ("news", "ewt", "long", "needles")
@@ -241,7 +272,7 @@ def _measured(parts: Parts, smaller: Smaller, how: str, texts: dict[str, hr.Corp
 def _timed(parts: Parts, smaller: Smaller) -> pd.DataFrame:
     """Time generation in llama.cpp after texts of several lengths: a row per length, as a share of the whole model."""
     rows = []
-    for context in CONTEXTS:
+    for context in CONTEXTS if smaller.way in TIMED else (PRIMARY["context"],):
         load = partial(costs._in_llama_cpp, parts[1])
         model, whole = (load(HeadModel(one, parts[1]), (context, NEW)) for one in (_cut(parts[0], smaller), parts[0]))
         times = costs._alternating(model.seconds, whole.seconds, PAIRS)  # [pair, model, phase]
@@ -260,22 +291,22 @@ def _described(table: pd.DataFrame, smaller: Smaller) -> pd.DataFrame:
     return table.assign(what=smaller.what, way=smaller.way, size=smaller.size)
 
 
-def _lacking(name: str, smaller: Smaller, how: str | None = None) -> bool:
-    if not (HERE / f"{name}.csv").exists():
+def _lacking(place: Path, name: str, smaller: Smaller, how: str | None = None) -> bool:
+    if not (place / f"{name}.csv").exists():
         return True
-    table = _table(name)
+    table = _table(place, name)
     rows = table["what"].eq(smaller.what) & table["way"].eq(smaller.way) & table["size"].eq(smaller.size)
     return not (rows & table["trained"].eq(how) if how else rows).any()
 
 
-def _save(name: str, rows: pd.DataFrame) -> None:
-    path = HERE / f"{name}.csv"
-    table = pd.concat([_table(name), rows], ignore_index=True) if path.exists() else rows
+def _save(place: Path, name: str, rows: pd.DataFrame) -> None:
+    path = place / f"{name}.csv"
+    table = pd.concat([_table(place, name), rows], ignore_index=True) if path.exists() else rows
     table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
-def _table(name: str) -> pd.DataFrame:
-    return pd.read_csv(HERE / f"{name}.csv", keep_default_na=False, na_values=["nan"])
+def _table(place: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(place / f"{name}.csv", keep_default_na=False, na_values=["nan"])
 
 
 def primary(losses: pd.DataFrame, speed: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -306,8 +337,7 @@ def primary(losses: pd.DataFrame, speed: pd.DataFrame, folder: Path) -> pd.DataF
     table = pd.DataFrame(rows)
     is_primary = np.logical_and.reduce([table[name].eq(value) for name, value in PRIMARY.items()])
     table["p"] = table["p"].where(is_primary)
-    tested = table["p"].notna()
-    table.loc[tested, "p.holm"] = holm(table.loc[tested, "p"].to_numpy())
+    table.loc[is_primary, "p.holm"] = holm(table.loc[is_primary, "p"].fillna(1).to_numpy())  # of both sizes
     table.to_csv(folder / "contrasts.csv", index=False, float_format="%.5g", lineterminator="\n")
     return table[is_primary]
 
