@@ -134,7 +134,7 @@ class Trainer(transformers.Trainer):
             group["lr"] = rate(num_training_steps) if isinstance(rate, Spread) else rate
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:  # noqa: ARG002
+    def autocast_smart_context_manager(self, *_: object, **__: object) -> AbstractContextManager[Any]:
         """Return the precision in which the loss is computed."""
         precision: AbstractContextManager[Any] = self.accelerator.autocast()
         return precision
