@@ -13,7 +13,7 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.analysis.intervals import Array, bounds, corrections, exact_share, least_p, t_test
+from headroles.analysis.intervals import LEVEL, Array, bounds, corrections, exact_share, least_p, t_test
 from headroles.tables import frame
 
 ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (engineering/quality/effect-tests.csv)
@@ -72,15 +72,19 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
     Interval and p are one test: 0 is outside where p is below 0.05. If the metric is a mean, it is the paired t-test,
     plain or corrected for the skewness of the changes, whichever p is larger (of several methods the one that errs
     least: figures/engineering/quality); otherwise the paired bootstrap, from `draws` [variant, resample]. p is at
-    least that of a sign test on all examples. With skewed changes they need 300 examples: fewer may miss large changes
-    of few examples, and then p tests that no example changes rather than that the mean change is 0.
+    least that of a sign test on all examples: with fewer than six every interval has 0. With skewed changes they need
+    300 examples: fewer may miss large changes of few, and then p tests that no example changes.
     """
     if is_mean(statistics.metric):
         moments = [_moments(statistics.intact, values) for values in statistics.masked.values()]
         low, high, p = np.array([t_test(*row, len(statistics.numbers) - 1) for row in moments]).reshape(-1, 3).T
     else:
         (low, high), p = bounds(draws), _bootstrap_test(draws)
-    return low, high, np.maximum(p, least_p(len(statistics.numbers)))
+    least = least_p(count := len(statistics.numbers))
+    most = exact_share(0, count)[1] * statistics.metric.is_share  # where no example changes, such a share of others may
+    low, high = (np.where((low == 0) & (high == 0), end, ends) for end, ends in ((-most, low), (most, high)))
+    sure = least <= LEVEL
+    return low if sure else np.minimum(low, 0), high if sure else np.maximum(high, 0), np.maximum(p, least)
 
 
 def skewness(statistics: ExampleStats) -> dict[str, object]:
@@ -114,11 +118,10 @@ def warn_of_few(table: pd.DataFrame) -> None:
     count = int(notes.get("measured", notes["examples"]))
     if 1 < count < (ENOUGH if "skewness" in notes else FEW):
         has_p = f"{name}.p" not in table or table[f"{name}.p"].notna().any()
-        log.warning(
-            "%s of %s are from %d examples: they promise too much if a few examples in a hundred change a lot; "
-            "try %d or more",
-            *("p and interval" if has_p else "ends of the interval", name, count, ENOUGH),
-        )
+        what, least = "p and interval" if has_p else "ends of the interval", least_p(count)
+        why = "they promise too much if a few examples in a hundred change a lot"
+        why = f"no p can be below {least:.2g}" if has_p and least > LEVEL / 5 else why  # 0.01, of what is printed
+        log.warning("%s of %s are from %d examples: %s; try %d or more", what, name, count, why, ENOUGH)
 
 
 def is_mean(metric: Metric) -> bool:

@@ -55,6 +55,20 @@ def test_the_ends_of_an_interval_are_where_p_is_a_twentieth(large, examples):
     assert (outside == (columns[".p"] < 0.05)).all()
 
 
+@pytest.mark.parametrize("examples", [5, 6])
+def test_intervals_of_very_few_examples_are_no_surer_than_p(examples):
+    columns = effects(measured(np.ones(examples), np.array([[1.0], [-1.0]]) + np.zeros(examples))).columns
+    assert columns[".p"].tolist() == [2 * 0.5**examples] * 2
+    assert ((columns[".low"] > 0) | (columns[".high"] < 0)).tolist() == [examples == 6] * 2
+
+
+def test_a_share_that_no_example_changes_is_not_certain():
+    """Of 60 examples none changes: by Clopper and Pearson up to 6 % of others may."""
+    columns = effects(measured(np.ones(60), np.zeros((1, 60)), Accuracy())).columns
+    most = scipy.stats.beta.ppf(0.975, 1, 60)
+    assert (columns[".low"].item(), columns[".high"].item()) == pytest.approx((-most, most))
+
+
 def test_a_metric_that_starts_at_its_maximum_has_effects_with_intervals_and_no_p():
     changes = -np.random.default_rng(0).exponential(size=(3, 20)) * np.array([[0.0], [1.0], [1.0]])
     changes[2, 1:] = 0  # a single example changes
@@ -82,7 +96,9 @@ def test_few_examples_are_warned_of_and_more_if_few_of_them_change_a_lot(example
 def test_a_warning_of_few_examples_speaks_of_p_where_there_is_one(caplog):
     columns = {"ablation[agreement]": [-0.1], "ablation[agreement].p": [np.nan]}
     warn_of_few(frame.signed(pd.DataFrame(columns), frame.sign(examples=20)))
+    warn_of_few(frame.signed(pd.DataFrame({"effect": [0.0]}), frame.sign(examples=4)))
     assert caplog.messages[0].startswith("ends of the interval of ablation[agreement] are from 20 examples")
+    assert "from 4 examples: no p can be below 0.12; try 300 or more" in caplog.messages[1]
 
 
 def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
