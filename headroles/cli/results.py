@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import headroles as hr
 from headroles.cli.console import Columns, cells, record, row_names, say, show_columns
 from headroles.cli.options import command_line
-from headroles.tables.columns import ENDS, PRINTED, REPEATED, TABLES, Column, Printed, without_ends
+from headroles.tables.columns import ENDS, PRINTED, REPEATED, Column, Printed, without_ends
 from headroles.tables.declared import costs, harm, negated, quality, signature_of
 from headroles.tables.frame import LEVELS, examples, examples_of, fields, measured_on, parsed_head, provenance, spelled
 
@@ -133,7 +133,8 @@ def show_chance(call: Call) -> None:
 
 def show_measured(table: pd.DataFrame, what: str = "measured of") -> None:
     """Print which scores or roles a table has, and on what they were measured."""
-    columns = {name: Column.parse(name) for name in table if table[name].notna().any()}
+    measured = table[[name for name in table if table.get(f"{name}.value", table[name]).notna().any()]]
+    columns = {name: Column.parse(name) for name in measured if measured[name].notna().any()}
     scores = {name: column.name for name, column in columns.items() if column.suffix != "words"}  # 0: nothing measured
     where = measured_on((score, examples(signature_of(table, name))) for name, score in scores.items())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
@@ -229,8 +230,9 @@ def show_ablation(call: Call) -> None:
     else:
         holm = table[f"{star}.holm"]
         if holm.notna().any() and not (holm < SURE).any():
-            say(f"no {what} differs from 0 on {where} (p < {SURE:g} after Holm)")
-        print_table(costs(table), PRINTED["ablation-"], {}, whole=table)
+            say(f"no {what} is shown to differ from 0 on {where} (p < {SURE:g} after Holm)")
+        print_table(shown := costs(table), PRINTED["ablation-"], {}, whole=table)
+        say(f"{(shown[star] < 0).sum()} of {len(shown)} costs are below 0: without these {what}s it is better")
     if (explained := f"{star}.explained") in table:
         say(f"the gradient explains {table[explained].median():.0%} of an effect's variance (median head)")
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
@@ -425,20 +427,25 @@ def show_reproduced(call: Call) -> None:
         record().keep(rows, title)
         paper, artefact = rows.loc[0, ["paper", "artefact"]]
         file = place / paper / f"{artefact}.parquet"
-        facts = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        table, facts = hr.load_table(file), json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
         say(f"the claim: {facts['claim']}")
         say(f"does it hold here? {facts['answer']}: {facts['why']}")
         if NO_COST in facts["why"]:
-            say(f"the cost of all heads is measured by {TABLES['curves-'].made_with(place.parent)}")
+            ends = f"--study {shlex.quote(str(place.parent))}"
+            say(
+                f"the cost of all heads is measured by headroles score MODEL CORPUS --scores importance {ends}, then "
+                f"headroles ablation-curve MODEL CORPUS --by importance --metric {table['all.metric'].iloc[0]} {ends}"
+            )
         if NO_VALUE in facts["why"]:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
-        print_table(hr.load_table(file), Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
+        print_table(table, Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
     else:
         headings = {"artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
         headings = ({"paper": "paper"} if rows["paper"].nunique() > 1 else {}) | headings
         print_table(rows.sort_values("made", ascending=False, kind="stable"), Printed(title, headings), {})
-    say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
-    if not made:
+    if made:
+        say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
+    else:
         names = (rows["artefact"] + " of " + rows["paper"]).groupby(rows["why"], sort=False).agg(", ".join)
         raise RuntimeError(f"nothing was made: {'; '.join(f'{names[why]}: {why}' for why in names.index)}")
 

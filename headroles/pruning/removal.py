@@ -92,10 +92,10 @@ def remove_heads(
                 ) from error
     _renumber_alignment(model, sites)
     by_module = {site.module: site for site in attention_sites(model)}
-    if zeroed := sum(len(site.zeroed) for site in by_module.values()):
+    if zeroed := [f"{site.kind} L{site.layer}H{head}" for site in by_module.values() for head in site.zeroed]:
         log.warning(
-            "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
-            *(zeroed, " is" if zeroed == 1 else "s are"),
+            "kept as zeroed, since heads that stay need their keys, or the layer needs a head: %s (%d in all)",
+            *(", ".join(zeroed[:8]) + ", ..." * (len(zeroed) > 8), len(zeroed)),
         )
     return given
 

@@ -127,7 +127,7 @@ function gateLine(pruning, row) {
   if (pruning.fate[row] === null) return null;
   const open = values("open", (size) => `(${size.size})`, 2);
   const turns = values("order", (size) => `(${size.size} left)`, 0);
-  const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `In the order of pruning ${pruning.unit === "group" ? "its group" : "it"} is number ${turns.join(", ")}.` : ""].filter(Boolean);
+  const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `Turn of ${pruning.unit === "group" ? "its group" : "the head"} in pruning, from 1: ${turns.join(", ")}.` : ""].filter(Boolean);
   return texts.length ? make("span", { class: "small block", text: texts.join(" ") }) : null;
 }
 

@@ -33,6 +33,7 @@ MAIN = (  # the first columns, and those of the table of all heads; the others a
 LARGEST = 8  # number of columns of that table if none of these exist
 STEPS = 40  # the most steps of a gate's history
 BOUNDS = ("low", "high")
+COSTS = ("removed", "role_pattern", "placebo_removed", "placebo_pattern")  # of a role test
 COUNTS = ("with", "without")
 IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
 TESTS = ("p", "holm", "bh")
@@ -246,6 +247,7 @@ def tests(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
             if (heads := values["heads"]) in rows:
                 explained = numbers(values[f"explained{end}"] for end in ("", ".low", ".high"))
                 entry = {"row": rows[heads], "role": values["role"], "explained": explained, "from": place(table)}
+                entry |= {"costs": numbers(values.get(name, math.nan) for name in COSTS)}
                 verdict = {"verdict": values["verdict"], "mark": MARKS.get(values["verdict"], "open")}
                 verdict["on"] = examples(table.signatures.get("removed", ""))
                 entries.setdefault((heads, values["role"]), entry | verdict)
@@ -257,7 +259,9 @@ def tested_together(tables: Iterable[Table]) -> Iterator[str]:
     for table in (table for table in tables if table.kind.part == "tests"):
         for row in table.frame.reset_index().to_dict("records"):
             if row["heads"].startswith("all ") and row["role"] != "all":
-                costs = f"{row['removed']:.3g}, under exactly this pattern {row['role_pattern']:.3g}"
+                costs = "{:.3g}, under exactly this pattern {:.3g}".format(*(row[name] for name in COSTS[:2]))
+                if not math.isnan(row.get(COSTS[2], math.nan)):
+                    costs += ", as many other heads {:.3g} and {:.3g}".format(*(row[name] for name in COSTS[2:]))
                 where = examples(table.signatures.get("removed", ""))
                 heads = f"{row['heads'].capitalize()} heads with the pattern {row['role']}"
                 yield f"{heads} together: {row['verdict']}; removed they cost {costs} (on {where})."

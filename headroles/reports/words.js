@@ -79,7 +79,12 @@ function explainedInWords({ explained: [value, low, high] }) {
 }
 
 function testInWords(test) {
-  return test ? `; tested on ${test.on}: ${[explainedInWords(test), test.verdict].filter(Boolean).join("; ")}` : "";
+  return test ? `; tested on ${test.on}: ${[costsInWords(test), explainedInWords(test), test.verdict].filter(Boolean).join("; ")}` : "";
+}
+
+function costsInWords({ costs: [removed, pattern, otherRemoved, otherPattern] }) {
+  const others = otherRemoved === null ? "" : ` (other heads of the layer ${number(otherRemoved, 3)} and ${number(otherPattern, 3)})`;
+  return `removed it costs ${number(removed, 3)}, under its pattern ${number(pattern, 3)}${others}`;
 }
 
 function roleInWords(role, row) {

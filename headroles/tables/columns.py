@@ -259,11 +259,11 @@ PRINTED: dict[str, Printed] = {  # stem of a table -> how it is printed
     "evaluation": Printed("metrics on {where}"),
     "role-": Printed(
         f"what it costs: {COST}",
-        {name: name for name in ("removed", "role_pattern", "explained", "removed_local", "mean", "wrong")},
+        {name: name for name in ("removed", "role_pattern", "explained", "mean", "wrong", "placebo_pattern")},
         note="tokens: share to which the pattern applies; removed: cost of removal; role_pattern: of the role's "
         "pattern; explained: share of the cost of removal that this saves, above 1 where the pattern is better than "
-        "the head; removed_local: cost of removal at these tokens alone; mean: of the mean output; wrong: of the "
-        "cheapest of three patterns as sharp elsewhere; too few places: the pattern applies to too few tokens to say",
+        "the head; mean: of the mean output; wrong: of the cheapest of three patterns as sharp elsewhere; "
+        "placebo_pattern: of the pattern in other heads of the layers; too few places: it applies to too few tokens",
     ),
     "sparsity-": Printed(
         "{strategy} on {held_out.name}; {better}",

@@ -128,6 +128,8 @@ def test_tests_of_roles_are_those_of_the_table(study):
     columns = {"explained": [0.75, float("nan"), 0.5], "explained.low": [0.5, float("nan"), 0.25]}
     columns |= {
         "role_pattern": 0.25,
+        "placebo_removed": 0.125,
+        "placebo_pattern": -0.5,
         "explained.high": [1.0, float("nan"), 0.75],
         "verdict": [VERDICTS[0], VERDICTS[3], VERDICTS[2]],
     }
@@ -135,14 +137,14 @@ def test_tests_of_roles_are_those_of_the_table(study):
     frame.signed(table.insert(0, "removed", 0.5) or table, "corpus:repeated-25|examples:9")
     found = contents.tests([Table("mine", "role-tests-loss", table)], [*study.load("heads").index])
     where = "9 sequences of 25 random tokens, each repeated once"
-    shared = {"role": "sink", "from": "mine/role-tests-loss", "on": where}
+    shared = {"role": "sink", "from": "mine/role-tests-loss", "on": where, "costs": [0.5, 0.25, 0.125, -0.5]}
     assert found == [
         shared | {"row": 0, "explained": [0.75, 0.5, 1.0], "verdict": VERDICTS[0], "mark": "whole"},
         shared | {"row": 1, "explained": [None] * 3, "verdict": VERDICTS[3], "mark": "open"},
     ]
     assert [*contents.tested_together([Table("mine", "role-tests-loss", table)])] == [
         f"All 2 heads with the pattern sink together: {VERDICTS[2]}; removed they cost 0.5, under exactly this pattern "
-        f"0.25 (on {where})."
+        f"0.25, as many other heads 0.125 and -0.5 (on {where})."
     ]
 
 
