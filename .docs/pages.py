@@ -278,7 +278,11 @@ def _verdict(paper: str, name: str, read: Facts) -> list[str]:
     text += _wanted(paper, name, [study for study, verdict in read.items() if verdict["answer"] not in ("yes", "no")])
     text += [
         f"\n*Rule.* {first['rule']}\n",
-        f"*The paper's numbers.* {first['numbers']}\n" if first.get("numbers") else "",
+        *(
+            [f"*The paper's numbers.* {_sourced(first['numbers'])}\n", *_printed(paper, name)]
+            if first.get("numbers")
+            else []
+        ),
     ]
     picture = FIGURES / "papers" / paper / f"{name}.png"
     if picture.is_file():
@@ -287,6 +291,21 @@ def _verdict(paper: str, name: str, read: Facts) -> list[str]:
     commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values() if verdict["command"])
     commands += f"{' · ' * bool(commands)}not made again, with an earlier version: {archives}" if archives else ""
     return [*text, f"{commands}; one figure: `headroles reproduce {paper} {name} --from STUDY`\n"]
+
+
+def _sourced(text: str) -> str:
+    """Leave out the marks of the notes in which a number stands."""
+    text = re.sub(r" \((VB|MN|VN|PR|VN and S|VB, VN and S agree)\)", "", text.replace(", MN)", ")"))
+    return re.sub(r"\((VB|MN|VN|PR); ", "(", text)
+
+
+def _printed(paper: str, name: str) -> list[str]:
+    """Return the numbers that a paper prints of an artefact, or that were read off its picture, as a table."""
+    path = ROOT / "headroles/papers/numbers" / f"{paper}-{name}.csv"
+    if not path.is_file():
+        return []
+    rows = [*csv.reader(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))]
+    return [*("| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])), ""]
 
 
 def _wanted(paper: str, name: str, undecided: list[str]) -> list[str]:

@@ -77,7 +77,7 @@ def fig1b(bench: Bench) -> Reproduced:
     rows = [(name, *table[v.with_bounds("confidence")].iloc[place]) for name, place in places.items()]
     rows += [("rank correlation with relevance", *v.within_layers(pair)[v.with_bounds("spearman")])]
     numbers = v.with_paper(pd.DataFrame(rows, columns=["what", *v.with_bounds("ours")]), "voita2019-fig1b", "what")
-    numbers["untrained"] = _untrained_bound(bench, "correlation")
+    numbers["untrained"] = [math.nan, math.nan, _untrained_bound(bench, "correlation")]
     return v.judged(fig1b_claim, numbers, lambda: _draw_ranked(pair))
 
 
@@ -88,8 +88,8 @@ def fig1b(bench: Bench) -> Reproduced:
     below 0.""",
 )
 def fig1b_claim(table: pd.DataFrame) -> Verdict:
-    correlation = Interval.from_row(table.set_index("what").loc["rank correlation with relevance"], "ours")
-    chance = table["untrained"].iloc[0]
+    row = table.set_index("what").loc["rank correlation with relevance"]
+    correlation, chance = Interval.from_row(row, "ours"), float(table["untrained"].iloc[-1])
     text = f"rank correlation with relevance within layers {correlation}; {v.untrained_in_words(chance)}"
     return Verdict(v.unless_unsure(correlation.above(0), bool(correlation.value > chance)), text)
 
