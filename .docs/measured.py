@@ -225,6 +225,9 @@ def role_tests() -> Numbers:
         "alone": " and ".join(f"{passed.sum()} of {len(passed)}" for passed in alone) + " by themselves",
         "smollm2": f"{smollm2['removed']:.1f}",
         "gemma3": f"{gemma3['removed']:.1f}",
+        "placebo": f"{smollm2['placebo_removed']:.2f}",
+        "one": f"{role_rows('gemma3', 'repeated').loc[('dec-self:11:2', 'induction'), 'removed']:.1f}",
+        "all50": f"{role_rows('gemma3').loc[('all 50', 'all'), 'role_pattern']:.1f}",
         "least": f"{min(times):.0f}",
         "most": f"{max(times):.0f}",
         "rows": lined(
@@ -273,7 +276,21 @@ def real_models() -> Numbers:
     lines = runpy.run_path(str(FIGURES / "models/real-models/table.py"))["rows"]()
     header = "model | heads with the role | loss without it, nats (MPNet: agreement) | importance | survival at 1/4"
     found = {name: f"{part:.2f}".lstrip("0") for name, part in parts.items()} | {"rows": lined(header, lines)}
-    return found | _sizes() | _retrained() | _tasks() | _rounded()
+    return found | _stable() | _sizes() | _retrained() | _tasks() | _rounded()
+
+
+def _stable() -> Numbers:
+    """How many syntactic heads keep their role in 95 % of the resamples."""
+    found = {}
+    for model, end in (("smollm2", ""), ("gemma3", "_gemma3"), ("mpnet", "_mpnet")):
+        roles = real("roles", model)
+        names = [name for name in roles if name.startswith("syntactic") and name.endswith("]")]
+        has = roles[names].astype("boolean").fillna(value=False).to_numpy(bool)
+        keeps = has & (roles[[f"{name}.stability" for name in names]].to_numpy(float) >= 0.95)
+        found[f"stable{end}"] = (
+            f"{keeps.any(axis=1).sum()} of {has.any(axis=1).sum()}" if end else str(keeps.any(axis=1).sum())
+        )
+    return found
 
 
 def _sizes() -> Numbers:
@@ -353,6 +370,7 @@ def classifier() -> Numbers:
     curves = table("models/minilm-sst2/curves-accuracy").set_index(["order", "masked"])["value"]["importance"]
     return {
         "most": f"{effects['ablation[accuracy]'].abs().max():.3f}",
+        "at_43": f"{100 * (curves[0] - curves[43]):.1f}",
         "at_58": f"{100 * (curves[0] - curves[58]):.1f}",
         **_mrpc(),
     }
@@ -434,8 +452,12 @@ def cache_budgets() -> Numbers:
         row = t_interval(texts["integrated-gradients"] - texts["kvpress"])
         holds("kvpress' choice surely costs less on plain text", row["less.low"] > 0)
         plain[f"{model}_plain"] = interval(row, "less", ".4f" if model == "smollm2" else ".3f")
+    texts = rows_of(FIGURES / "questions/cache-budgets/texts.parquet", model="smollm2")
+    mean = texts.query("what == 'answer' and share == 0.75").groupby("ranking")["loss"].mean()
+    less = sorted(mean[f"random-{draw}"] - mean["integrated-gradients"] for draw in range(3))
     return {
         **plain,
+        "draws": ", ".join(f"{each:.2f}" for each in less),
         "smollm2": f"{-effect['smollm2']:.2f}",
         "gemma3": f"{effect['gemma3']:.2f}",
         "longer": f"{effect['smollm2-2000']:.2f}",
@@ -443,7 +465,7 @@ def cache_budgets() -> Numbers:
         "kvpress": f"{-rows.loc[('smollm2', 'kvpress'), 'effect']:.2f}",
         "random": f"{-rows.loc[('smollm2', 'random'), 'effect']:.2f}",
         "stream": f"{(budget == 0).sum():.0f} of {len(budget)}",
-        "bytes": f"{100 * speed['bytes'][1000]:.0f} %",
+        "bytes": f"{100 * losses.loc[('smollm2', 'integrated-gradients'), 'bytes']:.0f} %",
         "times": "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*speed["time"]),
         "induction_groups": f"{role['groups']:.0f}",
         "induction_kept": f"{100 * role['kept']:.0f} %",
@@ -469,7 +491,6 @@ def alignment() -> Numbers:
     tiny = rows.loc[("tiny.en", "next", True, "synthetic", "published")]
     holds("for tiny.en the chosen list is better", tiny["difference.high"] < 0)
     shaken = rows.loc[[(f"base, noise {seed}", "next", True, "synthetic", "published") for seed in range(3)]]
-    holds("with noise the chosen list is better in each seed", shaken["difference.high"].max() < 0)
     lines = [
         [name, *(error(model, at, name) for model in ("base", "tiny.en") for at in ("next", "read")),
          error("base", "next", name, shift=False), error("base", "next", name, on="human")]
@@ -487,6 +508,7 @@ def alignment() -> Numbers:
         "all": f"{-every['difference']:.0f}",
         "upper": interval(upper, "difference", ".1f"),
         "shaken": ", ".join(interval(row, "difference", ".1f") for _, row in shaken.iterrows()),
+        "shaken_p": ", ".join(p_of(p) for p in shaken["p"]),
         "spoilt": f"{shaken['error'].min():.0f} to {shaken['error'].max():.0f}",
         "tiny": interval(tiny, "difference", ".0f"),
         "rows": grid([*header, "base, next, chosen on human, measured on synthetic"], lines),
@@ -495,15 +517,16 @@ def alignment() -> Numbers:
 
 def relevance() -> Numbers:
     """How far scores of relevance rank heads alike, and which finds the heads that matter."""
-    ranks = [table(f"models/{model}/relevance/agreement")["all"] for model in ("minilm", "multi30k-en-de")]
+    ranks = [table(f"models/{model}/relevance/agreement") for model in ("minilm", "multi30k-en-de")]
     areas = table("models/minilm/relevance/areas")
     best = ["relevance[cp logit].size", "relevance[attn logit].size"]
     holds("cp and attn find the heads best in MiniLM", {*areas["area"].nlargest(2).index} == {*best})
     holds("surely", areas.loc[best, "area.low"].min() > areas["area.high"].drop(best).max())
     first = table("models/multi30k-en-de/relevance/areas").nlargest(5, "area")
     holds("five are not told apart in the Marian", first["area.low"].max() < first["area.high"].min())
-    minilm, marian = (f"{rank['relevance[gradient logit].size']:.3f}" for rank in ranks)
-    return {"minilm": minilm, "marian": marian}
+    minilm, marian = (f"{rank.loc['relevance[gradient logit].size', 'all']:.3f}" for rank in ranks)
+    inner = [f"{rank.loc['relevance[gradient logit].size', 'within']:.2f}" for rank in ranks]
+    return {"minilm": minilm, "marian": marian, "minilm_within": inner[0], "marian_within": inner[1]}
 
 
 def ablation() -> Numbers:
@@ -588,10 +611,15 @@ def strategies() -> Numbers:
     ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
     ends = 100 * (kept.max() - kept.min())
+    seeds = table("models/minilm-sst2/compare-pruning/compare-pruning-seeds").query("heads == 18 and not tuned")
+    seeds = seeds.pivot_table("value", "seed", "strategy")
+    by_seeds = t_interval(100 * (seeds["importance"] - seeds["random"]))
+    holds("importance is not shown to be above chance", by_seeds["less.low"] < 0)
     speed = table("models/minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")[
         "speedup"
     ]
     return {
+        "by_seeds": interval(by_seeds, "less", ".1f"),
         "below": f"{100 * (sst2['random', 18, False] - sst2['roles', 18, False]):.1f}",
         "ahead": f"{ahead[0]:.1f}",
         "ahead_tuned": f"{ahead[1]:.1f}",
@@ -742,7 +770,13 @@ def paper_size() -> Numbers:
     """A Marian of the papers' layers, trained from scratch."""
     roles, sizes = table("models/paper-size/roles"), table("models/paper-size/sparsity-l0-enc-self").set_index("heads")
     holds("no encoder head has a role", not flags(roles.loc[["enc-self"]]).any())
-    return {"moves": str(flags(roles, "alignment").sum()), "pruned": f"{-sizes.loc[144 - 36, 'change']:.1f}"}
+    holds("no loss is shown with 12 heads left", sizes.loc[144 - 36, "change.high"] > 0)
+    found = table("models/paper-size/predictors").set_index(["outcome", "score"])["holm"]
+    by_size = [f"{found[f'survival[l0 {size} enc-self]', 'importance']:.3f}" for size in (24, 12, 6)]
+    smallest = found.xs("survival[l0 3 enc-self]", level="outcome")
+    holds("importance predicts survival, but not of three heads", max(by_size) < "0.05" < str(smallest.min()))
+    told = {"importance": ", ".join(by_size), "three": f"smallest p {smallest.min():.2f}, of {smallest.idxmin()}"}
+    return told | {"moves": str(flags(roles, "alignment").sum()), "pruned": f"{-sizes.loc[144 - 36, 'change']:.1f}"}
 
 
 def circuits() -> Numbers:
@@ -864,11 +898,13 @@ def survival() -> Numbers:
     found, assigned = contrasts(heads), models[models.arm == "assigned"]
     by_control = found[found.keep == 12].set_index(["role", "controls"])
     primary, far = by_control.xs("all", level="controls"), by_control.loc[("position", "3 to 5 away")]
+    fewest = found[found.keep == 6].set_index(["role", "controls"]).loc[("position", "3 to 5 away")]
     count = heads.model.nunique()
     for role in ("position", "syntax"):
         holds(f"{role} survives more than its control", primary["p.holm"][role] < (0.001 if count == 4 else 0.05))
     holds("rare words do not", primary["p.holm"]["rare"] > 0.05)
-    holds("a neighbour is not shown to survive more than a place far away", far["difference.low"] < 0)
+    holds("a neighbour is shown to survive more than a place far away with 6 heads left, not with 12", (
+        far["difference.low"] < 0 < fewest["difference.low"], True) == (True, True))  # fmt: skip
     more = found[(found.keep == 24) & (found.role == "rare")].iloc[0]
     found["role"] = found.role.where(found.controls == "all", "position, control " + found.controls)
     rows = [
@@ -893,7 +929,8 @@ def survival() -> Numbers:
     last = assigned["loss[9]"] - assigned["loss[10]"]
     ordinary = models[models.arm == "ordinary"]
     return {
-        "models": {4: "four", 5: "five", 6: "six", 12: "twelve"}.get(count, str(count)),
+        "models": {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine", 12: "twelve"}.get(count, str(count)),
+        "numbers": ",".join(map(str, sorted(heads.model.unique()))),
         **{role: f"{primary.survive[role]:.2f}" for role in primary.index},
         **{f"{role}_control": f"{primary.control[role]:.2f}" for role in primary.index},
         "rows": grid(["heads left", "role", "with the role", "control", "free", "role - control", "p"], rows),
@@ -904,6 +941,7 @@ def survival() -> Numbers:
         "control_near": f"{100 * patterns['head', 'permuted']:.0f} %",
         "far": f"{far.control:.2f}",
         "far_less": interval(far, "difference", ".2f"),
+        "far_less_6": interval(fewest, "difference", ".2f"),
         "layers": ", ".join(f"{share:.2f}" for share in syntax),
         "bleu": grid([*left, *pruned], [bleu]),
         "costs": grid(
@@ -962,6 +1000,8 @@ def benchmarks() -> Numbers:
         for key, value in peaks.set_index(["job", "model", "texts", "tokens"])["value"].items()
     ]
     failed = rows[rows.value.isna()].drop_duplicates(["way", "what", "job"])
+    ours = failed.what.str.contains("written for the plain loop")  # our script asks it of no other tool
+    failed = failed[~ours]
     failures = (f"{row.way} does not do {row.job} of {row.model}: {row.what}." for _, row in failed.iterrows())
     report, gates = (
         rows[rows.job == "report"].set_index("what")["value"],

@@ -76,7 +76,7 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
 def _cost(value: float) -> str:
     if isnan(value):
         return "none"
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}" if abs(value) < 0.001 else f"{value:.2g}"
 
 
 def main() -> None:
