@@ -497,6 +497,15 @@ def alignment() -> Numbers:
         for name in ("chosen", "published", "upper half", "all", "random")
     ]  # fmt: skip
     header = ["heads", "base, next", "base, read", "tiny.en, next", "tiny.en, read", "base, next, no shift"]
+    taught = {}
+    for model, teacher in (("tiny.en", "base"), ("base", "tiny.en")):
+        for end, by in (("", ""), ("_true", ", shift by true ones")):
+            name = f"{model}, times of {teacher}{by}"
+            row = rows.loc[(name, "next", True, "synthetic", "published")]
+            taught[f"taught_{model.replace('.', '_')}{end}"] = interval(row, "difference", ".0f")
+    ends = (("tiny.en, times of base", "difference.high"), ("base, times of tiny.en", "difference.low"))
+    up, down = (rows.loc[(name, "next", True, "synthetic", "published"), end] for name, end in ends)
+    holds("tiny.en learns from base, base not from tiny.en", up < 0 < down)
     return {
         "chosen": f"{rows.loc[('base', 'next', True, 'synthetic', 'chosen'), 'error']:.0f}",
         "published": f"{fixed['error']:.0f}",
@@ -508,6 +517,7 @@ def alignment() -> Numbers:
         "all": f"{-every['difference']:.0f}",
         "upper": interval(upper, "difference", ".1f"),
         "shaken": ", ".join(interval(row, "difference", ".1f") for _, row in shaken.iterrows()),
+        **taught,
         "shaken_p": ", ".join(p_of(p) for p in shaken["p"]),
         "spoilt": f"{shaken['error'].min():.0f} to {shaken['error'].max():.0f}",
         "tiny": interval(tiny, "difference", ".0f"),
