@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import typer
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
 import headroles as hr
+from headroles.tables.frame import resamples_of
 
 HERE = Path(__file__).parent
 SCORES = {  # by its column: who proposed it, and what it asks
@@ -41,9 +44,14 @@ def tables(model: Model, trees: Trees) -> None:
         hr.score(*parts, some, [*SCORES], n_resamples=1000 if some is facts else 0)
         for some in (facts, hr.Corpus("even", facts.sentences[::2]), hr.Corpus("odd", facts.sentences[1::2]))
     )
+    drawn = {name: resamples_of(whole, name) for name in SCORES}
     whole.attrs.pop("resamples", None)
     hr.save_table(whole, HERE / "heads.parquet")
-    rows = [_agreement(whole[one], whole[other], one, other) for one, other in combinations(SCORES, 2)]
+    rows = []
+    for one, other in combinations(SCORES, 2):
+        pairs = zip(drawn[one].T, drawn[other].T, strict=True)
+        low, high = np.quantile([spearmanr(*pair, nan_policy="omit").statistic for pair in pairs], [0.025, 0.975])
+        rows.append(_agreement(whole[one], whole[other], one, other) | {"spearman.low": low, "spearman.high": high})
     rows += [_agreement(halves[0][name], halves[1][name], name, f"{name}, other half of the texts") for name in SCORES]
     table = pd.DataFrame(rows)
     table.to_csv(HERE / "agreement.csv", index=False, float_format="%.4g", lineterminator="\n")
