@@ -115,4 +115,4 @@ def track(
             log.info("%s: about %.0f min left%s", what, rest / MINUTE, advice(rest) if advice else "")
         if bar.disable and first() and now - last >= MINUTE:
             last = now
-            log.info("%s: %d of %s after %d minutes", what, number, total or "?", (now - start) // MINUTE)
+            log.info("%s: %d of %s after %d min", what, number, total or "?", (now - start) // MINUTE)

@@ -275,8 +275,8 @@ def test_where_there_is_no_terminal_a_line_a_minute_says_how_much_is_done(monkey
         assert [*track(range(7), "scoring heads", 7, "; or {:.0f} seconds".format)] == [*range(7)]
     assert caplog.messages == [
         "scoring heads: about 2 min left; or 150 seconds",
-        "scoring heads: 3 of 7 after 1 minutes",
-        "scoring heads: 6 of 7 after 2 minutes",
+        "scoring heads: 3 of 7 after 1 min",
+        "scoring heads: 6 of 7 after 2 min",
     ]
     caplog.clear()
     with caplog.at_level("INFO"):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -232,11 +233,16 @@ class _Unlogged(TrainerCallback):
             attributes.update(self.trainer.forward)
         log: list[dict[str, Any]] = state.log_history  # transformers does not type other records
         kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
+        self.first, self.start, self.said = state.global_step, monotonic(), monotonic()
         self.trainer.summed, self.trainer.since = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step)
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
             control.should_log = True  # a checkpoint of this step has the row, which is not written once it is resumed
+        if (now := monotonic()) - self.said >= _distributed.MINUTE and _distributed.first():
+            self.said, step, every = now, state.global_step, state.max_steps
+            rest = (now - self.start) / (step - self.first) * (every - step) / 60
+            _distributed.log.info("training: step %d of %d, about %.0f min left", step, every, rest)
         log: list[dict[str, Any]] = state.log_history
         log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:
