@@ -525,6 +525,27 @@ def alignment() -> Numbers:
     }
 
 
+def retrieval() -> Numbers:
+    """Whether three scores of retrieval name the same heads of SmolLM2."""
+    rows = table("questions/retrieval/agreement.csv").set_index(["score", "against"])
+    pairs, halves = rows[rows["spearman.low"].notna()], rows[rows["spearman.low"].isna()]
+    cells = [
+        [f"`{score}`", f"`{against}`" if against in rows.index.unique("score") else "the other half of the texts",
+         interval(row, "spearman", ".2f") if row.notna()["spearman.low"] else f"{row['spearman']:.2f}",
+         f"{row['of first 10']:.0f}", row["heads"]]
+        for (score, against), row in rows.iterrows()
+    ]  # fmt: skip
+    same = pairs["of first 10"].astype(int)
+    holds("copying and contribution share most", same.idxmax() == ("retrieval", "contribution"))
+    return {
+        "most": str(same.max()),
+        "fewest": " and ".join(map(str, same.drop(same.idxmax()))),
+        "halves": f"{halves['of first 10'].min():.0f} to {halves['of first 10'].max():.0f}",
+        "ranks": f"{pairs['spearman'].min():.2f} to {pairs['spearman'].max():.2f}",
+        "rows": grid(["score", "against", "rank correlation", "of the first ten", "which"], cells),
+    }
+
+
 def relevance() -> Numbers:
     """How far scores of relevance rank heads alike, and which finds the heads that matter."""
     ranks = [table(f"models/{model}/relevance/agreement") for model in ("minilm", "multi30k-en-de")]
@@ -1035,8 +1056,19 @@ def benchmarks() -> Numbers:
 
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning),
-    *(alignment, correlations, training, strategies, roles_and_survival, paper_size, papers, circuits, comparison),
-    *(benchmarks, survival),
+    *(
+        alignment,
+        retrieval,
+        correlations,
+        training,
+        strategies,
+        roles_and_survival,
+        paper_size,
+        papers,
+        circuits,
+        comparison,
+    ),
+    *(benchmarks, comparison, survival),
 )
 
 

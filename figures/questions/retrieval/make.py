@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,9 @@ import headroles as hr
 from headroles.tables.frame import resamples_of
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1]))
+from studies import add  # noqa: E402 - of all studies
+
 SCORES = {  # by its column: who proposed it, and what it asks
     "retrieval": "copied (Wu et al. 2024)",
     "passage": "where the question looks (QRHead)",
@@ -26,13 +30,6 @@ TEXTS, LENGTH, FIRST = 60, 500, 10
 Model = Annotated[Path, typer.Argument(help="Folder of SmolLM2-135M-Instruct.")]
 Trees = Annotated[Path, typer.Argument(help="UD English-EWT, train: the haystacks.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-@app.command()
-def data() -> None:
-    """Say what must be at hand."""
-    print("MODEL  HuggingFaceTB/SmolLM2-135M-Instruct of the Hub, in a folder")
-    print("TREES  en_ewt-ud-train.conllu of UniversalDependencies/UD_English-EWT")
 
 
 @app.command()
@@ -58,12 +55,6 @@ def tables(model: Model, trees: Trees) -> None:
     print(table.to_string(index=False))
 
 
-@app.command()
-def pictures() -> None:
-    """Draw the heads by pairs of scores, from the table."""
-    _drawn(hr.load_table(HERE / "heads.parquet")).savefig(HERE / "agreement.svg", bbox_inches="tight")
-
-
 def _agreement(one: pd.Series, other: pd.Series, name: str, against: str) -> dict[str, object]:
     """Compare two scores of the same heads: by ranks, and by how many of the ten largest are the same."""
     same = {*one.nlargest(FIRST).index} & {*other.nlargest(FIRST).index}
@@ -72,7 +63,9 @@ def _agreement(one: pd.Series, other: pd.Series, name: str, against: str) -> dic
     return {"score": name, "against": against, "spearman": spearman, f"of first {FIRST}": len(same), "heads": first}
 
 
-def _drawn(table: pd.DataFrame) -> Figure:
+def drawn() -> Figure:
+    """Draw the heads by pairs of scores."""
+    table = hr.load_table(HERE / "heads.parquet")
     pairs = [*combinations(SCORES, 2)]
     figure, axes = plt.subplots(1, len(pairs), figsize=(10, 3.4), layout="constrained")
     for ax, (x, y) in zip(axes, pairs, strict=True):
@@ -87,9 +80,10 @@ def _drawn(table: pd.DataFrame) -> Figure:
             )
         ax.set(xlabel=SCORES[x], ylabel=SCORES[y])
     axes[0].legend(fontsize=7, frameon=False)
-    figure.suptitle(f"SmolLM2-135M-Instruct, 270 heads: {TEXTS} texts of {LENGTH} tokens with hidden facts")
     return figure
 
+
+add(app, HERE, tables=False)
 
 if __name__ == "__main__":
     app()

@@ -59,7 +59,7 @@ def _together(table: pd.DataFrame) -> pd.DataFrame:
 
 def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
     heads, role = place
-    who = heads if heads.startswith("all ") else heads.partition(":")[2]
+    who = heads if heads.startswith("all ") else "L{1}H{2}".format(*heads.split(":"))
     where = ", repeated tokens" if part == "-previous" else ""
     control = min(CONTROLS, key=lambda each: row.get(each, float("inf")))
     cells = [
