@@ -81,7 +81,8 @@ def tables(
     for how, one in ((how, one) for how in ("no", "all", "lora") for one in smaller if losses):
         if how in _trainings(one, beside) and _lacking(place, "losses", one, how):
             _save(place, "losses", _measured(parts, one, how, texts, work))
-            analyse(place)
+    if losses:
+        analyse(place)
 
 
 @app.command()
