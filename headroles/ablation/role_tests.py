@@ -71,10 +71,9 @@ def test_roles(
     """Test roles by imposing their patterns on heads, with removal and controls.
 
     Each head attends by the pattern of its role, with the model's own values; where the pattern does not apply, its
-    attention is not changed. The cost is compared with removing the head and with each of three patterns that are as
-    sharp, but wrong: the targets one token earlier, one token later (of sound half a second), and at random places. A
-    placebo shows what the same two changes cost in other heads of the layer. Cost is the change of the metric for the
-    worse. All heads of a role together, and all heads with a role, are tested as well.
+    attention is not changed. The cost, the change of the metric for the worse, is compared with that of removal and of
+    three patterns as sharp, but wrong: the targets one token earlier, one later (of sound half a second), and at random
+    places; and with the same changes of other heads of the layer (placebo). Sets of heads are tested as well.
 
     Args:
         model: A Hugging Face model.

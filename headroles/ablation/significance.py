@@ -13,7 +13,7 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.analysis.intervals import LEVEL, Array, bounds, corrections, exact_share, least_p, t_test
+from headroles.analysis.intervals import LEVEL, Array, bounds, corrections, exact_share, least_p, no_surer, t_test
 from headroles.tables import frame
 
 ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (engineering/quality/effect-tests.csv)
@@ -48,8 +48,7 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     variants = estimates(statistics)
     examples = np.array([np.isfinite(values).all(-1).sum() for values in statistics.masked.values()])
     effect, low, high, p = np.array([(variant.effect, *variant.tested) for variant in variants]).T
-    p = np.maximum(p, [least_p(int(count)) for count in examples])
-    columns = _columns(statistics, effect, low, high, p) | {".examples": examples}
+    columns = _columns(statistics, effect, *no_surer(low, high, p, examples)) | {".examples": examples}
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
@@ -80,11 +79,10 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
         low, high, p = np.array([t_test(*row, len(statistics.numbers) - 1) for row in moments]).reshape(-1, 3).T
     else:
         (low, high), p = bounds(draws), _bootstrap_test(draws)
-    least = least_p(count := len(statistics.numbers))
+    count = len(statistics.numbers)
     most = exact_share(0, count)[1] * statistics.metric.is_share  # where no example changes, such a share of others may
     low, high = (np.where((low == 0) & (high == 0), end, ends) for end, ends in ((-most, low), (most, high)))
-    sure = least <= LEVEL
-    return low if sure else np.minimum(low, 0), high if sure else np.maximum(high, 0), np.maximum(p, least)
+    return no_surer(low, high, p, count)
 
 
 def skewness(statistics: ExampleStats) -> dict[str, object]:

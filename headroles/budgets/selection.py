@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from headroles.analysis.intervals import Array, corrections, least_p, t_test
+from headroles.analysis.intervals import Array, corrections, no_surer, t_test
 from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
@@ -144,8 +144,8 @@ def summary(effects: Array) -> dict[str, Array]:
     rest = effects - mean
     error = np.sqrt((rest**2).sum(0) / (texts - 1) / texts)
     skewness = (rest**3).sum(0) / np.where(error > 0, (rest**2).sum(0), 1.0) ** 1.5
-    low, high, p = np.array([t_test(*moments, texts - 1) for moments in zip(mean, error, skewness, strict=True)]).T
-    p = np.maximum(p, least_p(texts))
+    ends = np.array([t_test(*moments, texts - 1) for moments in zip(mean, error, skewness, strict=True)]).T
+    low, high, p = no_surer(ends[0], ends[1], ends[2], texts)
     tests = {f"effect.{name}": values for name, values in corrections(p).items()}
     return {"effect": mean, "effect.low": low, "effect.high": high, "effect.p": p, **tests}
 

@@ -40,10 +40,7 @@ def print_table(
     rows: Columns | None = None,
     whole: pd.DataFrame | None = None,
 ) -> None:
-    """Print a table as it is declared, with `words` in its title; columns without any value are left out.
-
-    `rows` are the names of its rows by heading, by default from its index; `whole` is the table for --json.
-    """
+    """Print a table as declared, with `words` in its title and `rows` by heading; `whole` is the table for --json."""
     star = str(table.columns[0])
     headings = {name.replace("*", star): heading for name, heading in printed.columns.items()}
     shown = table.rename(columns={"low": "value.low", "high": "value.high"})
@@ -133,8 +130,7 @@ def show_chance(call: Call) -> None:
 
 def show_measured(table: pd.DataFrame, what: str = "measured of") -> None:
     """Print which scores or roles a table has, and on what they were measured."""
-    measured = table[[name for name in table if table.get(f"{name}.value", table[name]).notna().any()]]
-    columns = {name: Column.parse(name) for name in measured if measured[name].notna().any()}
+    columns = {name: Column.parse(name) for name in table if table.get(f"{name}.value", table[name]).notna().any()}
     scores = {name: column.name for name, column in columns.items() if column.suffix != "words"}  # 0: nothing measured
     where = measured_on((score, examples(signature_of(table, name))) for name, score in scores.items())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
@@ -232,7 +228,7 @@ def show_ablation(call: Call) -> None:
         if holm.notna().any() and not (holm < SURE).any():
             say(f"no {what} is shown to differ from 0 on {where} (p < {SURE:g} after Holm)")
         print_table(shown := costs(table), PRINTED["ablation-"], {}, whole=table)
-        say(f"{(shown[star] < 0).sum()} of {len(shown)} costs are below 0: without these {what}s it is better")
+        say(f"{(gains := shown[star] < 0).sum()} costs are below 0 (better), {(gains & (holm < SURE)).sum()} surely")
     if (explained := f"{star}.explained") in table:
         say(f"the gradient explains {table[explained].median():.0%} of an effect's variance (median head)")
     record().words["related" if study.has("roles") else "unscored"] = str(study.folder)
@@ -361,9 +357,8 @@ def show_pruned(call: Call) -> None:
         chose = "" if given["strategy"] == "random" else " (they chose the heads)"
         where = f"the {len(call.measured)} training examples{chose}"
         where = where if given["held_out"] is None else examples_of(len(call.measured), call.measured.name)
-        say(
-            f"{metric} on {where}: {before[0]:.3f} before, {then[0]:.3f} after, {change:+.3f} [{low:+.3f}, {high:+.3f}]"
-        )
+        values = f"{before[0]:.3f} before, {then[0]:.3f} after"
+        say(f"{metric} on {where}: {values}, {change:+.3f} [{low:+.3f}, {high:+.3f}]")
         if given["output"] is not None and given["held_out"] is None:
             others = f"{shlex.quote(str(given['output']))} CORPUS{' TARGET' * bool(given['target'])}"
             say(f"measure on others with headroles evaluate {others} --metrics {metric} --study smaller-study")
@@ -375,9 +370,7 @@ def show_pruned(call: Call) -> None:
         say(f"pruned heads with a role: {(lost := lost_roles(heads_of, {*removed})) or 'none'}")
         if "induction" in lost and call.given["output"] is not None:
             where = f"{shlex.quote(str(call.given['output']))} {REPEATED}"
-            say(
-                f"text repeats little; what that costs where tokens repeat: headroles evaluate {where} --study repeated"
-            )
+            say(f"text repeats little; where tokens repeat: headroles evaluate {where} --study repeated")
     if call.given["output"] is not None:
         _save(call, call.arguments["model"])
 
@@ -431,11 +424,9 @@ def show_reproduced(call: Call) -> None:
         say(f"the claim: {facts['claim']}")
         say(f"does it hold here? {facts['answer']}: {facts['why']}")
         if NO_COST in facts["why"]:
-            ends = f"--study {shlex.quote(str(place.parent))}"
-            say(
-                f"the cost of all heads is measured by headroles score MODEL CORPUS --scores importance {ends}, then "
-                f"headroles ablation-curve MODEL CORPUS --by importance --metric {table['all.metric'].iloc[0]} {ends}"
-            )
+            ends, metric = f"--study {shlex.quote(str(place.parent))}", table["all.metric"].iloc[0]
+            say(f"the cost of all heads: first headroles score MODEL CORPUS --scores importance {ends}")
+            say(f"then headroles ablation-curve MODEL CORPUS --by importance --metric {metric} {ends}")
         if NO_VALUE in facts["why"]:
             say(f"an untrained model is measured by headroles reproduce {paper} {artefact} --model MODEL --data FOLDER")
         print_table(table, Printed(f"{paper} {artefact}, {{shown}} of {{rows}} rows", first=10), {})
@@ -443,11 +434,10 @@ def show_reproduced(call: Call) -> None:
         headings = {"artefact": "artefact", "answer": "holds"} | ({"why": "why"} if made else {})
         headings = ({"paper": "paper"} if rows["paper"].nunique() > 1 else {}) | headings
         print_table(rows.sort_values("made", ascending=False, kind="stable"), Printed(title, headings), {})
-    if made:
-        say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
-    else:
+    if not made:
         names = (rows["artefact"] + " of " + rows["paper"]).groupby(rows["why"], sort=False).agg(", ".join)
         raise RuntimeError(f"nothing was made: {'; '.join(f'{names[why]}: {why}' for why in names.index)}")
+    say(f"written: {place}, {rows['made'].sum()} of {len(rows)} artefacts")
 
 
 def show_demo(call: Call) -> None:

@@ -66,8 +66,7 @@ class HardConcrete:
 class Gates(nn.Module, ABC):
     """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
 
-    `step` counts training forwards, and the schedule of the gates ends after `horizon` of them. After training,
-    `records` has pairs of a step and P(gate != 0) of each gate.
+    `step` counts training forwards, and the schedule of the gates ends after `horizon` of them.
     """
 
     step: Tensor
@@ -80,7 +79,6 @@ class Gates(nn.Module, ABC):
         super().__init__()
         self.gated = attention_sites(model).gate_index
         self.heads, self.learnt, self.horizon = len(self.gated), list(learnt), 0
-        self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([self.gated.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
         self.register_buffer("numbers", torch.arange(len(places)), persistent=False)
@@ -112,15 +110,6 @@ class Gates(nn.Module, ABC):
         columns = {label: self.final(), f"{label}.open": self.chances()}
         expanded = {name: self.for_heads(part).tolist() for name, part in columns.items()}
         return frame.table(expanded, self.gated, provenance).loc[index]
-
-    def history(self) -> pd.DataFrame:
-        """Return the records as a table: a row for each gate and step."""
-        rows = [
-            (*head, step, chance)
-            for step, chances in self.records
-            for head, chance in zip(self.learnt, chances, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
 
     def progress(self) -> float:
         """Return the completed share of the schedule; ValueError if `horizon` is not set."""
@@ -385,7 +374,6 @@ class GateRecords(Reporter, ExportableState):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Set the length of the schedule."""
         self.gates = getattr(kwargs["model"], GATES)
-        self.gates.records = self.records
         batches, parts = len(kwargs["train_dataloader"]), args.gradient_accumulation_steps
         epochs, steps = divmod(state.max_steps, math.ceil(batches / parts))  # the last step of an epoch has fewer parts
         self.gates.horizon = epochs * batches + min(steps * parts, batches)
@@ -398,10 +386,12 @@ class GateRecords(Reporter, ExportableState):
             self._record(state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:  # noqa: ARG002
-        """Save the records, before the training counts as finished."""
+        """Save a row for each gate and step, before the training counts as finished."""
+        folder = Path(args.output_dir or "")
+        rows = [(*head, step, p) for step, row in self.records for head, p in zip(self.gates.learnt, row, strict=True)]
+        table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
         if state.is_world_process_zero:
-            folder = Path(args.output_dir or "")
-            save_table(frame.signed(self.gates.history(), (folder / PROVENANCE).read_text()), folder / HISTORY)
+            save_table(frame.signed(table, (folder / PROVENANCE).read_text()), folder / HISTORY)
 
     def _record(self, state: TrainerState) -> None:
         self.records.append((state.global_step, self.gates.chances().detach().tolist()))

@@ -19,16 +19,13 @@ OF_TRANSLATOR = ("confidence", "position", "entropy", "sink", "distance", "align
 def demo(study: str | Path | None = None, *, translation: bool = False, overwrite: bool = False) -> pd.DataFrame:
     """Score a small model on an embedded corpus, offline.
 
-    Its roles are assigned, its figures drawn, and its page written.
-
     Args:
         study: Folder for the tables and figures; by default headroles-demo or headroles-demo-translation.
         translation: Score a small translator instead of MiniLM.
         overwrite: Remove tables of another model or corpus from the folder.
 
     Returns:
-        The table of `hr.roles`; the study keeps it, the scores as `heads`, the figures, and the page
-        `report.html`.
+        The table of `hr.roles`; the study keeps it, the scores, the figures and the page.
     """
     from headroles.data.readers import read
     from headroles.data.synthetic import synthetic_corpus

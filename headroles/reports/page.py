@@ -53,8 +53,8 @@ def report(
         studies: Folders of studies. Or a `Study`, or several. Later ones add the columns that earlier ones lack.
         output: The file to write.
         title: Title of the page; by default from the model's name.
-        compare: Whether the second of two studies is of another model of the same shape. The page is of the first
-            study, with the roles gained and lost and maps of differences (`hr.compare_models`, heads by their places).
+        compare: Whether the second of two studies is of another model of the same shape. The page of the first one then
+            has the roles gained and lost and maps of differences (`hr.compare_models`).
         overwrite: Whether to replace a page of another model, or a file of another origin.
 
     Returns:

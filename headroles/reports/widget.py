@@ -39,8 +39,7 @@ def explore(
 ) -> Explorer:
     """Show the maps and cards of a study in a notebook.
 
-    It is the page of `hr.report`. Choosing a head on a map opens its card. Dragging over a map selects heads. With a
-    model, the attention of all heads can be seen on any sentence.
+    It is the page of `hr.report`; a click on a map opens the card of a head, dragging over a map selects heads.
 
     Args:
         studies: Folders of studies of one model. Or a `Study`, or several.

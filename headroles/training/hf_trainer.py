@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +27,7 @@ from headroles.training.checkpoints import load_weights, save_adapter
 from headroles.training.examples import MASKED, Epochs, Masking, Row, collator
 
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
+MINUTE = _distributed.MINUTE
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step
 TrainOptions = dict[str, Any]  # options of `train`, by name
 
@@ -93,6 +93,7 @@ class Trainer(transformers.Trainer):
             self.model_accepts_loss_kwargs = _divides_by_all_labels(self, batches([*islice(rows, 32)]))
         self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
+        self.autocast_smart_context_manager = self.accelerator.autocast  # type: ignore[method-assign]  # of the loss
         self.forward = {name: value for name, value in vars(model).items() if name == "forward"}
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
         for callback in (_Unlogged(self), *([Epochs(batches)] if isinstance(batches, Masking) else []), *callbacks):
@@ -134,11 +135,6 @@ class Trainer(transformers.Trainer):
         for group, rate in zip(groups[len(groups) - len(self.rates) :], self.rates.values(), strict=True):
             group["lr"] = rate(num_training_steps) if isinstance(rate, Spread) else rate
         return super().create_scheduler(num_training_steps, optimizer)
-
-    def autocast_smart_context_manager(self, *_: object, **__: object) -> AbstractContextManager[Any]:
-        """Return the precision in which the loss is computed."""
-        precision: AbstractContextManager[Any] = self.accelerator.autocast()
-        return precision
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
@@ -194,10 +190,7 @@ def _divides_by_all_labels(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
 
 
 class _Groups(Sampler[int]):
-    """Groups of examples of similar length in a random order, or in transformers' order: the longest of 50 first.
-
-    The order depends only on the seed and the epoch, so that it is the same in all processes and in resumed training.
-    """
+    """Groups of similar length in an order by seed and epoch alone, or in transformers' order: longest of 50 first."""
 
     def __init__(self, grouped: LengthGroupedSampler, *, seed: int, shuffled: bool) -> None:
         self.grouped, self.seed, self.shuffled, self.epoch = grouped, seed, shuffled, 0
@@ -224,7 +217,7 @@ class _Unlogged(TrainerCallback):
     """Callback that keeps the loss since the last row in the log of checkpoints within an epoch."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
+        self.trainer, self.said = trainer, monotonic()
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
         attributes = vars(self.trainer.model)
@@ -233,16 +226,14 @@ class _Unlogged(TrainerCallback):
             attributes.update(self.trainer.forward)
         log: list[dict[str, Any]] = state.log_history  # transformers does not type other records
         kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
-        self.first, self.start, self.said = state.global_step, monotonic(), monotonic()
         self.trainer.summed, self.trainer.since = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step)
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
             control.should_log = True  # a checkpoint of this step has the row, which is not written once it is resumed
-        if (now := monotonic()) - self.said >= _distributed.MINUTE and _distributed.first():
-            self.said, step, every = now, state.global_step, state.max_steps
-            rest = (now - self.start) / (step - self.first) * (every - step) / 60
-            _distributed.log.info("training: step %d of %d, about %.0f min left", step, every, rest)
+        if self.trainer.args.disable_tqdm and state.is_world_process_zero and monotonic() - self.said >= MINUTE:
+            self.said = monotonic()
+            _distributed.log.info("training: step %d of %d", state.global_step, state.max_steps)
         log: list[dict[str, Any]] = state.log_history
         log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:

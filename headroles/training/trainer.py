@@ -52,8 +52,7 @@ def train(
     in every epoch. The folder keeps a checkpoint of each epoch, and interrupted training continues after the last one.
     If the folder has finished training, its weights are loaded. Parameters that take no gradient stay as they are.
 
-    If the model has an adapter of PEFT, such as LoRA, only the adapter is trained and saved, in PEFT's format:
-    `peft.PeftModel.from_pretrained(base, folder)` loads it.
+    If the model has an adapter of PEFT, such as LoRA, only the adapter is trained and saved, in PEFT's format.
 
     The examples of a step have similar lengths, and steps are in a random order. `train_sampling_strategy=` may be
     "group_by_length", with the longest first in every 50 steps, or "random".
@@ -73,8 +72,7 @@ def train(
             or by its end token if it adds none, are divided into examples of this length. By default each sentence is
             an example, as where the loss is measured.
         **options: Arguments of `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` and so
-            on), and four others. `mlm_probability`: share of the tokens of a text that a masked language model learns
-            to predict (0.15); 80 % of them are masked, 10 % are replaced at random, and 10 % stay, as for BERT.
+            on), and four others. `mlm_probability`: share of the tokens that a masked language model learns (0.15).
             `rates`: prefix of parameter names -> another peak learning rate. `callbacks`: callbacks of the Trainer.
             `note`: anything else that the training depends on, part of its provenance.
 

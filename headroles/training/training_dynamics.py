@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 
 from headroles.ablation.curves import ablation_curve, orders
-from headroles.ablation.metrics import as_metric
-from headroles.ablation.metrics.base import Metric
+from headroles.ablation.metrics import Metric, as_metric
 from headroles.analysis import role_rules
 from headroles.analysis.summaries import agreement
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity, loading
 from headroles.models.head_model import HeadModel
-from headroles.models.identity import fingerprint
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
@@ -44,8 +42,6 @@ def dynamics(
 ) -> Dynamics:
     """Ablate and score heads at each checkpoint of a training (Michel et al. 2019, section 6, Fig. 5).
 
-    The tables are kept in the study; finished checkpoints are not measured again.
-
     Args:
         training: Folder of `hr.train`, with checkpoints.
         corpus: Corpus on which importance and roles are computed.
@@ -53,7 +49,7 @@ def dynamics(
         metric: Name of the metric of the curves, or a metric.
         steps: Number of steps in which all heads are ablated.
         n_resamples: Number of bootstrap resamples.
-        study: Study or folder that keeps the tables.
+        study: Study or folder that keeps the tables; finished checkpoints are not measured again.
 
     Returns:
         Two tables. `curves`, kept as `dynamics-curves`, has a row per checkpoint and number of ablated heads, the least
@@ -98,9 +94,8 @@ def _measured(
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    measured = {"held_out": held_out.hash, "metric": metric, "code": fingerprint(metric)}
-    measured |= {"steps": steps, "resamples": n_resamples}
-    key = HeadModel(model, tokenizer).cache_key(corpus, **measured)
+    measured = {"held_out": held_out.hash, "metric": metric, "steps": steps, "resamples": n_resamples}
+    key = HeadModel(model, tokenizer).cache_key(corpus, code=identity.fingerprint(metric), **measured)
 
     def scores() -> pd.DataFrame:
         rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))

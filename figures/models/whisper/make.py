@@ -207,6 +207,7 @@ def contrast(left: pd.Series[float], passes: npt.NDArray[np.bool_]) -> dict[str,
     else:
         generator = np.random.default_rng(0)
         null = np.sum([generator.choice(part, DRAWS) for part in drawn], axis=0) / count
+        null = np.append(null, role - other)  # the observed one counts
     difference, (low, high) = role - other, np.quantile(null, [0.025, 0.975])
     p = float(np.mean(np.abs(null) >= abs(difference) - 1e-9))
     ends = {"difference.low": difference - high, "difference.high": difference - low}
