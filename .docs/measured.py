@@ -227,7 +227,6 @@ def role_tests() -> Numbers:
         "gemma3": f"{gemma3['removed']:.1f}",
         "placebo": f"{smollm2['placebo_removed']:.2f}",
         "one": f"{role_rows('gemma3', 'repeated').loc[('dec-self:11:2', 'induction'), 'removed']:.1f}",
-        "all50": f"{role_rows('gemma3').loc[('all 50', 'all'), 'role_pattern']:.1f}",
         "least": f"{min(times):.0f}",
         "most": f"{max(times):.0f}",
         "rows": lined(

@@ -1,9 +1,8 @@
-"""The table of the page of results, from the tables of the study: python figures/questions/role-tests/table.py."""
+"""The table of the page of results, from the tables of the study; .docs/measured.py asks for it."""
 
 from __future__ import annotations
 
 import sys
-from math import isnan, nan
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +25,7 @@ ROLES = {
     "first": "first token",
 }
 CONTROLS = {"wrong": "elsewhere", "mean": "mean", "uniform": "uniform", "removed_local": "removed there"}
+PLACEBO = ("placebo_removed", "placebo_pattern")  # of the other heads of the layers
 PREVIOUS = {"smollm2": "dec-self:16:0", "gemma3": "dec-self:4:1"}  # the heads of the plan on repeated tokens
 MOST = 0.45  # of the tokens, at least
 
@@ -67,22 +67,11 @@ def _row(name: str, part: str, place: tuple[str, str], row: pd.Series) -> str:
         _cost(row["removed"]),
         "{} [{}, {}]".format(*map(_cost, row[["role_pattern", "role_pattern.low", "role_pattern.high"]])),
         f"{_cost(row[control])} ({CONTROLS[control]})",
-        f"{_cost(row.get('placebo_removed', nan))}, {_cost(row.get('placebo_pattern', nan))}",
+        ", ".join(_cost(row[name]) for name in PLACEBO if row.notna().get(name)),
         row["verdict"].replace("has the pattern, but the pattern", "its pattern"),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _cost(value: float) -> str:
-    if isnan(value):
-        return "none"
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}" if abs(value) < 0.001 else f"{value:.2g}"
-
-
-def main() -> None:
-    """Print the rows."""
-    print("\n".join(rows()))
-
-
-if __name__ == "__main__":
-    main()
