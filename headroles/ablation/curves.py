@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
+from headroles.ablation.significance import interval
 from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
 from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import CorpusLike
@@ -110,12 +111,13 @@ def _with_values(
     """Add the metric with each set of masked heads, and its change, with intervals."""
     parts = stats.masked | {frozenset(): stats.intact}
     whole = stats.resampled([stats.intact, *(parts[heads] for heads in masked)], n_resamples, seed)
-    values, changes = whole[1:], whole[1:] - whole[0]  # [point, 1 + resamples]
-    low, high = bounds(values[:, 1:])
-    less, more = bounds(changes[:, 1:])
-    table = table.assign(value=values[:, 0], low=low, high=high)
-    table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    table.attrs["draws"] = frame.Resamples(table, {"value": values})
+    rows = []
+    for values, heads in zip(whole[1:], masked, strict=True):
+        value = interval(values, stats.metric, len(stats.numbers))
+        change = interval(values, stats.metric, len(stats.numbers), before=whole[0])
+        rows.append((*value, *(change if heads else 0 * np.array(value))))  # without masked heads 0 is certain
+    table[["value", "low", "high", "change", "change.low", "change.high"]] = rows
+    table.attrs["draws"] = frame.Resamples(table, {"value": whole[1:]})
     return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
 
 

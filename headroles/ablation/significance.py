@@ -96,17 +96,23 @@ def skewness(statistics: ExampleStats) -> dict[str, object]:
 def metric_with_interval(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
     (values,) = statistics.resampled([statistics.intact], n_resamples, seed)
-    value, *ends = interval(values)
-    # resamples of examples that are all right, or all wrong, do not vary
-    if statistics.metric.is_share and value in (0, 1) and np.isfinite(ends).all():
-        ends = [*exact_share(value, len(statistics.numbers))]
-    return dict(zip(("value", "low", "high"), (value, *ends), strict=True))
+    found = interval(values, statistics.metric, len(statistics.numbers))
+    return dict(zip(("value", "low", "high"), found, strict=True))
 
 
-def interval(values: Array) -> tuple[float, float, float]:
-    """Return a value and its 95 % interval from the value and its resamples."""
-    low, high = bounds(values[None, 1:])
-    return float(values[0]), float(low[0]), float(high[0])
+def interval(
+    values: Array, metric: Metric, examples: int, *, before: Array | None = None
+) -> tuple[float, float, float]:
+    """Return a metric, or its change from `before`, and the 95 % interval, by values on so many examples and resamples.
+
+    Resamples of examples that are all right, or all wrong, do not vary: then the interval of a share is exact.
+    """
+    found = values if before is None else values - before
+    value, (low,), (high,) = float(found[0]), *bounds(found[None, 1:])
+    if metric.is_share and low == high and value in (-1, 0, 1):
+        lost, won = exact_share(max(-value, 0.0), examples), exact_share(max(value, 0.0), examples)
+        low, high = won if before is None else (won[0] - lost[1], won[1] - lost[0])
+    return value, float(low), float(high)
 
 
 def warn_of_few(table: pd.DataFrame) -> None:

@@ -353,7 +353,7 @@ def show_pruned(call: Call) -> None:
     if call.intact and (after := evaluated(call, [call.intact.metric.name], call.measured)):
         metric, given = call.intact.metric.name, call.given
         before, then = call.intact.resampled([call.intact.intact, after.intact])  # alike, so that the change is paired
-        change, low, high = interval(then - before)
+        change, low, high = interval(then, call.intact.metric, len(call.measured), before=before)
         chose = "" if given["strategy"] == "random" else " (they chose the heads)"
         where = f"the {len(call.measured)} training examples{chose}"
         where = where if given["held_out"] is None else examples_of(len(call.measured), call.measured.name)

@@ -110,7 +110,7 @@ def compare_pruning(
             "share": run.heads / size,
             "tuned": run.tuned,
             "seed": run.seed,
-            **dict(zip(("value", "low", "high"), interval(draw), strict=True)),
+            **dict(zip(("value", "low", "high"), interval(draw, trials.metric, len(run.statistics)), strict=True)),
         }
         for run, draw in zip(runs, draws, strict=True)
     )

@@ -193,15 +193,16 @@ def _scored(given: CorpusLike | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    draws = values(metric, statistics)
-    rows = []
+    draws, examples = values(metric, statistics), len(statistics[0])
+    rows: list[dict[str, float]] = []
     for draw, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]
         row: dict[str, float] = {"heads": int(survival.sum()), "of": len(survival)}
         left = survival.groupby(level="kind").sum()
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
-        row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
-        row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
+        row |= dict(zip(("value", "low", "high"), interval(draw, metric, examples), strict=True))
+        change = interval(draw, metric, examples, before=draws[0]) if rows else (0.0, 0.0, 0.0)  # of the control
+        row |= dict(zip(("change", "change.low", "change.high"), change, strict=True))
         chance = table.iloc[:, 1] if table.shape[1] > 1 and Column.parse(table.columns[1]).suffix == "open" else None
         row |= {"undecided": 0 if chance is None else undecided(chance)}
         rows.append(row)

@@ -15,8 +15,8 @@ from scipy import stats
 
 import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import Accuracy
-from headroles.ablation.significance import metric_with_interval
+from headroles.ablation.metrics import Accuracy, Loss
+from headroles.ablation.significance import interval, metric_with_interval
 from headroles.analysis import intervals
 from headroles.analysis.intervals import bootstrap_counts, contrasts, holm, permuted_roles, relation, roc_areas
 from headroles.analysis.relations import predict_outcome
@@ -143,6 +143,10 @@ def test_a_share_of_all_examples_has_an_exact_interval():
     found = metric_with_interval(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))
     assert (found["value"], found["high"]) == (1, 1)
     assert found["low"] == pytest.approx(0.6915, abs=1e-4)  # 1 by the resamples
+    unchanged = np.ones(5)  # the value, and by the resamples
+    assert interval(unchanged, Accuracy(), 10, before=unchanged) == pytest.approx((0, -0.3085, 0.3085), abs=1e-4)
+    assert interval(-unchanged, Accuracy(), 10, before=0 * unchanged)[1:] == pytest.approx((-1, -0.3830), abs=1e-4)
+    assert interval(unchanged, Loss(), 10)[1:] == (1, 1)
     right[0, 0] = 0
     assert metric_with_interval(ExampleStats(right, {}, list(range(10)), 0, Accuracy()))["low"] < 0.9
 
