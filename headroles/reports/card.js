@@ -78,15 +78,17 @@ function opening(row) {
 }
 
 function rolePart(row) {
-  if (!data.roles.length) return null;
+  const apart = data.tests.filter((test) => test.row === row && !rolesOf(row).some(({ name }) => name === test.role));
+  if (!data.roles.length && !apart.length) return null;
   const held = inOrder(row).map((role) => {
     const stable = role.stability[row];
     const kept = stable === null ? "" : `; kept in ${Math.round(100 * stable)} % of resamples`;
     return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}${testInWords(testOf(role, row))}`);
   });
+  const others = apart.map((test) => make("li", { text: `${test.role}${testInWords(test)}` }));
   const tested = data.roles.filter((role) => role.values[row] !== null).length;
-  const none = make("p", { text: `None of the ${tested} roles that were looked for.` });
-  return make("section", {}, make("h3", { text: "Roles" }), held.length ? make("ul", { class: "plainlist" }, held) : none);
+  const none = tested && !held.length ? make("p", { text: `None of the ${tested} roles that were looked for.` }) : null;
+  return make("section", {}, make("h3", { text: "Roles" }), none, make("ul", { class: "plainlist" }, held.concat(others)));
 }
 
 function facts(caption, header, rows) {

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import headroles as hr
+from headroles.analysis.role_rules import VERDICTS
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
@@ -136,9 +137,13 @@ def same(found: Any, expected: Any) -> None:
 
 
 def flat(metric: str, folder: Path) -> Path:
-    """A report of a model in which 7 of 8 heads have no effect, and one costs 6.89: harm alone."""
+    """A report of a model in which 7 of 8 heads have no effect; one costs 6.89, and passes a test of no known role."""
     index, name = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4}), f"ablation[{metric}]"
     effect = np.where(np.arange(8) == 5, 6.89 if metric == "loss" else -6.89, 0.0)
     tests = {f"{name}.{test}": np.ones(8) for test in ("p", "holm", "bh")}
     save_table(frame.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
+    tested = {"removed": 6.89, "role_pattern": 0.25, "explained": 0.96, "explained.low": 0.9, "explained.high": 1.0}
+    one = pd.MultiIndex.from_tuples([("enc-self:1:1", "mine")], names=["heads", "role"])
+    table = frame.signed(pd.DataFrame(tested | {"verdict": VERDICTS[0]}, one), "model:toy|weights:abc|examples:9")
+    save_table(table, folder / "role-tests-x.parquet")
     return hr.report(folder, folder / "report.html")
