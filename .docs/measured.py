@@ -109,7 +109,17 @@ def flags(roles: pd.DataFrame, family: str = "") -> pd.Series:
 
 
 COVERAGE = ["intervals of", "settings", "runs each", "covered, least", "covered, median", "percentiles alone, least"]
-WHOLE = {"predicted": "predicted", "predictors": "predictors", "decisions": "decided"}  # shown as they are
+WHOLE = {"predictors": "predictors", "decisions": "decided"}  # shown as they are
+PREDICTED = {
+    "corpus": "corpus",
+    "metric": "metric",
+    "how": "precision",
+    "ablated": "ablated",
+    "width": "width",
+    "coverage population": "covered",
+    "least": "worst head",
+    "same": "same",
+}
 
 
 def csv(name: str) -> pd.DataFrame:
@@ -153,6 +163,7 @@ def quality() -> Numbers:
             ["tables of", *held], [[study, *row] for study, row in zip(held.index, held.to_numpy(), strict=True)]
         ),
         **{name: whole(csv(file)) for name, file in WHOLE.items()},
+        "predicted": whole(csv("predicted")[[*PREDICTED]].rename(columns=PREDICTED).round(3)),
         "ablated": f"{sampled['share']:.2f}",
         "forwards": f"{sampled['forwards']:.0f}",
         "whole": f"{work['whole']['forwards']:.0f}",
