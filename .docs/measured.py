@@ -609,6 +609,21 @@ def pruning() -> Numbers:
     }
 
 
+COST, RELEVANCE, SURVIVAL = (
+    ["ablation[loss]"] * 3,
+    ["relevance[cp].size"] * 3,
+    ["survival[l0 72]", "", "survival[l0 36]"],  # with half of the heads left
+)
+PAIRS = {  # of correlations: words, and the columns in the three models
+    "importance, cost of ablation": ("importance", *COST),
+    "importance, survival": ("importance", *SURVIVAL),
+    "importance, attribution patching": ("importance", *["attribution[AtP].size"] * 3),
+    "importance, relevance": ("importance", *RELEVANCE),
+    "confidence, cost of ablation": ("confidence", *COST),
+    "confidence, survival": ("confidence", *SURVIVAL),
+}
+
+
 def correlations() -> Numbers:
     """Rank correlations of scores, effects and survival."""
     marian, decoder, classifier = (
@@ -619,6 +634,16 @@ def correlations() -> Numbers:
     def pair(ranks: pd.DataFrame, one: str, other: str, column: str = "all") -> str:
         return f"{ranks.loc[(one, other) if (one, other) in ranks.index else (other, one), column]:.2f}"
 
+    def cell(ranks: pd.DataFrame, one: str, other: str, column: str) -> str:
+        key = next((key for key in ((one, other), (other, one)) if key in ranks.index), None)
+        return interval(ranks.loc[key], column, ".2f") if key else ""
+
+    rows = [
+        [words if column == "all" else "", where, *(cell(ranks, one, other[place], column) for place, ranks in models)]
+        for words, (one, *other) in PAIRS.items()
+        for column, where in (("all", "all heads"), ("within", "within layers"))
+        for models in [[*enumerate((marian, decoder, classifier))]]
+    ]
     patched = [pair(marian, "importance", "attribution[AtP].size", column) for column in ("all", "within")]
     return {
         "marian": pair(marian, "importance", "ablation[loss]"),
@@ -628,6 +653,7 @@ def correlations() -> Numbers:
         "survives": pair(classifier, "confidence", "survival[l0 36]", "within"),
         "patched": patched[0],
         "patched_within": patched[1],
+        "rows": grid(["scores", "over", "Marian", "small decoder", "classifier"], rows),
     }
 
 
