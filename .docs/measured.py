@@ -676,26 +676,34 @@ def strategies() -> Numbers:
         table(f"models/{name}/compare-pruning/compare-pruning").set_index(["strategy", "heads", "tuned"])["value"]
         for name in ("minilm-sst2", "multi30k-en-de")
     )
-    ahead = [marian["importance", 72, tuned] - marian["random", 72, tuned] for tuned in (False, True)]
+    ahead = [_above_chance("multi30k-en-de", "importance", 72, tuned) for tuned in (False, True)]
     kept = sst2.sort_index().xs(True, level="tuned").drop(["all heads", "random", "-importance"]).groupby("heads")
     ends = 100 * (kept.max() - kept.min())
-    seeds = table("models/minilm-sst2/compare-pruning/compare-pruning-seeds").query("heads == 18 and not tuned")
-    seeds = seeds.pivot_table("value", "seed", "strategy")
-    by_seeds = t_interval(100 * (seeds["importance"] - seeds["random"]))
-    holds("importance is not shown to be above chance", by_seeds["less.low"] < 0)
+    by_seeds, below = (
+        100 * _above_chance("minilm-sst2", strategy, 18, tuned=False) for strategy in ("importance", "roles")
+    )
+    holds("importance is not shown to be above chance, roles are below", (
+        by_seeds["less.low"] < 0, below["less.high"] < 0) == (True, True))  # fmt: skip
     speed = table("models/minilm/efficiency/efficiency").query("batch == 64 and way == 'cut' and share == 0.5")[
         "speedup"
     ]
     return {
         "by_seeds": interval(by_seeds, "less", ".1f"),
-        "below": f"{100 * (sst2['random', 18, False] - sst2['roles', 18, False]):.1f}",
-        "ahead": f"{ahead[0]:.1f}",
-        "ahead_tuned": f"{ahead[1]:.1f}",
+        "below": interval(below, "less", ".1f"),
+        "ahead": interval(ahead[0], "less", ".1f"),
+        "ahead_tuned": interval(ahead[1], "less", ".1f"),
         "within_36": f"{ends[36]:.1f}",
         "within_18": f"{ends[18]:.1f}",
         "speedup": f"{speed.iloc[0]:.2f}",
         **_places(),
     }
+
+
+def _above_chance(name: str, strategy: str, heads: int, tuned: bool) -> pd.Series:
+    """What a strategy is above random heads, seed by seed, with Student's t."""
+    rows = table(f"models/{name}/compare-pruning/compare-pruning-seeds")
+    seeds = rows[rows["heads"].eq(heads) & rows["tuned"].eq(tuned)].pivot_table("value", "seed", "strategy")
+    return t_interval(seeds[strategy] - seeds["random"])
 
 
 def _places() -> Numbers:
