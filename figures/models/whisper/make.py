@@ -37,7 +37,7 @@ LINKS = {"read": "links", "next": "links[next]"}
 KINDS = "enc-self", "dec-self", "cross"
 SIZES, SEEDS, DRAWS, FEWEST = (108, 72, 36, 18), (0, 1, 2), 100_000, 3
 RATE, LONGEST, PAUSE = 16_000, 28, 0.3  # samples a second; seconds
-TUNE = {"epochs": 6, "batch": 1, "rate": 1e-5, "save_strategy": "no"}
+TUNE = {"epochs": 6, "batch": 1, "rate": 1e-5, "save_strategy": "no", "bf16": True, "use_cpu": True}
 Parts = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Floats = npt.NDArray[np.float64]
 Model = Annotated[Path, typer.Argument(help="Folder of Whisper base.")]
