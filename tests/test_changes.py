@@ -178,11 +178,6 @@ def test_a_public_call_leaves_the_model_as_it_was(name):
 # --- interrupts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mask_heads uniform", "lrp_rules"])
-def test_the_next_call_undoes_what_an_interrupt_at_a_line_leaves(name):
-    assert left_by(name, 8) == ({}, 8)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_next_call_undoes_what_an_interrupt_at_any_line_leaves(name):

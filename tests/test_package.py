@@ -19,7 +19,6 @@ import headroles
 
 ROOT = Path(headroles.__file__).parent
 PATHS = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
-PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
 TESTS = ROOT.parent / "tests"
 ACROSS = {  # files of tests of what several modules of a package do together
     "models/test_offloading.py", "pruning/test_key_value_groups.py", "pruning/test_zeroed_heads.py",

@@ -18,7 +18,7 @@ from helpers.close import bound, close
 from helpers.commands import run
 from helpers.imposed import at, by_loop, tiny
 from helpers.letters import corpus, tokens_of
-from helpers.sweeps import inputs_of, traces
+from helpers.sweeps import inputs_of
 
 import headroles as hr
 from headroles import plots
@@ -30,7 +30,6 @@ from headroles.models import loading
 from headroles.models.head_model import HeadModel
 from headroles.models.parts import sharing
 from headroles.patterns import First, Previous
-from headroles.scores.objectives import Top
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -90,34 +89,11 @@ def test_changes_are_paired():
         close([row[f"change{end}"] for end in ("", ".low", ".high")], expected, size=intact)
 
 
-@pytest.mark.slow
-def test_batches_do_not_matter():
-    pd.testing.assert_frame_equal(drawn("marian", max_tokens=20), drawn("marian"), rtol=0, atol=bound(1))
-    pd.testing.assert_frame_equal(drawn("bert", "loss", max_tokens=20), drawn("bert", "loss"), rtol=0, atol=bound(5))
-
-
-def test_heads_may_be_replaced_by_something_else_than_nothing():
-    zero, uniform = (drawn("bert", "loss", replacement=replacement) for replacement in ("zero", "uniform"))
-    first = zero["share"] == 0
-    np.testing.assert_allclose(zero["value"][first], uniform["value"][first], rtol=1e-6)
-    assert not np.allclose(zero["value"][~first], uniform["value"][~first])
-    assert "replacement:uniform" in frame.provenance(uniform, "value").split("|")
-
-
 def test_a_signature_says_what_was_masked_and_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
     expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
     expected |= {"metric": "Agreement()", "replacement": "zero", "resamples": "20", "seed": "0"}
     assert expected.items() <= fields.items()
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_it_was(training):
-    model = zoo.tiny("gpt2").train(training)
-    before = traces(model)
-    table = ablation_curve(model, tokens_of("gpt2"), corpus(6), rankings("gpt2"), steps=4, n_resamples=20)
-    assert traces(model) == before
-    pd.testing.assert_frame_equal(table, drawn("gpt2"))  # and was measured without dropout
 
 
 def test_without_resamples_there_are_no_intervals():
@@ -126,14 +102,6 @@ def test_without_resamples_there_are_no_intervals():
     found = areas(table)
     assert found[["area.low", "area.high"]].isna().all(axis=None)
     pd.testing.assert_series_equal(found["area"], areas(drawn("gpt2"))["area"])
-
-
-def test_resamples_without_a_sentence_are_left_out():
-    """Of two sentences every seventh resample draws none."""
-    table = drawn("gpt2", given=corpus(2), n_resamples=100)
-    assert not bootstrap_counts(range(2), 100, 0)[1:].any(1).all()
-    assert table[["low", "high"]].notna().all(axis=None)
-    assert areas(table).notna().all(axis=None)
 
 
 def test_areas_are_trapezoids_best_first():
@@ -236,20 +204,6 @@ def test_random_orders_have_each_head_once_and_are_the_same_again(kind):
 # --- going on -------------------------------------------------------------------------------------------------------
 
 
-def closing(name):
-    """All heads from the last to the first, and the first three."""
-    every = list(families.head_index(inputs_of(name)[0]))
-    return {"all": every[::-1], "three": every[:3]}
-
-
-def test_an_objective_by_name_and_by_hand_is_one_metric():
-    by_name, instance = (
-        ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, n_resamples=20) for one in ("top", Top())
-    )
-    pd.testing.assert_frame_equal(by_name, instance)
-    pd.testing.assert_frame_equal(areas(by_name), areas(instance))
-
-
 @contextmanager
 def forwards(model, most=10**9):
     """Counts the forwards of a model within the block, in a list of one; one more than `most` raises."""
@@ -274,15 +228,15 @@ SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # 
 
 def test_a_curve_resumes_after_its_last_finished_batch(tmp_path):
     model, *rest = inputs_of("gpt2")
-    whole_one = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+    whole_one = ablation_curve(model, *rest, rankings("gpt2"), **SMALL)
     with forwards(model) as all_of_them:
-        ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+        ablation_curve(model, *rest, rankings("gpt2"), **SMALL)
     with forwards(model, all_of_them[0] - 1), pytest.raises(InterruptedError):  # in the last batch
-        ablation_curve(model, *rest, closing("gpt2"), **SMALL, study=tmp_path)
+        ablation_curve(model, *rest, rankings("gpt2"), **SMALL, study=tmp_path)
     finished = files(tmp_path / ".sweeps")
     assert len(finished) > 1
     with forwards(model) as few:
-        found = ablation_curve(model, *rest, closing("gpt2"), **SMALL, study=tmp_path)
+        found = ablation_curve(model, *rest, rankings("gpt2"), **SMALL, study=tmp_path)
     assert few[0] * (len(finished) + 1) == all_of_them[0]  # each batch is as many forwards
     assert finished.items() < files(tmp_path / ".sweeps").items()
     pd.testing.assert_frame_equal(frame.bare(found), frame.bare(whole_one))
@@ -290,23 +244,23 @@ def test_a_curve_resumes_after_its_last_finished_batch(tmp_path):
 
 def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, caplog):
     study, (model, *rest) = hr.Study(tmp_path), inputs_of("gpt2")
-    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
-    table = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
+    first = ablation_curve(model, *rest, rankings("gpt2"), study=study, **SMALL)
+    table = ablation_curve(model, *rest, rankings("gpt2"), **SMALL)
     pd.testing.assert_frame_equal(first, table)
     for name, expected in (("curves", table), ("areas", areas(table))):
         pd.testing.assert_frame_equal(frame.bare(study.load(f"{name}-loss")), frame.bare(expected))
     assert study.names() == ["areas-loss", "curves-loss"]
     study.path("areas-loss").unlink()  # made again from the kept statistics
     with forwards(model, 0):
-        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
+        again = ablation_curve(model, *rest, rankings("gpt2"), study=study, **SMALL)
     pd.testing.assert_frame_equal(frame.bare(again), frame.bare(first))
     pd.testing.assert_frame_equal(frame.bare(study.load("areas-loss")), frame.bare(areas(table)))
     assert all(message.startswith("translations are not read") for message in caplog.messages)
 
 
 ELSE = {  # what differs, and whether the model runs for it
-    "order": (lambda: {"orders": {"all": closing("gpt2")["all"][::-1], "three": closing("gpt2")["three"]}}, True),
-    "name": (lambda: {"orders": dict(zip(("all", "two"), closing("gpt2").values(), strict=True))}, False),
+    "order": (lambda: {"orders": {"all": rankings("gpt2")["all"][::-1], "three": rankings("gpt2")["three"]}}, True),
+    "name": (lambda: {"orders": dict(zip(("all", "two"), rankings("gpt2").values(), strict=True))}, False),
     "steps": (lambda: {"steps": 2}, True),
     "replacement": (lambda: {"replacement": "uniform"}, True),
     "seed": (lambda: {"seed": 1}, False),
@@ -318,7 +272,7 @@ ELSE = {  # what differs, and whether the model runs for it
 def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
     study = hr.Study(tmp_path, overwrite=True)
     names = ("model", "tokenizer", "corpus")
-    first = dict(zip(names, inputs_of("gpt2"), strict=True)) | {"orders": closing("gpt2")} | SMALL
+    first = dict(zip(names, inputs_of("gpt2"), strict=True)) | {"orders": rankings("gpt2")} | SMALL
     ablation_curve(study=study, **first)
     make, runs = ELSE[what]
     other = first | make()
@@ -337,7 +291,7 @@ def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
 def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
     study, options = hr.Study(tmp_path), {"steps": 1, "n_resamples": 0}
     for one, kind in (("loss", None), ("loss", "dec-self"), ("top", None)):
-        ablation_curve(*inputs_of("gpt2"), closing("gpt2"), metric=one, kind=kind, study=study, **options)
+        ablation_curve(*inputs_of("gpt2"), rankings("gpt2"), metric=one, kind=kind, study=study, **options)
     names = ["loss", "loss-dec-self", "top"]
     assert study.names() == [f"{what}-{name}" for what in ("areas", "curves") for name in names]
 
@@ -411,16 +365,6 @@ def test_the_command_masks_by_a_column_both_ways(place, scored):
     done = run("ablation-curve", place / "bert", place / "talks.en", "--by", "-importance", *common)
     assert (done.code, done.err) == (0, "")
     assert load_table(scored / "curves-top.parquet")["order"].unique().tolist() == ["-importance"]
-
-
-@pytest.mark.slow
-def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, tmp_path):
-    (tmp_path / "heads.parquet").write_bytes((scored / "heads.parquet").read_bytes())
-    common = ["--study", tmp_path, "--resamples", 0, "--device", "cpu"]
-    for replacement in ("zero", "mean"):
-        assert run("ablate", place / "bert", place / "news.en", "--replacement", replacement, *common).code == 0
-    done = run("ablation-curve", place / "bert", place / "talks.en", "--seeds", 0, "--steps", 1, *common)
-    assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.slow

@@ -113,15 +113,6 @@ def test_a_perplexity_is_of_the_whole_corpus():
     close(table["ablation[perplexity]"], expected, size=np.exp(mean("gpt2", frozenset())), operations=256)
 
 
-def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_here():
-    """FSMT's decoder sees what is to come if its forward makes a cache."""
-    model, tokenizer = zoo.tiny("fsmt"), tokens_of("fsmt")
-    options = {"replacement": "mean", "unit": "layer", "n_resamples": 0}
-    found = ablate(model, tokenizer, corpus(4), **options)
-    model.config.use_cache = False
-    pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(training):

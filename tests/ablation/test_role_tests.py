@@ -335,12 +335,6 @@ def test_it_says_its_stages_and_after_the_first_batch_of_each_the_time_that_is_l
     ]
 
 
-def test_a_head_with_two_roles_has_a_row_of_each(case):
-    table = measured(case, {EXACT: [Previous(), First()]}, texts(case, 8))
-    assert list(table.index)[:2] == [("dec-self:0:0", "previous"), ("dec-self:0:0", "first")]
-    assert table["role_pattern"].nunique() > 1
-
-
 def test_heads_alone_have_rows_and_sets_are_of_all_heads(case, table):
     some = measured(case, ROLES, heads=[EXACT], n_resamples=200)
     assert list(some.index) == [("dec-self:0:0", "previous"), ("all 3", "previous")]

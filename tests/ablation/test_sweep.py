@@ -42,44 +42,6 @@ def alone(*ids, target=None):
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_kept_in_an_open_mask(tmp_path):
-    model, *rest = setting()
-    with (
-        hr.mask_heads(model, hr.head_mask(model, [("dec-self", 0, 1)])),
-        pytest.raises(ValueError, match=r"cannot be kept: got an open block of headroles"),
-    ):
-        hr.ablate(model, *rest, study=tmp_path, **FEW)
-    assert not list(tmp_path.rglob("*.npy")) + list(tmp_path.rglob("*.parquet"))
-    found = hr.ablate(model, *rest, study=tmp_path, **FEW)
-    pd.testing.assert_frame_equal(found, hr.ablate(model, *rest, **FEW), check_like=True)
-
-
-def test_kept_batches_are_of_the_model_as_it_is_now(tmp_path):
-    model, *rest = setting("bert")
-    before = swept(model, *rest, max_tokens=80, folder=tmp_path)
-    for module in model.modules():
-        if hasattr(module, "scaling"):
-            module.scaling *= 2  # an option of a module, in no config and no weight
-    found = swept(model, *rest, max_tokens=80, folder=tmp_path)
-    np.testing.assert_array_equal(found, swept(model, *rest, max_tokens=80))
-    assert np.abs(found - before).max() > 1e-4
-
-
-def test_kept_batches_are_of_the_code_of_a_metric(tmp_path):
-    def doubled(factor):
-        class Mine(hr.ablation.metrics.Loss):
-            name = "mine"
-
-            def update(self, observation):
-                return super().update(observation) * [factor, 1]
-
-        return Mine()
-
-    model, *rest = setting()
-    one, two = (swept(model, *rest, metric=doubled(factor), folder=tmp_path) for factor in (1, 2))
-    np.testing.assert_allclose(two, 2 * one, rtol=1e-12)
-
-
 # --- numbers that are none ------------------------------------------------------------------------------------------
 
 

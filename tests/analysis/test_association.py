@@ -196,13 +196,6 @@ def test_of_fewer_than_five_heads_and_of_heads_alike_there_is_no_p():
     assert share[["p", "within.low"]].notna().all(axis=None)  # two heads: equal means of 0 and 1 are equal spreads
 
 
-def test_notes_are_read_one_after_the_other():
-    where = frame.index({("enc-self", 0): 1, ("enc-self", 1): 7})
-    table = told(where, rarity=[1] + [0] * 7)
-    row = hr.relate(table, effects(where, loss=range(8)), n_resamples=0, n_permutations=9).iloc[0]
-    assert row["note"] == f"{FEW}; {ONE_GROUP}"
-
-
 def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reaches_it():
     where = index(layers=2, many=4)
     row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), n_permutations=9).iloc[0]
@@ -228,15 +221,6 @@ def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
     }
     assert found["spearman"].to_dict() == pytest.approx(expected)
     assert (found["with"] + found["without"]).to_dict() == {"rare": 32, "positional": 64, "any": 64}
-
-
-def test_one_head_in_each_layer_cannot_be_separated_from_the_layer():
-    where = index(layers=6, many=1)
-    table, out = told(where, rarity=[1, 1, 1, 0, 0, 0]), effects(where, loss=range(6))
-    for resamples in (20, 1000):  # 20: the fewest with an interval
-        row = hr.relate(table, out, n_resamples=resamples, n_permutations=9).iloc[0]
-        assert row["note"] == f"{FEW}; {ONE_GROUP}"
-        assert np.isnan(row["p"])
 
 
 def test_p_is_corrected_over_the_rows_that_have_one():
@@ -293,13 +277,6 @@ def test_which_way_an_outcome_matters():
     where = index(layers=1)
     table = hr.relate(told(where, rarity=[1, 0] * 4), effects(where, bleu=range(8)), n_resamples=0, n_permutations=9)
     assert table["matters"].tolist() == ["lower"]
-
-
-def _roles(index, held):
-    """A table of one role."""
-    margin = np.where(held, 0.1, -0.1)
-    columns = {"rare": held, "rare.value": margin, "rare.margin": margin, "rare.stability": np.ones(len(held))}
-    return frame.table(columns, index, "by:hand")
 
 
 def _exact_p(held, y, layers):

@@ -165,13 +165,6 @@ def test_intervals_take_heads_as_the_sample():
     assert few[["all.low", "within.high"]].isna().all(axis=None)  # five heads
 
 
-def test_agreement_and_correlations_are_one_number():
-    scores = frame.only(score_table(), ["confidence", "entropy"])
-    found = score_correlations(scores).set_index(["first", "second"])
-    known = agreement(scores, ["confidence"], "entropy").loc["confidence"]
-    close(found.loc[("confidence", "entropy"), ["all", "within"]], known[["all", "within"]], size=1)
-
-
 def test_the_map_shows_exactly_the_table():
     found = score_correlations(score_table())
     axes = hr.plots.score_map(found)

@@ -7,16 +7,11 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from helpers.budgets import PATTERN, given, loss
+from helpers.budgets import PATTERN, calibration, given, loss
 
 from headroles.budgets.calibration import Calibration, question
 from headroles.data.corpus import Chat, Sentence
 from headroles.models.head_model import HeadModel
-
-
-def calibration(name="llama", pattern=PATTERN):
-    model, tokenizer, corpus = given(name)
-    return Calibration(HeadModel(model, tokenizer), corpus, pattern)
 
 
 def heads(gates):

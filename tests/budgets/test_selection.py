@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
-from helpers.budgets import PATTERN, budget, given
+from helpers.budgets import budget, calibration, given
 from helpers.skewness import ends_of_mean, p_of_mean
 
 import headroles as hr
-from headroles.budgets.calibration import Calibration
 from headroles.budgets.selection import summary
-from headroles.models.head_model import HeadModel
-
-
-def calibration():
-    model, tokenizer, corpus = given()
-    return Calibration(HeadModel(model, tokenizer), corpus, PATTERN)
 
 
 def test_effects_have_the_intervals_and_p_of_a_t_test_that_allows_for_skewness():
@@ -81,13 +73,3 @@ def test_a_column_of_heads_or_of_groups_ranks_too():
 
 def test_layers_with_windows_have_no_rows():
     assert budget("gemma3_text", keep=1).index.tolist() == [("dec-self", 1, 0), ("dec-self", 1, 1)]
-
-
-def test_a_study_keeps_the_table(tmp_path, monkeypatch):
-    options = {"keep": 2, "sink": 2, "recent": 3, "study": tmp_path}
-    table = hr.cache_budget(*given(), **options)
-    assert (tmp_path / "budget-integrated-gradients.parquet").is_file()
-    monkeypatch.setattr(Calibration, "along_path", lambda *_: pytest.fail("measured again"))
-    pd.testing.assert_frame_equal(hr.cache_budget(*given(), **options), table)
-    kept = hr.load_table(tmp_path / "budget-integrated-gradients.parquet")
-    assert hr.BudgetedCache(given()[0], kept).get_seq_length() == 0

@@ -141,26 +141,6 @@ def test_the_demo_has_the_option_of_all_commands():
     assert all("--json" in flags for flags in folders.values())
 
 
-ODD = [
-    "a|replacement:mean|b",
-    "a:b",
-    "a,b=c",
-    "two\nlines",
-    "Кошка 😀",
-    "[bold] {x} %7C",
-    "</script>",
-    "x|weights:0|metric:Bleu()",
-]
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_ablation_ends_with_its_table(name):
-    corpus = hr.Corpus(name, tuple(films(8)))
-    table = hr.ablate(learnt(), of_films(), corpus, metric="accuracy", unit="kind", replacement="mean", n_resamples=10)
-    assert list(table)[0] == "ablation[accuracy kind mean]"
-    assert dict(frame.fields(frame.provenance(table, table.columns[0])))["corpus"] == name
-
-
 @pytest.mark.slow
 def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     name = "a|b:c,d=e\n[bold] {x} %7C <b> Кошка |replacement:mean|weights:0"

@@ -75,16 +75,6 @@ def test_rules_are_of_options_of_their_command():
             assert {*rule[1]} & names
 
 
-@pytest.mark.usefixtures("place")
-def test_a_head_of_a_model_with_one_kind_needs_no_kind():
-    assert run("remove-heads", "model", "L0H2,enc-self:1:3", "--output", "new").code == 0
-    kept = hr.models.head_index(hr.load("new")[0])
-    assert [head for head in hr.models.head_index(planted.model()) if head not in kept] == [
-        ("enc-self", 0, 2),
-        ("enc-self", 1, 3),
-    ]
-
-
 BY_NAME = {command.name: command for commands in COMMANDS.values() for command in commands}
 PARSED = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
 

@@ -44,6 +44,8 @@ REFUSED = {  # files are those of the fixture `place`
     "train none labels.tsv --output study":
         "study is a study: it holds heads.parquet; name another folder for the model",
     "train none labels.tsv --output text.txt": "cannot write into folder text.txt: Not a directory; name another",
+    "ablation-curve model text.txt --study none":
+        "no scores in none; make them with headroles score MODEL CORPUS --study none",
     "ablation-curve model text.txt --study study --by ablation[loss] --kind cross":
         "--kind must be one of enc-self, got 'cross'",
     "prune model labels.tsv --keep 0.5":

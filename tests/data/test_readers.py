@@ -50,14 +50,6 @@ def test_written_and_read_is_the_same(found, name):
         assert read(path) == Corpus("x", tuple(found))
 
 
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize("language", ["de", "ru"])
-def test_a_treebank_written_and_read_is_the_same(shared, tmp_path, language):
-    corpus = read(shared / "data" / "ud" / "pud" / f"{language}_pud-ud-test.conllu.gz", limit=500)
-    assert read(write(corpus, tmp_path / "x.conllu")).sentences == corpus.sentences
-
-
 def test_a_tab_between_words_is_kept(tmp_path):
     corpus = Corpus("x", (Sentence("a\tb ", ((0, 1), (2, 3)), (1, -1), ("dep", "root")),))
     assert read(write(corpus, tmp_path / "x.conllu")) == corpus
@@ -86,7 +78,6 @@ def test_parallel_trees_of_a_real_treebank(shared):
     ("source", "target", "limit", "size"),
     [
         ("multi30k/val.en.gz", "multi30k/val.de.gz", None, 1014),
-        ("ntrex/newstest2019.en.gz", "ntrex/newstest2019.ru.gz", None, 1997),
         pytest.param("tatoeba/eng-deu.tsv.gz", None, 50_000, 50_000, marks=pytest.mark.slow),
     ],
 )

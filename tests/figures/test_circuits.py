@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import torch
 from helpers import zoo
 from helpers.close import close
+from helpers.scripts import script
 from reference.circuits import HEADS, SIZE
 
 import headroles as hr
 from headroles.tables import frame
-
-SCRIPT = Path(__file__).parents[2] / "figures/questions/circuits/make.py"
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("make_circuits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def previous_of(model, values):
@@ -47,7 +37,7 @@ def test_induction_strength_is_that_of_the_head_that_wrote_the_token_before():
     matching = pairs.set_index(["head", "to_head"])["matching"]
     assert matching[3, 1] > 0.9
     close(matching[2, 1], matching[3, 1])
-    table = script().induction_strength(pairs, previous_of(model, [0.1, 0.1, 0.2, 0.9] + [0.0] * 4))
+    table = script("questions/circuits").induction_strength(pairs, previous_of(model, [0.1, 0.1, 0.2, 0.9] + [0.0] * 4))
     assert table.loc["dec-self", 0].isna().all(axis=None)
     found = table.loc["dec-self", 1]
     close(found["circuit[induction]"].iloc[1], 0.9 * matching[3, 1])

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.scripts import script
 
 from headroles.tables.frame import LEVELS
-
-FIGURES = Path(__file__).resolve().parents[2] / "figures"
-
-
-def script(folder):
-    spec = importlib.util.spec_from_file_location(f"make_{Path(folder).name}", FIGURES / folder / "make.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(("layers", "heads", "p"), [(3, 4, 1 / 64), (6, 8, 1e-5)])  # all choices; some of 262,144

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from itertools import product
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,6 +11,7 @@ import torch
 from assigned import FREE, Assigned, Patterns, Regular, assign, draw, moved
 from contrasts import GATE_SEEDS, SIZES, contrasts, exchanged
 from helpers import letters, zoo
+from helpers.scripts import script
 from transformers import MarianConfig, MarianMTModel
 
 from headroles.data.corpus import Sentence
@@ -102,18 +101,10 @@ def test_regular_controls_attend_further_away_or_by_the_tree_of_another_sentence
     assert {"other head", "head"} <= seen or {"other dependent", "dependent"} <= seen
 
 
-def made():
-    path = Path(__file__).parents[2] / "figures" / "questions" / "survival" / "make.py"
-    spec = importlib.util.spec_from_file_location("make_survival", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_syntax_is_that_of_the_trees_of_a_tokenised_corpus():
     """Without the words of tokens each token attended to the end, and no test noticed it."""
     corpus, tokenizer = letters.corpus(6), letters.tokenizer()
-    patterns, partners = made()._patterns(zoo.tiny("marian"), tokenizer, (corpus,)), 0
+    patterns, partners = script("questions/survival")._patterns(zoo.tiny("marian"), tokenizer, (corpus,)), 0
     for sentence in corpus:
         encoded = tokenizer(sentence.text, return_offsets_mapping=True)
         ids, places = encoded["input_ids"], encoded["offset_mapping"][:-1]
@@ -186,7 +177,7 @@ def test_the_picture_has_the_means_of_each_arm():
     for size in SIZES:
         for seed in GATE_SEEDS:
             table[f"survival[{size} {seed}]"] = (table["role"].eq("rare") & ~table["control"] & (seed > 0)).astype(int)
-    axes = made()._drawn(table).axes
+    axes = script("questions/survival")._drawn(table).axes
     means = {line.get_label(): line.get_ydata() for line in axes[2].lines if not line.get_label().startswith("_")}
     assert [means[label] for label in means if "role" in label][0] == pytest.approx([2 / 3] * 3)
     assert means["free"] == pytest.approx([0] * 3)

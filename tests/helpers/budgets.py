@@ -7,6 +7,8 @@ from functools import cache
 import torch
 
 import headroles as hr
+from headroles.budgets.calibration import Calibration
+from headroles.models.head_model import HeadModel
 from headroles.patterns import Streaming
 from headroles.testing.case import Case
 
@@ -19,6 +21,11 @@ def given(name="llama"):
     """A tiny decoder of two layers with two groups of two heads each, and needles."""
     case = Case(hr.tiny_model(name, num_key_value_heads=2))
     return case.model, case.tokenizer, hr.needles(case.tokenizer, 4, length=30, size=5)
+
+
+def calibration(name="llama"):
+    model, tokenizer, corpus = given(name)
+    return Calibration(HeadModel(model, tokenizer), corpus, PATTERN)
 
 
 @cache

@@ -100,3 +100,14 @@ def wrapped(*targets, base=None, **options):
         names = [*(targets or ("q_proj", "v_proj"))]
         config = peft.LoraConfig(target_modules=names, init_lora_weights=False, **options)
         return peft.get_peft_model(base or deepcopy(zoo.tiny("llama-grouped")), config)
+
+
+class Interrupt(transformers.TrainerCallback):
+    """Breaks training off after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):  # noqa: ARG002
+        if state.global_step == self.step:
+            raise KeyError("stopped")

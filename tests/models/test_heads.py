@@ -15,6 +15,7 @@ from helpers import planted, zoo
 from helpers.attentions import forward
 from helpers.close import bound
 from helpers.letters import corpus, tokens_of
+from helpers.removals import unpruned as tiny
 from helpers.traces import NAMES, _traces
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,12 +30,6 @@ from headroles.testing import checks
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
 GATED = ["marian", "bert", "llama-grouped", "bloom", "albert"]
 THREE = ["bert", "llama-grouped", "marian"]
-
-
-@cache
-def tiny(name):
-    """A model of the zoo, for tests that change nothing in it."""
-    return zoo.tiny(name)
 
 
 @cache

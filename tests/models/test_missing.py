@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 from helpers import zoo
-from helpers.commands import run
 from helpers.letters import tokens_of
 from safetensors.torch import load_file, save_file
 
@@ -185,16 +184,6 @@ def test_a_whole_checkpoint_is_not_refused(name, tmp_path):
     model, tokenizer = hr.load(hr.save(zoo.tiny(name), tokens_of(name), tmp_path / name))
     pairs = hr.Corpus("pairs", tuple(hr.Sentence(text.text, target=text) for text in TEXTS))
     hr.evaluate(model, tokenizer, pairs, ["loss"], n_resamples=0)
-
-
-@pytest.mark.slow
-def test_the_command_refuses_and_may_be_asked_to_measure(headless, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("a b c\nd b a\n")
-    done = run("evaluate", headless, text, "--study", tmp_path / "refused")
-    assert done.code == 2
-    assert "the output of BertForMaskedLM would be random: its checkpoint lacks cls.predictions" in done.err
-    assert run("evaluate", headless, text, "--allow-random", "--study", tmp_path / "random").code == 0
 
 
 def test_weights_that_mismatch_are_missing(saved_model):

@@ -172,33 +172,8 @@ def test_a_folder_is_not_written_from_which_adapters_could_not_be_loaded(tmp_pat
         close(hr.load(folder)[0](**inputs).logits, expected)
 
 
-def test_gates_are_learnt_beside_adapters_in_a_loop_of_ones_own():
-    """Only gates and adapters change."""
-    model, tokenizer = adapted("llama-grouped", "q_proj", "v_proj"), tokens_of("llama-grouped")
-    inner = model.get_base_model()
-    before = {name: value.detach().clone() for name, value in inner.named_parameters()}
-    gates = hr.L0().gates(inner, [*hr.models.head_index(inner)], 4)
-    gates.horizon = 3
-    with hr.train_gates(inner, gates):
-        optimizer = torch.optim.SGD([value for value in inner.parameters() if value.requires_grad], lr=0.1)
-        for text in TEXTS:
-            ids = tokenizer(text.text, return_tensors="pt")["input_ids"]
-            optimizer.zero_grad()
-            inner.train()(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-    changed = {name for name, value in inner.named_parameters() if not torch.equal(value, before[name])}
-    assert changed == {name for name in before if "lora_" in name}
-    assert not torch.equal(gates.log_alpha, torch.full_like(gates.log_alpha, 2.0))
-
-
 def test_the_direct_path_leads_through_an_adapter():
     model, tokenizer = adapted("llama-grouped", "o_proj", "q_proj"), tokens_of("llama-grouped")
     table = hr.score(model.get_base_model(), tokenizer, TEXTS, ["direct"], n_resamples=0)
     merged = hr.score(model.merge_and_unload(), tokenizer, TEXTS, ["direct"], n_resamples=0)
     close(table.iloc[:, 0].to_numpy(), merged.iloc[:, 0].to_numpy(), size=1)
-
-
-def test_a_compiled_model_has_the_numbers_of_the_model_in_it():
-    model, tokenizer = deepcopy(zoo.tiny("bert")), tokens_of("bert")
-    expected = hr.ablate(model, tokenizer, TEXTS, n_resamples=0)
-    assert hr.ablate(torch.compile(model, backend="eager"), tokenizer, TEXTS, n_resamples=0).equals(expected)

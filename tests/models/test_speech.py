@@ -27,11 +27,6 @@ from headroles.patterns.controls import Shift
 from headroles.training.examples import collator, examples
 
 
-def encoded(folder, **options):
-    model, tokens = spoken.listener()
-    return HeadModel(model, tokens).encode(spoken.corpus(folder, **options))
-
-
 def test_frames_inside_the_sound_are_content_and_each_has_its_word(tmp_path):
     model, tokens = spoken.listener()
     for batch in batches_of(model, tokens, spoken.corpus(tmp_path)):

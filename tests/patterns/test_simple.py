@@ -91,18 +91,9 @@ def test_streaming_keeps_the_first_and_the_latest(kind):
     assert got == [pytest.approx(row) for row in expected]
 
 
-def test_imposed_uniform_and_streaming_are_slow_loops():
-    imposed_equals_loop(
-        tiny("marian"), Uniform(), "enc-self",
-        lambda _: lambda _, own: torch.full((len(own),), 1 / len(own)),
-    )  # fmt: skip
-
-    def row(query, own):
-        kept = own * torch.tensor([key < 1 or query - key < 2 for key in range(len(own))])
-        return kept / kept.sum()
-
-    imposed_equals_loop(tiny("llama"), Streaming(1, 2), "dec-self", lambda _: row)
-    imposed_equals_loop(tiny("llama", num_key_value_heads=2), Streaming(1, 2), "dec-self", lambda _: row)
+def test_imposed_uniform_is_a_slow_loop():
+    row = lambda _: lambda _, own: torch.full((len(own),), 1 / len(own))  # noqa: E731
+    imposed_equals_loop(tiny("marian"), Uniform(), "enc-self", row)
 
 
 # --- streaming, against attention under another mask ----------------------------------------------------------------

@@ -128,25 +128,6 @@ def test_ablate_says_what_it_found_and_keeps_it(swept):
     assert names == {f"ablation-agreement-head-zero-{end}.png" for end in ("enc-self", "histogram")}
 
 
-def test_curve_orders_heads_by_a_column_of_the_study(swept):
-    folder, _ = swept
-    given = folder / "model", folder / "given.txt", "--study", folder / "s", "--resamples", 10
-    done = run("ablation-curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4, figures=True)
-    assert done.code == 0, done.err
-    table = load_table(folder / "s" / "curves-agreement.parquet")
-    assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]
-    assert table["masked"].unique().tolist() == [0, 4, 8, 12, 16]
-    assert (folder / "s" / "curves-agreement.png").exists()
-    wrong = run("ablation-curve", *given, "--by", "nonsense")
-    known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"
-    assert wrong.err == f"headroles: column to order heads by must be one of {known}, got 'nonsense'\n"
-    nothing = run("ablation-curve", *given[:2], "--study", folder / "none")
-    place = folder / "none"
-    assert (
-        nothing.err == f"headroles: no scores in {place}; make them with headroles score MODEL CORPUS --study {place}\n"
-    )
-
-
 # --- words and colours -----------------------------------------------------------------------------------------------
 
 

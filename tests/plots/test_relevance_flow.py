@@ -60,14 +60,6 @@ def test_relevance_sorts_the_heads_of_each_layer_and_names_them() -> None:
     assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == (title, "rank in the layer", "layer")
 
 
-def test_relevance_draws_every_value_under_its_head() -> None:
-    values = column(deep=6, wide=8).sample(frac=1, random_state=1)
-    ax = relevance_flow.relevance(values)
-    drawn = {(row, int(head)): mesh(ax)[row, place] for (row, place), head in cells(ax).items()}
-    assert drawn == values.droplevel("kind").to_dict()
-    assert (np.diff(mesh(ax), axis=1) <= 0).all()
-
-
 def test_relevance_draws_the_kind_asked_for() -> None:
     values = column(kinds=frame.KINDS)
     ax = relevance_flow.relevance(values, kind="cross")

@@ -18,7 +18,6 @@ import headroles as hr
 from headroles.analysis import intervals
 from headroles.pruning.comparison import _summary, compare_pruning
 from headroles.pruning.rankings import Random
-from headroles.pruning.weight_changes import uniformity
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
@@ -96,20 +95,6 @@ def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
         for each in (tokenizer(), other)
     ]
     assert not np.allclose(*(table["value"] for table in tables))
-
-
-@pytest.mark.slow
-def test_three_fine_tunings_of_a_study_are_compared(folder):
-    before, tokens = hr.load(folder / "model")
-    for seed in range(3):
-        after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
-        hr.train(after, tokens, hr.read(folder / "train.tsv"), folder / f"tuned-{seed}", epochs=1, seed=seed)
-        hr.weight_change(before, after, seed=seed, study=folder / "moved")
-    tables = [load_table(folder / "moved" / f"weight-change-{seed}.parquet") for seed in range(3)]
-    assert [len(table) for table in tables] == [7, 7, 7]
-    assert all((table["moved[all]"] > 0).all() for table in tables)
-    found = load_table(folder / "moved/uniformity.parquet")
-    assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from helpers.letters import corpus as letters
 from helpers.messages import whole
 from helpers.prunings import training_in
 from helpers.traces import _traces
-from helpers.trainings import DRY, contents, films, same_weights, tokenizer, translator, untrained
+from helpers.trainings import DRY, Interrupt, contents, films, same_weights, tokenizer, translator, untrained
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -380,14 +380,6 @@ def test_other_models_are_not_touched_and_gates_of_another_are_refused():
         assert state(other.eval()) == before
 
 
-class Stop(transformers.TrainerCallback):
-    """Training breaks off after six steps."""
-
-    def on_step_end(self, args, state, control, **_):  # noqa: ARG002
-        if state.global_step == 6:
-            raise KeyError("stopped")
-
-
 @pytest.mark.slow
 def test_interrupted_training_resumes_with_the_same_result(tmp_path):
     def ran(folder, **options):
@@ -400,7 +392,7 @@ def test_interrupted_training_resumes_with_the_same_result(tmp_path):
 
     expected, their = ran(tmp_path / "whole")
     with pytest.raises(KeyError, match="^'stopped'$"):
-        ran(tmp_path / "stopped", callback=Stop())
+        ran(tmp_path / "stopped", callback=Interrupt(6))
     assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == ["checkpoint-4"]
     model, gates = ran(tmp_path / "stopped", resume=str(tmp_path / "stopped" / "checkpoint-4"))
     same_weights(model, expected)
@@ -512,10 +504,9 @@ def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strength", "left"), [(100.0, 0), (0.0, 12)])
-def test_a_huge_strength_removes_all_heads_and_none_removes_none(strength, left):
-    _, table = pruned(L0(strength, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
-    assert table.iloc[:, 0].sum() == left
+def test_a_strength_of_zero_removes_no_head():
+    _, table = pruned(L0(0.0, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
+    assert (table.iloc[:, 0] == 1).all()
     assert undecided(table.iloc[:, 1]) == 0
 
 

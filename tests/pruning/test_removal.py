@@ -36,7 +36,6 @@ CUT = [name for name in NAMES if name not in ("fsmt", "olmo2")]  # heads of thes
 # one module, queries with their keys and values (side by side, or head by head), shared keys, in one map or not
 SOME = ["marian", "albert", "gpt2", "llama-grouped"]
 SOME += [pytest.param(name, marks=pytest.mark.slow) for name in ("bert2gpt2", "t5", "bloom", "phi3")]
-GROUPED = ["llama-grouped", "qwen2", "qwen3", "gemma3", "phi3", "falcon", "falcon-grouped"]  # others: as the first
 
 
 def apart(one, other):
@@ -114,16 +113,6 @@ def test_a_pruned_model_has_the_output_of_masked_heads(name):
     assert families.head_index(model).tolist() == [head for head in left if head not in gone]
     for one in hr.attention_sites(model):
         assert (one.heads, width(one.out)) == (len(one.numbers), one.heads * one.size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "phi3", "whisper", "deberta-v2"])
-def test_a_pruned_model_is_saved_and_comes_back(name, tmp_path):
-    model, given = cut(name), zoo.inputs(unpruned(name))
-    loaded = reloaded(model, tmp_path)
-    assert torch.equal(outputs(loaded, given), outputs(model, given))
-    assert families.head_index(loaded).equals(families.head_index(model))
-    assert recorded(loaded.config) == recorded(model.config)
 
 
 @pytest.mark.slow
@@ -271,12 +260,10 @@ MANY = [  # the same
 ALL_SHARE = [  # one key-value head
     ("whole", ({0, 1}, (0, 1, 2, 3), 1), ({1}, (0, 1, 2, 3), 1), 3),
     ("equal", ({0, 1}, (2, 3), 1), ({1}, (0, 2, 3), 1), 0),
-    ("expand", ({0, 1}, (2, 3), 2), ({1}, (0, 2, 3), 3), 0),
 ]
-SHARING = [("llama-grouped", *case) for case in FEW]
-SHARING += [(name, *case) for name in GROUPED for case in (ALL_SHARE if zoo.EXPECTED[name][0][3] == 1 else MANY)]
-FALCONS = ["falcon", "falcon-grouped"]  # which have queries, keys and values in turns
-SHARING = [case for case in SHARING if case[0] not in FALCONS or case[1] != "expand"]
+# no "expand" of the falcons, which have queries, keys and values in turns
+SHARING = [("llama-grouped", *case) for case in FEW + MANY] + [("phi3", *case) for case in MANY]
+SHARING += [("falcon", *case) for case in ALL_SHARE] + [("falcon-grouped", *case) for case in MANY[:2]]
 
 
 @pytest.mark.slow
@@ -295,7 +282,7 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in GROUPED if name not in FALCONS])
+@pytest.mark.parametrize("name", ["llama-grouped", "qwen2", "qwen3", "gemma3", "phi3"])
 def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(unpruned(name))
     gone = mixed(model)
@@ -308,7 +295,7 @@ def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(na
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "groups"),
-    [("llama-grouped", "whole"), ("llama-grouped", "expand"), ("phi3", "equal"), ("phi3", "expand"), ("qwen3", "equal")]
+    [("llama-grouped", "whole"), ("llama-grouped", "expand"), ("phi3", "expand"), ("qwen3", "equal")]
 )  # fmt: skip
 def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
     model, given = zoo.tiny(name), zoo.inputs(unpruned(name))
@@ -405,22 +392,15 @@ def test_rows_of_remaining_heads_are_known_by_their_places():
 ROUNDS = ["marian", "t5", "bert"]
 
 
-def rounds(model, like, folder, left_over=2):
+def rounds(model, like, folder):
     """Each time some of the heads that are left go, first whole layers, at last all; saved and loaded in between."""
     generator, gone = Random(0), []
     while left := families.head_index(model).tolist():
         first = [head for head in left if head[1] == 0]
-        now = first if not gone else generator.sample(left, len(left) - len(left) // left_over)
+        now = first if not gone else generator.sample(left, len(left) - len(left) // 2)
         gone += now
         model = reloaded(hr.remove_heads(model, now), folder)
-        yield model, closing(like, gone, given(like))
-
-
-def given(model):
-    if model.config.vocab_size == zoo.VOCABULARY:
-        return zoo.inputs(model)
-    ids = torch.arange(20, 34).reshape(2, 7)
-    return {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
+        yield model, closing(like, gone, zoo.inputs(like))
 
 
 @pytest.mark.slow
@@ -428,22 +408,13 @@ def given(model):
 def test_a_model_is_pruned_in_rounds_until_no_head_is_left(name, tmp_path):
     like, counts = zoo.tiny(name), []
     for model, expected in rounds(zoo.tiny(name), like, tmp_path):
-        assert apart(outputs(model, given(like)), expected) <= 1e-5
+        assert apart(outputs(model, zoo.inputs(like)), expected) <= 1e-5
         moved = hr.weight_change(like, model)
         assert moved.index.equals(families.head_index(model))
         assert (moved.filter(like="distance[") == 0).all(axis=None)
         counts.append(len(families.head_index(model)))
     assert counts[-1] == 0
     assert len(counts) >= 4
-
-
-@pytest.mark.slow
-def test_a_real_model_is_pruned_in_rounds(shared, tmp_path):
-    like, _ = hr.load(shared / "models/multi30k-en-de")
-    model, _ = hr.load(shared / "models/multi30k-en-de")
-    for cut, expected in rounds(model, like, tmp_path, left_over=8):
-        assert apart(outputs(cut, given(like)), expected) <= 1e-5
-    assert not len(families.head_index(cut))
 
 
 def quantised(model, which):
@@ -461,8 +432,8 @@ def test_a_model_with_a_layer_without_heads_is_quantised_right(name, tmp_path):
     assert 0 < len(filled) < len(linear)
     for one in (model, reloaded(model, tmp_path)):
         small = quantised(one, {torch.nn.Linear})
-        assert torch.equal(outputs(small, given(one)), outputs(quantised(one, filled), given(one)))
-        assert 0 < apart(outputs(small, given(one)), outputs(model, given(one))) < 0.5
+        assert torch.equal(outputs(small, zoo.inputs(one)), outputs(quantised(one, filled), zoo.inputs(one)))
+        assert 0 < apart(outputs(small, zoo.inputs(one)), outputs(model, zoo.inputs(one))) < 0.5
 
 
 @pytest.fixture
@@ -520,13 +491,6 @@ def usual(name):
     return rows_of(zoo.tiny(name))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_weights_drawn_with_any_seed_have_the_same_rows(name):
-    assert all(runs for maps in usual(name) for runs in maps.values())
-    assert all(rows_of(zoo.tiny(name, seed=seed)) == usual(name) for seed in (1, 2))
-
-
 def dead_heads(_, weight):
     """The first half of the rows that a map puts out is 0, whatever comes in."""
     weight[: len(weight) // 2] = 0
@@ -561,18 +525,6 @@ def test_rows_belong_to_the_same_heads_whatever_their_weights(name):
                 for parameter, weight in site.module.named_parameters():
                     spoil(parameter, weight)
         assert rows_of(model) == usual(name), spoil.__name__
-
-
-@pytest.mark.parametrize("name", ["bert", "t5", "gpt2", "qwen3"])
-def test_heads_of_dead_units_are_removed(name):
-    model, like = zoo.tiny(name), zoo.tiny(name)
-    with torch.no_grad():
-        for site in hr.attention_sites(model) + hr.attention_sites(like):
-            for parameter, weight in site.module.named_parameters():
-                dead_heads(parameter, weight)
-    gone, given = [(*site.key, 1) for site in hr.attention_sites(model)], zoo.inputs(model)
-    hr.remove_heads(model, gone)
-    assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # its position embeddings

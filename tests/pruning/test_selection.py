@@ -86,15 +86,6 @@ def test_a_study_keeps_the_survival_of_every_size_and_ranks_once(tmp_path, monke
         assert len(families.head_index(model)) == size
 
 
-def test_a_study_keeps_the_training_of_gates(tmp_path, monkeypatch):
-    model, again = deepcopy(learnt()), deepcopy(learnt())
-    table = prune(model, tokenizer(), films(24), hr.L0(), keep=3, study=tmp_path, tune=TUNE)
-    assert Study(tmp_path).load("survival-l0").equals(table)
-    no_training(monkeypatch)
-    assert prune(again, tokenizer(), films(24), hr.L0(), keep=3, study=tmp_path, tune=TUNE).equals(table)
-    same_weights(again, model)
-
-
 def test_a_study_of_another_model_is_refused_before_work_and_replaced_if_allowed(tmp_path, monkeypatch):
     prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
     no_training(monkeypatch)

@@ -14,7 +14,7 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
-from headroles.tables.io import save_table
+from headroles.tables.io import load_table, save_table
 
 
 def test_what_did_not_move_did_not_move():
@@ -78,9 +78,13 @@ def test_fine_tunings_of_the_whole_model_are_no_seeds_of_the_pruned_ones(tmp_pat
     before = zoo.tiny("bert")
     save_table(weight_change(before, zoo.tiny("bert")), tmp_path / "weight-change-whole-0.parquet")
     for seed in range(3):
-        after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
+        after = hr.remove_heads(zoo.tiny("bert", seed=1 + seed), "enc-self:0:1")
         weight_change(before, after, seed=seed, study=tmp_path)
-    assert (tmp_path / "uniformity.parquet").is_file()
+    tables = [load_table(tmp_path / f"weight-change-{seed}.parquet") for seed in range(3)]
+    assert [len(table) for table in tables] == [7, 7, 7]
+    assert all((table["moved[all]"] > 0).all() for table in tables)
+    found = load_table(tmp_path / "uniformity.parquet")
+    assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,6 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
         assert read == sorted(ids if of_source else [zoo.EOS, *ids[:-1]] for ids in written), (kind, side)
 
 
-def test_two_calls_of_one_module_are_two_layers():
-    table = scored("albert")
-    assert table.index.unique("layer").tolist() == [0, 1]
-    assert not np.allclose(table.loc["enc-self", 0]["confidence"], table.loc["enc-self", 1]["confidence"])
-
-
 @pytest.mark.slow
 def test_a_decoder_is_forced_on_references_or_writes_its_own():
     name = "marian"

@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from helpers.close import bound, close
+from helpers.close import bound
 from helpers.commands import run
 from helpers.letters import batches_of, tokens_of
 from helpers.letters import corpus as letters
 from helpers.processes import Fork, full_disk
 from helpers.trainings import (
     DRY,
+    Interrupt,
     contents,
     films,
     labelled,
@@ -210,17 +211,6 @@ def test_training_in_bfloat16_leaves_the_model_in_its_own_precision(tmp_path):
     assert history["held_out loss"].tolist() == [pytest.approx(loss, rel=1e-5)]
 
 
-class Interrupt(transformers.TrainerCallback):
-    """Breaks training off after a step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **_):  # noqa: ARG002
-        if state.global_step == self.step:
-            raise KeyError("stopped")
-
-
 def test_training_of_experts_resumes_with_the_same_result(tmp_path):
     """Their weights have other names in checkpoints."""
 
@@ -354,17 +344,6 @@ def test_classes_of_a_data_set_keep_their_names_and_numbers(base, tmp_path):
     assert hr.load(tmp_path)[0].config.label2id == {name: number for number, name in enumerate(names)}
 
 
-def test_a_new_head_is_the_same_at_each_load(base):
-    found = []
-    for seed in range(2):
-        torch.manual_seed(seed)
-        before = torch.random.get_rng_state()
-        found.append(load_classifier(base, films(8))[0])
-        assert torch.equal(torch.random.get_rng_state(), before)
-    same_weights(*found)
-    assert found[0].classifier.weight.std() > 0
-
-
 # --- sentence pairs -------------------------------------------------------------------------------------------------
 
 
@@ -389,16 +368,6 @@ def test_pairs_are_read_as_the_tokenizer_has_them(words, types):
         taken = batch.take(torch.tensor([2, 0, 0]))
         assert all(torch.equal(taken.inputs[name], value[[2, 0, 0]]) for name, value in expected.items())
     assert not any("token_type_ids" in batch.inputs for batch in in_batches(films(8), tokens))
-
-
-@torch.no_grad()
-def test_logits_of_pairs_are_those_of_each_alone():
-    model = untrained(initializer_range=0.3)
-    for batch in in_batches(pairs(), tokenizer()):
-        alone = [model(**tokenised(tokenizer(), pairs(), [number])).logits[0] for number in batch.numbers]
-        close(model(**batch.inputs).logits, torch.stack(alone))
-        untyped = {name: value for name, value in batch.inputs.items() if name != "token_type_ids"}
-        assert not torch.allclose(model(**untyped).logits, torch.stack(alone), atol=1e-2)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

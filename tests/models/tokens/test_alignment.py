@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -466,14 +465,3 @@ def test_bytes_and_characters_belong_to_their_words(name):
     special = slow(ZOE, return_special_tokens_mask=True)["special_tokens_mask"]
     assert [owner for owner, is_special in zip(row.words, special, strict=True) if not is_special] == own
     assert all(owner == NO_WORD for owner, is_special in zip(row.words, special, strict=True) if is_special)
-
-
-def test_syntax_of_a_model_that_reads_bytes():
-    slow = transformers.ByT5Tokenizer()
-    config = transformers.T5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
-    torch.manual_seed(0)
-    model = transformers.T5EncoderModel(config).eval()
-    tree = Sentence(ZOE, SPANS, (1, -1, 1, 1, 5, 1, 1), ("nsubj", "root", "obj", "punct", "det", "obj", "punct"))
-    table = hr.score(model, slow, Corpus("bytes", (tree, replace(tree, text=tree.text))), ["syntax"], n_resamples=0)
-    assert (table["syntax[nsubj dep>head].words"] == 2).all()
-    assert (table["syntax[obj dep>head].words"] == 4).all()

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from helpers import zoo
 from helpers.close import bound
 from helpers.explaining import FEW, asked, finished, measured, scored, sums
-from helpers.letters import DETERMINISTIC, batches_of, corpus, plain, same, tokens_of, total, writing
+from helpers.letters import DETERMINISTIC, batches_of, corpus, plain, same, tokens_of, total
 from helpers.relevance import close, relevance
 from helpers.traces import _traces
 from hypothesis import given
@@ -209,18 +209,6 @@ def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
     other = measured(name, asked(), Corpus("letters", tuple(sentences)), max_tokens=20)
     pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
     assert scored(name).notna().all(axis=None)
-
-
-@pytest.mark.slow
-def test_of_its_own_output_it_is_the_same_too():
-    model, given = writing("marian"), corpus(4, translated=False)
-    asked = ["relevance", "importance", hr.Attribution(method="FeatureAblation")]
-    small, large = (
-        hr.score(model, tokens_of("marian"), given, asked, n_resamples=0, max_tokens=max_tokens)
-        for max_tokens in (20, 4096)
-    )
-    pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
-    assert "decoder:greedy" in frame.provenance(large, "importance").split("|")
 
 
 @pytest.mark.slow
