@@ -101,28 +101,14 @@ def figures(names: Collection[str], load: Load) -> Iterator[Figure]:
             yield from draw(name, load)
 
 
-def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = "") -> Path:
-    """Save the figure of `axes`, marked as made by headroles, and release it.
-
-    Args:
-        axes: Any axes of the figure.
-        path: The file; its suffix is the format.
-        dpi: Resolution.
-        of: Digest of the weights that the figure is of.
-        digest: Digest of what is drawn, kept in a PNG.
-
-    Returns:
-        The path.
-    """
+def save(axes: Axes, path: Path, *, dpi: int = 150, digest: str = "") -> None:
+    """Save the figure of `axes` as PNG, marked as made by headroles and with the digest of its drawing; release it."""
     import matplotlib.pyplot as plt
 
-    kind, mark = path.suffix.lstrip(".") or "png", mark_of(of)
-    notes = {"png": {"Software": mark, "Source": digest}, "pdf": {"Creator": mark}, "svg": {"Creator": mark}}
-    figure = plt.figure(axes.get_figure(root=True))
+    figure, notes = plt.figure(axes.get_figure(root=True)), {"Software": mark_of(""), "Source": digest}
     with replacing(path) as draft:
-        figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=kind, metadata=notes.get(kind))
+        figure.savefig(draft, dpi=dpi, bbox_inches="tight", format="png", metadata=notes)
     plt.close(figure)
-    return path
 
 
 def _scores(name: str, load: Load) -> Iterator[Figure]:

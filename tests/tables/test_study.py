@@ -21,7 +21,6 @@ from helpers.messages import whole
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.head_model import HeadModel
-from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, as_table, as_tables
@@ -362,18 +361,6 @@ def test_a_corpus_without_trees_has_no_offsets(study):
     bare = Corpus("bare", tuple(Sentence(sentence.text) for sentence in corpus()))
     hr.score(planted.model(), planted.tokenizer(), bare, ["confidence"], n_resamples=0, study=study)
     assert study.names() == ["heads"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
-def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
-    from headroles import plots
-
-    path = tmp_path / f"a{suffix}"
-    assert gallery.save(plots.heatmap(table(1)["a"]), path) == path
-    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"%PDF-", b"<?xml")
-    assert os.listdir(tmp_path) == [path.name]
-    assert plt.get_fignums() == []
 
 
 def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
