@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from dataclasses import replace
 from importlib.metadata import version
@@ -53,7 +52,7 @@ def parse(
         A corpus of the same name with trees on one side.
 
     Raises:
-        FileNotFoundError: If there is no such file or folder of models.
+        FileNotFoundError: If there is no such file.
         ValueError: Before anything is parsed, if there is no text, trees already exist, or a model is missing; and if
             Stanza finds no tree at all.
     """  # noqa: DOC502
@@ -61,9 +60,12 @@ def parse(
     one_of("download", download, (None, *get_args(Download)))
     corpus = as_corpus(source)
     texts = [_text(corpus, number, side) for number in range(len(corpus))]
+    if not any(map(str.strip, texts)):
+        raise ValueError(f"corpus {corpus.name!r} must have text, got {len(texts)} blank sentences")
+    if output is not None:
+        check_writable(Path(output).parent, "folder of the output")
     download = download or ("missing" if models is None else "never")
     folder = None if models is None else Path(models)
-    _check(texts, corpus, language, folder, download, output)
     path = _cache_path(Path(source), language, folder, texts) if isinstance(source, str | Path) else None
     stored = path if path is not None and path.exists() else None
     trees = {tree.text: tree for tree in read(stored)} if stored else _parsed(texts, language, folder, download)
@@ -96,27 +98,6 @@ def _text(corpus: Corpus, number: int, side: Side) -> str:
             f"sentence {number + 1} of corpus {corpus.name!r} already has a tree on its {side} side; try its text alone"
         )
     return sentence.text
-
-
-def _check(
-    texts: list[str], corpus: Corpus, language: str, models: Path | None, download: Download, output: str | Path | None
-) -> None:
-    """Raise, before hours of parsing, for texts, models and outputs that cannot be used."""
-    if not any(map(str.strip, texts)):
-        raise ValueError(f"corpus {corpus.name!r} must have text, got {len(texts)} blank sentences")
-    if output is not None:
-        check_writable(Path(output).parent, "folder of the output")
-    if models is None or download == "missing":
-        return
-    resources = models / "resources.json"
-    if not resources.is_file():
-        raise FileNotFoundError(
-            f"no Stanza models in {models}: it has no resources.json; download='missing' fetches them"
-        )
-    entries: dict[str, Any] = json.loads(resources.read_text(encoding="utf-8"))
-    known = [name for name, entry in entries.items() if isinstance(entry, dict)]
-    if language not in known:
-        raise ValueError(f"no Stanza models for language {language!r} in {models}; known: {', '.join(known)}")
 
 
 def _cache_path(path: Path, language: str, models: Path | None, texts: list[str]) -> Path:

@@ -23,7 +23,6 @@ REFUSED = {  # files are those of the fixture `place`
     "score text.txt text.txt": "model must be a folder or a hub id, got the file 'text.txt'; try ",
     "score model text.txt --cls nonsense": "could not load .*, got nonsense from cls; try --cls ",
     "parse none.txt": "no file at none.txt",
-    "parse text.txt --models folder": "no Stanza models in folder: .*; --download missing fetches them",
     "parse tree.conllu": "sentence 1 of corpus 'tree' already has a tree on its source side; ",
     "remove-heads model enc-self:2:0 --output new": r"no head enc-self L2H0 in BertModel, .* 2 layers",
     "remove-heads model cross:0:0 --output new": r"no head cross L0H0 in BertModel, which has enc-self",

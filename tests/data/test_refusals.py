@@ -159,7 +159,6 @@ CALLS = {  # what -> call, error, message
     "parsing a side": (lambda: hr.parse(["a"], side="left"), ValueError, "side must be one of source, target, got 'le"),
     "a download": (lambda: hr.parse(["a"], download="always"), ValueError, "download must be .*, got 'always'"),
     "parsing no file": (lambda: hr.parse("x"), FileNotFoundError, "no file at x"),
-    "no models": (lambda: hr.parse(["a"], models="x"), FileNotFoundError, "no Stanza models in x: .* download='missin"),
     "an output in a file": (
         lambda: hr.parse(["a"], output=f"{__file__}/a"), OSError, "cannot write into folder of the output ",
     ),
@@ -231,10 +230,6 @@ def test_without_datasets_the_message_says_what_to_install(monkeypatch):
 
 
 def test_models_that_stanza_cannot_load(tmp_path, monkeypatch):
-    (tmp_path / "resources.json").write_text('{"de": {}, "url": "x"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="no Stanza models for language 'en' in .*; known: de"):
-        hr.parse(["a"], models=tmp_path)
-
     def fails(*_, **__):
         raise KeyError("tokenize")
 
