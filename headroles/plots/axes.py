@@ -135,8 +135,7 @@ def height(ax: Axes) -> float:
 
 def points(bar: Colorbar) -> float:
     """Return the length of a colour bar in points."""
-    lay_out(bar.ax)
-    return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
+    return 72 * height(bar.ax)
 
 
 def lay_out(ax: Axes) -> None:
