@@ -158,20 +158,7 @@ def write(corpus: Corpus, path: str | Path) -> Path:
 
 
 def as_corpus(given: CorpusLike, name: str | None = None) -> Corpus:
-    """Return the corpus that a function was given: every function that takes a corpus calls this.
-
-    Args:
-        given: A corpus, texts or pairs, as `Corpus.of` takes them; or a `datasets.Dataset`, a data frame or other rows,
-            with columns as in `read`; or a path, or a name of the Hub, that `read` takes.
-        name: Name of the corpus; by default from the file, else "texts".
-
-    Returns:
-        The corpus.
-
-    Raises:
-        FileNotFoundError: For the name of a file that does not exist, such as a single text.
-        TypeError: For another type.
-    """  # noqa: DOC502
+    """Return the corpus that a function was given, as `read` or `Corpus.of` takes it; FileNotFoundError for a text."""
     if isinstance(given, str | Path):
         if not Path(given).exists() and not named(given):
             raise FileNotFoundError(f"no file at {given}; corpus must be {TAKEN}; try [{str(given)!r}] if it is a text")
