@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import shlex
 from functools import partial
@@ -20,7 +19,6 @@ from headroles.tables.declared import LEARNED
 HIDDEN_FACTS = "hidden-facts"  # the word for texts that `hr.hidden_facts` makes
 FACT_TEXTS, FACT_LENGTH = 8, 500  # of them, and tokens of each
 TOY_SENTENCES = 1000  # of the toy grammar in which facts are hidden by default
-log = logging.getLogger(__name__)
 
 
 def run(command: Command, given: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -24,8 +23,6 @@ U = TypeVar("U")
 WORD = re.compile(r"[^ \t]+")  # as programs that align words read them
 LINK = re.compile(r"(\d+)-(\d+)")  # of Pharaoh, fast_align and awesome-align
 FIRST = 1000  # rows from which the columns of a table are recognised
-
-log = logging.getLogger(__name__)
 
 
 def entries(
