@@ -317,25 +317,21 @@ def relate(tables: Iterable[Table]) -> Entry | None:
     if table is None:
         return None
     frame = relation_costs(table.frame.reset_index(drop=True))
-    shown = [name for name in RELATED if name in frame]
-    in_units = frame[[name for name in IN_UNITS if name in frame]]
-    places = {outcome: decimals(values) for outcome, values in in_units.groupby(frame["outcome"])}
+    places = {outcome: decimals(values) for outcome, values in frame[[*IN_UNITS]].groupby(frame["outcome"])}
     rows = [
         {
             "role": str(row["role"]),
             "outcome": label_of(row["outcome"], table.signatures.get("p", "")),
             "direction": direction(str(row["matters"]), row["outcome"]) if "matters" in row else "",
-            "note": str(row.get("note") or ""),
+            "note": row["note"],
         }
-        | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}
-        | {name: _interval(row, name) for name in shown}
-        | {"decimals": {name: places[row["outcome"]] if name in IN_UNITS else 2 for name in shown}}
+        | {name: number(float(row[name])) for name in (*COUNTS, *TESTS)}
+        | {name: _interval(row, name) for name in RELATED}
+        | {"decimals": {name: places[row["outcome"]] if name in IN_UNITS else 2 for name in RELATED}}
         for row in frame.to_dict("records")
     ]
-    rows.sort(key=lambda row: row.get("difference") is None)  # rows without numbers last
-    parts = {"counts": COUNTS, "columns": RELATED, "tests": TESTS}
-    entry: Entry = {part: [name for name in names if name in frame] for part, names in parts.items()}
-    return {"from": place(table), "rows": rows, **entry}
+    rows.sort(key=lambda row: row["difference"] is None)  # rows without numbers last
+    return {"from": place(table), "rows": rows, "counts": COUNTS, "columns": RELATED, "tests": TESTS}
 
 
 def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
