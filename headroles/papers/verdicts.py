@@ -211,9 +211,8 @@ def prediction_bound(values: Sequence[float]) -> float:
     """Return the bound that one more value exceeds with p = 0.01 (Student's prediction interval); NaN for one value."""
     if (count := len(values)) < 2:
         return math.nan
-    mean = math.fsum(values) / count
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean + float(stats.t.isf(0.01, count - 1)) * spread * math.sqrt(1 + 1 / count)
+    spread = float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / count)
+    return float(np.mean(values)) + float(stats.t.isf(0.01, count - 1)) * spread
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
