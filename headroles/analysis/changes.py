@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.analysis.intervals import Array, difference
+from headroles.analysis.intervals import Array, Bools, difference
 from headroles.analysis.role_rules import ROLES, STABLE, Role
 from headroles.analysis.seeds import match_heads, shared_scores
 from headroles.tables import frame
@@ -19,7 +19,6 @@ from headroles.tables.study import Place, as_table
 
 Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
 Places = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 CHANGE = ".change"  # suffix of a column of differences
 
 
@@ -172,7 +171,7 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
     return frame.signed(pd.DataFrame(rows), frame.holding(role_changes="of", roles=text))
 
 
-def _members(roles: pd.DataFrame, variants: Iterable[str], index: pd.Index[Any]) -> tuple[Flags, Flags]:
+def _members(roles: pd.DataFrame, variants: Iterable[str], index: pd.Index[Any]) -> tuple[Bools, Bools]:
     """Whether each head has each variant of a role, and whether that was measured: both [head, variant]."""
     nothing = pd.Series(np.nan, index)
     pairs = [(roles.get(name, nothing), roles.get(f"{name}.value", nothing)) for name in variants]

@@ -155,8 +155,7 @@ def _sparsity(name: str, load: Load) -> Iterator[Figure]:
 
 def _survival(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    if len(sizes_of(table)) > 1:
-        columns = of_name(table, "survival")
+    if len(columns := sizes_of(table)) > 1:
         yield from _each_kind(name, table, plots.by_layer, _kinds(table[(table[columns] == 0).any(axis=1)]))
 
 

@@ -218,7 +218,6 @@ TABLES: dict[str, Table] = {  # `stem-`: names with more words, where they diffe
         Table("role-changes-", "hr.role_changes", "relate", derived=True),
     )
 }
-_UNKNOWN = Table("", "")
 
 
 COST = "above 0 is harm"  # of effects wherever they are printed or drawn, by `declared.costs`
@@ -299,4 +298,4 @@ def after_stem(name: str) -> str:
 def table_of(name: str) -> Table:
     """Return the registered table of a name; for an unknown name one without description."""
     stem = stem_of(name)
-    return TABLES.get(name) or TABLES.get(f"{stem}-") or TABLES.get(stem) or _UNKNOWN
+    return TABLES.get(name) or TABLES.get(f"{stem}-") or TABLES.get(stem) or Table("", "")
