@@ -47,11 +47,12 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
         alike = table[[other for other in graded if _unit(other) == _unit(name)]]
         low, high = float(np.nanmin(alike.to_numpy(float))), float(np.nanmax(alike.to_numpy(float)))
         far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
-        diverges = low < 0 or harm(name, signature_of(table, name)) != 0
+        worse = harm(name, signature_of(table, name))
+        diverges, around_zero = low < 0 or worse != 0, {1: "vlag", -1: "vlag_r", 0: "BrBG"}[worse]  # red is harm
         known = table.loc[table[name].notna(), name].astype(float)
         cells = pd.IndexSlice[known.index, [name]]
         shown = shown.background_gradient(
-            seaborn.color_palette(palette(table[name]) if diverges else "YlGnBu", as_cmap=True),
+            seaborn.color_palette(around_zero if diverges else "YlGnBu", as_cmap=True),
             high=0 if diverges else 0.5, vmin=-far if diverges else low, vmax=far if diverges else high,
             subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None,
         )  # fmt: skip
@@ -149,11 +150,6 @@ def scale(
         far = max((abs(end) for end in (vmin, vmax) if end is not None), default=max(-low, high)) or 1.0
         return -far, far, "vlag" if is_cost else "BrBG"
     return low if vmin is None else vmin, high if vmax is None else vmax, cmap or "YlGnBu"
-
-
-def palette(values: pd.Series[float]) -> str:
-    """Return the colours around zero: red is harm in effects of ablation; other measurements have no red."""
-    return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(values.name, signature_of(values, values.name))]
 
 
 def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> dict[str, RGB]:
