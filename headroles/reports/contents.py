@@ -323,7 +323,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
             "role": str(row["role"]),
             "outcome": label_of(row["outcome"], table.signatures.get("p", "")),
             "direction": direction(str(row["matters"]), row["outcome"]) if "matters" in row else "",
-            "note": row["note"],
+            "note": str(row["note"]),
         }
         | {name: number(float(row[name])) for name in (*COUNTS, *TESTS)}
         | {name: _interval(row, name) for name in RELATED}
