@@ -205,16 +205,9 @@ def training():
     return zoo.tiny("bert").train()
 
 
-def checkpointed():
-    model = zoo.tiny("bert")
-    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # v6 knows only the first
-    return model
-
-
 RULES = {
     "rules": (lambda: zoo.tiny("bert"), "lrp", "rules must be one of cp, .*, got 'lrp'"),
     "train mode": (training, "cp", "rules need BertForMaskedLM in eval mode, got train mode"),
-    "checkpointing": (checkpointed, "cp", "rules need BertForMaskedLM without gradient checkpointing"),
     "quantised": (
         lambda: quantised("bert.encoder.layer.0.output.dense"), "cp",
         "weights of BertForMaskedLM: got bert.encoder.layer.0.output.dense.weight, which is quantised"),

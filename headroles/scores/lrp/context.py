@@ -40,8 +40,8 @@ def lrp_rules(model: Model, rules: Rules = "cp") -> Changes:
         rules: name of the rule set (`headroles.scores.lrp.context.table`).
 
     Returns:
-        A context manager; on entry it raises ValueError for a model in train mode, with gradient checkpointing or
-        quantised weights, and for attention that the rules cannot decompose.
+        A context manager; on entry it raises ValueError for a model in train mode or with quantised weights, and for
+        attention that the rules cannot decompose.
 
     Example:
         >>> mask = torch.ones(batch, heads, requires_grad=True)
@@ -144,11 +144,6 @@ def _check(model: HeadModel, rules: Table) -> None:
         raise ValueError(f"rules must run in the precision of the weights of {name}, got autocast")
     if model.model.training:
         raise ValueError(f"rules need {name} in eval mode, got train mode; try model.eval() first")
-    if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):
-        raise ValueError(
-            f"rules need {name} without gradient checkpointing, which recomputes layers without rules; "
-            f"try model.gradient_checkpointing_disable() first"
-        )
     outside = next((site.name for site in sites if site.outside), None)
     if "attention" in rules and outside:
         raise ValueError(
