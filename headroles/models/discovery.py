@@ -41,9 +41,7 @@ def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Si
         if call.out is None:
             n_outside = sum(earlier.outside is not None for earlier in calls[:number])
             call.out = _projection_behind(model, inputs, number - n_outside, call)
-    _check_projections(model, calls)
-    _check_keys(model, calls)
-    _check_examples(model, inputs, calls)
+    _check(model, inputs, calls)
     return _sites(model, calls)
 
 
@@ -155,38 +153,22 @@ def _projection_behind(
     return None
 
 
-def _check_projections(model: PreTrainedModel, calls: list[_ObservedCall]) -> None:
-    """Raise ValueError for attention that mixes heads before they reach a projection."""
-    for module, times in Counter(call.module for call in calls if call.out is None).items():
-        if times > 1:
-            raise ValueError(
-                f"{_name(model, module)} in {type(model).__name__} attends {times} times before its output projection, "
-                f"which mixes the outputs of its heads; such attention is not supported"
-            )
-
-
-def _check_keys(model: PreTrainedModel, calls: list[_ObservedCall]) -> None:
-    """Raise ValueError for attention to the decoder's own tokens and to the encoder's in one call."""
+def _check(model: PreTrainedModel, inputs: Mapping[str, Tensor], calls: list[_ObservedCall]) -> None:
+    """Raise ValueError for attention that mixes heads or kinds, or is not among tokens but, say, among layers."""
+    lengths = {ids.shape[1] for ids in inputs.values()} if set(inputs) <= TEXT else set()
+    without_projection = Counter(call.module for call in calls if call.out is None)
     for call in calls:
         queries, keys = call.weights.shape[-2:]
-        if keys > queries > 1 and not call.weights[..., 0, 1:queries].any():
-            raise ValueError(
-                f"{_name(model, call.module)} in {type(model).__name__} attends from {queries} queries to {keys} self "
-                f"and cross keys in one call; such mixed attention is not supported"
-            )
-
-
-def _check_examples(model: PreTrainedModel, inputs: Mapping[str, Tensor], calls: list[_ObservedCall]) -> None:
-    """Raise ValueError for attention that is not among the tokens of a text, but, say, among layers."""
-    lengths = {ids.shape[1] for ids in inputs.values()} if set(inputs) <= TEXT else set()
-    for call in calls if lengths else ():
-        queries, keys = call.weights.shape[-2:]
-        if not {queries, keys} & lengths:
-            raise ValueError(
-                f"{_name(model, call.module)} in {type(model).__name__} does not attend among the tokens of a text: "
-                f"got {queries} queries and {keys} keys for {' and '.join(map(str, sorted(lengths)))} tokens; such "
-                f"attention is not supported"
-            )
+        if (times := without_projection[call.module]) > 1:
+            fault = f"attends {times} times before its output projection, which mixes the outputs of its heads; such"
+        elif keys > queries > 1 and not call.weights[..., 0, 1:queries].any():
+            fault = f"attends from {queries} queries to {keys} self and cross keys in one call; such mixed"
+        elif lengths and not {queries, keys} & lengths:
+            of = f"{queries} queries and {keys} keys for {' and '.join(map(str, sorted(lengths)))} tokens"
+            fault = f"does not attend among the tokens of a text: got {of}; such"
+        else:
+            continue
+        raise ValueError(f"{_name(model, call.module)} in {type(model).__name__} {fault} attention is not supported")
 
 
 def _sites(model: PreTrainedModel, calls: list[_ObservedCall]) -> list[Site]:
