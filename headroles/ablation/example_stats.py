@@ -37,15 +37,9 @@ class ExampleStats:
     sizes: Array | None = None  # how likely each example is to be drawn; None: all equally: [example]
 
     def resampled(self, statistics: Iterable[Array], n_resamples: int = 1000, seed: int = 0) -> Array:
-        """Compute the metric on these examples and on Poisson resamples of them.
+        """Return the metric of several [example, statistic], and on Poisson resamples of examples: [row, 1 + resample].
 
-        Args:
-            statistics: Several times [example, statistic].
-            n_resamples: Number of resamples.
-            seed: Seed of the resamples.
-
-        Returns:
-            The values, [row, 1 + resample]; NaN for a resample without examples, and for all resamples of one example.
+        It is NaN for a resample without examples, and for all resamples of one example.
         """
         rows = list(statistics)
         read = [np.asarray(row.any(-1)) for row in rows]  # an example of zeros adds nothing

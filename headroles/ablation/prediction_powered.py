@@ -23,16 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -> ExampleStats:
-    """Predict the effects of variants on all examples, and ablate on random examples until intervals are narrow enough.
+    """Return predictions on all examples, and ablations on random ones until intervals are narrow enough.
 
-    Args:
-        sweep: The sweep; its seed draws the examples.
-        variants: The sets of heads.
-        precision: A variant is finished once its interval is at most so many times as wide as that of the whole corpus.
-            It is checked at `interim_sizes`.
-
-    Returns:
-        Example statistics with predictions; NaN for the examples on which a variant was not run.
+    A variant is finished once its interval is at most `precision` times as wide as that of the whole corpus, which is
+    checked at `interim_sizes`. It has NaN for the other examples.
     """
     stats = sweep.predict(variants).measured()
     assert stats.predicted is not None
@@ -124,7 +118,12 @@ class Estimate:
         return self.half_width / whole if whole else 1.0
 
 
-def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None = None) -> Estimate:
+def estimate(
+    change: Array,  # of each example, NaN where it was not ablated
+    steps: Array,
+    predicted: Array,  # change of each example
+    chance: Array | None = None,  # of each example to be ablated; None: the same for all
+) -> Estimate:
     """Return the estimated change of a metric, sum(change) / sum(steps) over all examples, by ablating some of them.
 
     The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
@@ -135,17 +134,8 @@ def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None
     is the mean over the ablated examples.
 
     The jackknife removes the bias of a slope that is fitted on the same examples, and gives the errors: residuals are
-    divided by 1 - leverage, so that errors hold where examples differ in spread.
-
-    Args:
-        change: Change of each example, NaN where it was not ablated: [example].
-        steps: Number of steps of each example: [example].
-        predicted: Predicted change of each example: [example].
-        chance: Probability of each example to be ablated, by default the same for all: [example]. Examples have weights
-            of 1 / chance (Sarndal, Swensson and Wretman 1992, chapter 6).
-
-    Returns:
-        The estimate.
+    divided by 1 - leverage, so that errors hold where examples differ in spread. Examples have weights of 1 / chance
+    (Sarndal, Swensson and Wretman 1992, chapter 6).
     """
     ablated = np.isfinite(change)
     count, size, mean_steps = int(ablated.sum()), len(change), float(steps.mean())
@@ -201,18 +191,12 @@ def estimates(statistics: ExampleStats, variants: list[HeadSet] | None = None) -
 
 
 def sizes(predicted: Iterable[Array]) -> Array:
-    """Return how likely examples are to be drawn; larger predictions are likelier.
+    """Return how likely examples are to be drawn, in units of the mean: [example]; larger predictions are likelier.
 
     Residuals are larger where predictions are larger, and the best probabilities follow the spread of residuals (Zrnic
     and Candes 2024, active inference). All variants share the examples: half of the size is the root mean square of the
     predictions over variants, the other half is equal for all. So weights are at most twice those of equal sizes, even
     if predictions are poor.
-
-    Args:
-        predicted: Predicted changes of each variant: [example] each.
-
-    Returns:
-        Sizes in units of their mean: [example].
     """
     spread = np.sqrt(np.mean([_standardised(row) ** 2 for row in predicted], axis=0))
     mean = float(spread.mean())
@@ -220,17 +204,10 @@ def sizes(predicted: Iterable[Array]) -> Array:
 
 
 def chances(sizes: Array, count: int) -> Array:
-    """Compute the probability that each example is among the first drawn.
+    """Return the probability that each example is among the first `count` drawn: [example].
 
     Examples are ordered by random numbers between 0 and 1 over their sizes (sequential Poisson sampling; Ohlsson 1998).
     Probabilities to be among the first are near min(1, t x size), where t is such that they add up to `count`.
-
-    Args:
-        sizes: Sizes of the examples, above 0: [example].
-        count: Number of examples that are drawn.
-
-    Returns:
-        Probabilities, which add up to `count`: [example].
     """
     if count >= len(sizes):
         return np.ones(len(sizes))

@@ -47,11 +47,7 @@ def first_tokens(mask: Tensor | None, batch: int, device: torch.device) -> Tenso
 def stream(places: Tensor, keys: Tensor, first: Tensor, pattern: Streaming) -> Tensor:
     """Return which keys a streaming query sees, [batch, 1, query, key].
 
-    Args:
-        places: Places of the queries, [query].
-        keys: Places of the keys, [batch or 1, key].
-        first: Place of the first token of each text, [batch].
-        pattern: The numbers of first and latest tokens.
+    Given are the places of queries, [query], of keys, [batch or 1, key], and of the first token of each text, [batch].
     """
     apart = places[:, None] - keys[:, None]  # [batch, query, key]
     recent = (apart >= 0) & (apart < pattern.recent)

@@ -34,14 +34,9 @@ _found: WeakKeyDictionary[PreTrainedModel, tuple[Sites, dict[tuple[int, int], To
 # from the longest. A selection among keys breaks ties by their number, and ties are rare: it is seen by the operation
 # itself. What holds for two lengths holds for lengths between them.
 def together(model: PreTrainedModel, sites: Sites, encoded: Encoded, max_tokens: int, forward: Forward) -> Together:
-    """Return which texts of a corpus may share a batch of a model so that each has its own numbers.
+    """Return which texts of a corpus may share a batch of a model, in eval mode, so that each has its own numbers.
 
-    Args:
-        model: The model, in eval mode.
-        sites: Its attention sites; what was found is forgotten when they change.
-        encoded: The tokenised corpus.
-        max_tokens: Tokens of a batch: texts longer than half of it share none.
-        forward: Runs the model without its task head.
+    What was found is forgotten when the sites change. Texts longer than half of `max_tokens` share no batch.
     """
     if encoded.together == "single":
         return "single"

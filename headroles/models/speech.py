@@ -55,13 +55,7 @@ def attach(tokenizer: PreTrainedTokenizerBase, name: Any, **place: Any) -> None:
 def frames(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, model: PreTrainedModel
 ) -> list[TokenizedSentence]:
-    """Return the frames of sounds, each with its word; those after the end of a sound belong to no text.
-
-    A frame of two words that overlap belongs to the later one.
-
-    Raises:
-        ValueError: If a sentence has no sound, or one longer than the window.
-    """
+    """Return the frames of sounds, each with its word; those after the end of a sound belong to no text."""
     read = extractor(model, tokenizer)
     size = int(model.config.max_source_positions)
     frame = seconds(read, size)
@@ -78,7 +72,7 @@ def frames(
         owners = [NO_WORD] * size
         for word, (start, end) in ((word, times) for word, times in enumerate(sentence.times) if times):
             first, last = round(start / frame), max(round(start / frame) + 1, round(end / frame))
-            owners[first:last] = [word] * (last - first)
+            owners[first:last] = [word] * (last - first)  # where words overlap, the later one
         inside = [place * frame < length for place in range(size)]
         before = prompt(sentence, tokenizer, model)
         rows.append(TokenizedSentence([FRAME] * size, owners[:size], sentence, of_text=inside, prompt=before))
@@ -137,14 +131,7 @@ def transcripts(
 
 
 def prompt(sentence: Sentence, tokenizer: Any, model: PreTrainedModel) -> list[int]:
-    """Return the tokens with which the decoder begins: start, language, task, no timestamps.
-
-    Language and task are those of the sentence, else of the tokenizer, else of the generation config. A model of one
-    language has neither.
-
-    Raises:
-        ValueError: If a model of many languages has none, or one that it does not know.
-    """
+    """Return the tokens with which the decoder begins: start, language, task (of many languages), no timestamps."""
     config: Any = model.generation_config
     start = int(model.config.decoder_start_token_id)
     marks = []
