@@ -30,7 +30,7 @@ PLUG_INS = (  # the classes of a score, pattern, metric, objective or strategy o
     *("headroles.ablation.metrics.Metric", "headroles.ablation.metrics.Reading"),
     *("headroles.scores.objectives.Objective", "headroles.scores.objectives.Explained"),
     *("headroles.pruning.rankings.Ranking", "headroles.pruning.rankings.RankingContext"),
-    *("headroles.pruning.learned_gates.GateStrategy", "headroles.pruning.learned_gates.Gates"),
+    "headroles.pruning.learned_gates.Gates",
 )
 OWN = (
     "Base classes of what you add, and what their methods are given; :class:`headroles.Score`, "

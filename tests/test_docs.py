@@ -77,7 +77,7 @@ def test_every_class_of_a_plug_in_has_a_page(site):
     bases = {base for classes in found for base in classes.split(", ")}
     names = {base.split(".")[-1] for base in bases}
     assert names >= {"Score", "Pattern", "Objective", "Ranking"}
-    names |= {"GradientScore", "Metric", "GateStrategy", "Role", "Reading", "Observation", "RankingContext"}
+    names |= {"GradientScore", "Metric", "Role", "Reading", "Observation", "RankingContext"}
     pages = {path.stem.split(".")[-1] for path in (site / "generated/api/names").glob("*.html")}
     assert names - pages == set()
 

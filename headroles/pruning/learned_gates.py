@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -63,27 +62,41 @@ class HardConcrete:
         return 1 - self.zero_probability(log_alpha)
 
 
-class Gates(nn.Module, ABC):
-    """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
+class Gates(nn.Module):
+    """Hard Concrete gates of the heads `learnt`, one parameter each; the gates of other heads are one.
 
-    `step` counts training forwards, and the schedule of the gates ends after `horizon` of them.
+    `step` counts training forwards, and the schedule of the gates ends after `horizon` of them. The penalty has a
+    strength, or follows a target number of heads.
     """
 
+    # How does a penalty lead to a number of heads? A controller sets its strength at every step. `excess` is the error:
+    # the expected share of open gates above the target, which falls linearly from all heads to `keep` in the first RAMP
+    # of the training. The strength is the error itself and its sum over the steps so far, times GAIN (`pressure`): it
+    # grows while too many gates are open, and falls once too few are. In the rest of the training `alpha` moves
+    # log alpha away from the threshold between kept and pruned heads, so that most gates are decided at its end.
+
     step: Tensor
+    pressure: Tensor
     places: Tensor  # of the heads with gates among all
     numbers: Tensor  # of the gate of each of these heads
     keep: int | None  # target number of heads; None: determined by the strength
-    name = "gates"  # of the strategy
 
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
         super().__init__()
+        if (l0.strength is None) == (keep is None):
+            raise ValueError(f"L0 must have either a strength or keep, got strength={l0.strength} and keep={keep}")
+        number("the strength of L0", l0.strength or 0, below=math.inf)
+        number("the temperature of L0", l0.temperature, above=0)
+        self.name, self.strength, self.stretched = l0.name, l0.strength, l0.rate is None
+        self.distribution, self.keep = HardConcrete(l0.temperature), keep
         self.gated = attention_sites(model).gate_index
         self.heads, self.learnt, self.horizon = len(self.gated), list(learnt), 0
         places = torch.tensor([self.gated.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
         self.register_buffer("numbers", torch.arange(len(places)), persistent=False)
         self.register_buffer("step", torch.zeros((), dtype=torch.float64))
-        self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(start)))
+        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64))
+        self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(l0.start)))
         self.drawn: Tensor | None = None
         self.to(model.device)
 
@@ -117,40 +130,6 @@ class Gates(nn.Module, ABC):
             raise ValueError("gates.horizon must be the number of training forwards of the schedule, got 0")
         return min(1.0, float(self.step) / self.horizon)
 
-    @abstractmethod
-    def sample(self) -> Tensor:
-        """Draw gates for one training step: [learnt]."""
-
-    @abstractmethod
-    def final(self) -> Tensor:
-        """Return the gates outside training, 0 or 1: [learnt]."""
-
-    @abstractmethod
-    def chances(self) -> Tensor:
-        """Compute P(gate != 0): [learnt]."""
-
-    def penalty(self) -> Tensor:
-        """Compute the term that is added to the mean loss."""
-        return self.log_alpha.new_zeros(())
-
-
-class _HardConcreteGates(Gates):
-    """Hard Concrete gates with a penalty, which follows a target number of heads if there is one."""
-
-    # How does a penalty lead to a number of heads? A controller sets its strength at every step. `excess` is the error:
-    # the expected share of open gates above the target, which falls linearly from all heads to `keep` in the first RAMP
-    # of the training. The strength is the error itself and its sum over the steps so far, times GAIN (`pressure`): it
-    # grows while too many gates are open, and falls once too few are. In the rest of the training `alpha` moves
-    # log alpha away from the threshold between kept and pruned heads, so that most gates are decided at its end.
-
-    pressure: Tensor
-
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
-        super().__init__(model, learnt, l0.start)
-        self.distribution, self.keep, self.strength = HardConcrete(l0.temperature), keep, l0.strength
-        self.stretched = l0.rate is None
-        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64, device=self.step.device))
-
     def sample(self) -> Tensor:
         """Draw Hard Concrete gates; with a target, first adapt the penalty strength (PI controller)."""
         if self.keep is not None:
@@ -177,6 +156,7 @@ class _HardConcreteGates(Gates):
         return (self.log_alpha > 0).float() if self.keep is None else _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
+        """Compute P(gate != 0): [learnt]."""
         return self.distribution.nonzero_probability(self.alpha())
 
     def penalty(self) -> Tensor:
@@ -186,46 +166,8 @@ class _HardConcreteGates(Gates):
         return (self.pressure + self.excess()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
 
 
-class GateStrategy(ABC):
-    """Pruning strategy that learns gates together with the model, unless parts of it are frozen."""
-
-    rate: float | None  # learning rate of the gates
-    freeze: Freeze
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name used in result columns."""
-
-    def gates(
-        self,
-        model: PreTrainedModel,
-        learnt: Sequence[Head],
-        keep: int | None,
-        *,
-        unit: Literal["head", "group"] = "head",
-    ) -> Gates:
-        """Return new gates for heads of a model, for `train_gates`; `keep` of them stay open (None with a strength).
-
-        With the unit "group" the heads that share a key-value head have one gate, and `keep` counts gates.
-        """
-        if self.rate is not None:
-            number("the rate of gates", self.rate, above=0, below=math.inf)
-        handle = HeadModel(model)
-        if unit == "group":
-            learnt = [*dict.fromkeys(min(handle.groups[head]) for head in learnt)]
-        gates: Gates = self._gates(model, learnt, keep)
-        if unit == "group":
-            gates.tie(handle.groups)
-        gates.name = self.name
-        return gates
-
-    @abstractmethod
-    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates: ...
-
-
 @dataclass(frozen=True)
-class L0(GateStrategy):
+class L0:
     """L0 pruning with Hard Concrete gates: the loss is cross-entropy + strength x E[L0] (Voita et al. 2019, section 6).
 
     Attributes:
@@ -250,12 +192,26 @@ class L0(GateStrategy):
         """Name used in result columns."""
         return f"{self.strength:g}" if self.strength is not None else "l0"
 
-    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        if (self.strength is None) == (keep is None):
-            raise ValueError(f"L0 must have either a strength or keep, got strength={self.strength} and keep={keep}")
-        number("the strength of L0", self.strength or 0, below=math.inf)
-        number("the temperature of L0", self.temperature, above=0)
-        return _HardConcreteGates(model, learnt, self, keep)
+    def gates(
+        self,
+        model: PreTrainedModel,
+        learnt: Sequence[Head],
+        keep: int | None,
+        *,
+        unit: Literal["head", "group"] = "head",
+    ) -> Gates:
+        """Return new gates for heads of a model, for `train_gates`; `keep` of them stay open (None with a strength).
+
+        With the unit "group" the heads that share a key-value head have one gate, and `keep` counts gates.
+        """
+        if self.rate is not None:
+            number("the rate of gates", self.rate, above=0, below=math.inf)
+        groups = HeadModel(model).groups
+        if unit == "head":
+            return Gates(model, learnt, self, keep)
+        gates = Gates(model, [*dict.fromkeys(min(groups[head]) for head in learnt)], self, keep)
+        gates.tie(groups)
+        return gates
 
 
 def _largest(weights: Tensor, k: int) -> Tensor:

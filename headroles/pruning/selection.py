@@ -20,7 +20,7 @@ from headroles.models.heads import head_index
 from headroles.models.identity import fingerprint
 from headroles.models.loading import is_adapted
 from headroles.pruning import learned_gates
-from headroles.pruning.learned_gates import HISTORY, L0, GateRecords, GateStrategy, frozen, train_gates
+from headroles.pruning.learned_gates import HISTORY, L0, GateRecords, frozen, train_gates
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import check_plain, remove_heads
 from headroles.tables import frame
@@ -34,7 +34,7 @@ from headroles.training.checkpoints import GATES
 from headroles.training.hf_trainer import TrainOptions
 
 Training = Literal["before", "after", "both"]
-Strategy = Ranking | GateStrategy
+Strategy = Ranking | L0
 log = logging.getLogger(__name__)
 DECIDED = 0.9  # least probability of the likelier value of a decided gate
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
@@ -219,7 +219,7 @@ class _Selection:
         order = pd.Series([places.get(head) for head in index], index=index, dtype=float)
         return frame.table({self.label: survival, f"{self.label}.order": order}, index, self.provenance)
 
-    def by_gates(self, chosen: GateStrategy, folder: Path, options: TrainOptions) -> pd.DataFrame:
+    def by_gates(self, chosen: L0, folder: Path, options: TrainOptions) -> pd.DataFrame:
         """Train the model and its gates, and save the history of gates: P(gate != 0) of each head and step."""
         context, index = self.context, head_index(self.context.model)
         shared: dict[str, Any] = {} if context.unit == "head" else {"unit": context.unit}
