@@ -291,11 +291,3 @@ def _is_number(label: str) -> bool:
         return math.isfinite(float(label))
     except ValueError:
         return False
-
-
-def causal(model: HeadModel) -> bool:
-    """Return whether a model without an encoder predicts the next token: no query attends to a later key."""
-    # read from the attention of a forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens
-    if model.model.config.is_encoder_decoder or not model.sites:
-        return False
-    return all(site.kind != "enc-self" for site in model.sites)

@@ -75,8 +75,7 @@ def test_attention_sites_without_dummy_inputs_raises():
 def test_causal_multimodal_model():
     """Its class name does not end with CausalLM, and its labels have to be shifted all the same."""
     from headroles.models.head_model import HeadModel
-    from headroles.scores.outputs import causal
 
-    assert causal(HeadModel(tiny_model("llava")))
-    assert not causal(HeadModel(tiny_model("bart")))
-    assert not causal(HeadModel(grown.tiny("bert")))
+    assert HeadModel(tiny_model("llava")).kinds == {"dec-self"}
+    assert HeadModel(tiny_model("bart")).kinds == {"enc-self", "dec-self", "cross"}
+    assert HeadModel(grown.tiny("bert")).kinds == {"enc-self"}

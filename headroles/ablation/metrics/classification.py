@@ -148,7 +148,22 @@ class PairDifference(Mean):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
-        _check(model, corpus, self.name)
+        labels, name = [sentence.label for sentence in corpus], self.name
+        if not labels or labels != [GOOD, BAD] * (len(labels) // 2):
+            raise ValueError(
+                f"metric {name!r} needs minimal pairs: got corpus {corpus.name!r} with the labels "
+                f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} "
+                f"in turn; try a file with sentence_good and sentence_bad and an even limit"
+            )
+        # the kinds are read from a forward, not from a name: `FlaubertWithLMHeadModel` predicts masked tokens
+        has_encoder = model.model.config.is_encoder_decoder
+        if not outputs.has_vocabulary(model) or not (has_encoder or model.kinds == {"dec-self"}):
+            raise ValueError(f"metric {name!r} needs the likelihood of sentences: got {model.name}; try a decoder")
+        if has_encoder and any(sentence.target is None for sentence in corpus):
+            raise ValueError(
+                f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
+                f"{corpus.name!r}; try hr.minimal_pairs(translated=True)"
+            )
 
     def update(self, reading: Reading, /) -> Array:
         """Compute log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
@@ -176,21 +191,3 @@ class PairAccuracy(PairDifference):
     def has_gradient(self, _model: HeadModel, /) -> bool:
         """Return False: a comparison has no gradient."""
         return False
-
-
-def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
-    """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
-    labels = [sentence.label for sentence in corpus]
-    if not labels or labels != [GOOD, BAD] * (len(labels) // 2):
-        raise ValueError(
-            f"metric {name!r} needs minimal pairs: got corpus {corpus.name!r} with the labels "
-            f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
-            f"turn; try a file with sentence_good and sentence_bad and an even limit"
-        )
-    if not outputs.has_vocabulary(model) or not (model.model.config.is_encoder_decoder or outputs.causal(model)):
-        raise ValueError(f"metric {name!r} needs the likelihood of sentences: got {model.name}; try a decoder")
-    if model.model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
-        raise ValueError(
-            f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
-            f"{corpus.name!r}; try hr.minimal_pairs(translated=True)"
-        )
