@@ -15,7 +15,7 @@ import pandas as pd
 from headroles.ablation.metrics import Mean, Metric
 from headroles.analysis.intervals import Array, bootstrap_counts
 from headroles.models.masking import Head
-from headroles.tables.frame import Kind
+from headroles.tables.frame import parsed_head
 
 log = logging.getLogger(__name__)
 SHOWN = 5  # examples in a message
@@ -140,5 +140,4 @@ def written(masked: HeadSet) -> str:
 
 
 def _read(text: str) -> HeadSet:
-    parts = [head.split(":") for head in text.split()] if text != "none" else []
-    return frozenset((cast(Kind, kind), int(layer), int(head)) for kind, layer, head in parts)
+    return frozenset(cast(Head, parsed_head(head)) for head in text.split() if text != "none")

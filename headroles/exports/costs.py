@@ -120,7 +120,7 @@ def efficiency(
                 row: dict[str, object] = {"share": share, "masked": count, "way": way, "batch": batch}
                 bytes_ = variant.model.get_memory_footprint(return_buffers=False)
                 row |= {"parameters": variant.model.num_parameters(), "bytes": bytes_, "flops": flops}
-                row |= _timed(partial(_seconds, variant, inputs, gates), intact, batch, repeats)
+                row |= _speeds(_alternating(partial(_seconds, variant, inputs, gates), intact, repeats), batch)
                 rows.append(row | {"allowed": base / flops})
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
@@ -148,10 +148,6 @@ def _seconds(handle: HeadModel, inputs: dict[str, Tensor], gates: Tensor | None 
 def _wait(handle: HeadModel) -> None:
     if handle.device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _timed(forward: Callable[[], Time], intact: Callable[[], Time], size: int, repeats: int) -> dict[str, float]:
-    return _speeds(_alternating(forward, intact, repeats), size)
 
 
 def _alternating(forward: Callable[[], Time], intact: Callable[[], Time], repeats: int) -> Array:

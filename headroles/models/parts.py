@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 
 def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
@@ -43,16 +43,11 @@ def submodels(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
     parts: dict[str, PreTrainedModel] = {}
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and module is not model:
-            kinds = [kind for kind, config in configs.items() if config is not None and _has_config(module, config)]
+            options = module.config.to_dict()  # a submodel may have a copy of the sub-config
+            kinds = [kind for kind, config in configs.items() if config is not None and config.to_dict() == options]
             if kinds:
                 parts.setdefault(kinds[0], module)
     return parts
-
-
-def _has_config(module: PreTrainedModel, config: PreTrainedConfig) -> bool:
-    return module.config is config or (
-        module.config.model_type == config.model_type and module.config.to_dict() == config.to_dict()
-    )
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:

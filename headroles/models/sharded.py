@@ -45,11 +45,6 @@ class Ranks:
         part: Tensor = _Split.apply(joined, self.group, dim)
         return part
 
-    def local(self, weight: Tensor) -> Tensor:
-        """Return the part of a weight that is in this process."""
-        part: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
-        return part
-
 
 class _Split(Function):
     """The part of this rank; in the backward pass the gradients of all ranks are joined.

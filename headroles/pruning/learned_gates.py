@@ -153,7 +153,9 @@ class Gates(nn.Module):
 
     def final(self) -> Tensor:
         """Return the likelier value of each gate; with a target, ones for the `keep` likeliest heads."""
-        return (self.log_alpha > 0).float() if self.keep is None else _largest(self.log_alpha, self.keep)
+        if self.keep is None:
+            return (self.log_alpha > 0).float()
+        return torch.zeros_like(self.log_alpha).index_fill(0, self.log_alpha.topk(self.keep).indices, 1.0)
 
     def chances(self) -> Tensor:
         """Compute P(gate != 0): [learnt]."""
@@ -212,10 +214,6 @@ class L0:
         gates = Gates(model, [*dict.fromkeys(min(groups[head]) for head in learnt)], self, keep)
         gates.tie(groups)
         return gates
-
-
-def _largest(weights: Tensor, k: int) -> Tensor:
-    return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)
 
 
 def train_gates(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -263,7 +264,8 @@ def _refuse(what: str, fault: str | None) -> None:
 
 def output_weight(site: Site) -> Tensor:
     """Return the weight of a site's output projection, of the heads in this process: [heads x size, width]."""
-    weight = site.ranks.local(site.out.weight)  # type: ignore[arg-type, union-attr]
+    weight: Any = site.out.weight  # type: ignore[union-attr]
+    weight = weight.to_local() if hasattr(weight, "to_local") else weight
     return weight if type(site.out).__name__ == "Conv1D" else weight.mT
 
 

@@ -57,7 +57,7 @@ def test_reading_and_generation_are_timed_in_turn_where_a_model_runs(monkeypatch
 @pytest.mark.parametrize("repeats", [2, 6])
 def test_the_interval_of_a_speed_up_is_that_of_a_t_test_of_its_logarithm(repeats):
     durations = np.random.default_rng(repeats).lognormal(-3, 0.1, (2, 1 + repeats))  # the first is to warm up
-    row = costs._timed(*(partial(next, iter(seconds)) for seconds in durations), 4, repeats)
+    row = costs._speeds(costs._alternating(*(partial(next, iter(seconds)) for seconds in durations), repeats), 4)
     ratios = np.log(durations[1, 1:] / durations[0, 1:])
     ends = stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
     assert np.log([row["speedup.low"], row["speedup.high"]]) == pytest.approx(list(ends), rel=1e-9)
