@@ -38,11 +38,9 @@ MOST = 0.9  # share of tokens that are steps; with more, to leave out the others
 class Replay:
     """Forward pass of one batch by the intact model; variants reuse its unchanged outputs.
 
-    Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
-    unchanged: outputs of the encoder, of entire layers, and of the query, key and value maps of the masked layer. So
-    are outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first
-    reads the states of a changed encoder. With `of_steps` only the logits of steps that count are computed and others
-    are 0, unless nearly all tokens are such steps.
+    Outputs of the encoder, of entire layers, and of query, key and value maps are unchanged by heads that are masked
+    after them (`_is_same`). With `of_steps` only the logits of steps that count are computed and others are 0, unless
+    nearly all tokens are such steps.
     """
 
     def __init__(
