@@ -96,9 +96,8 @@ def efficiency(
         number("a share", share, below=1)
     handle = HeadModel(model, tokenizer)
     handle.check_writes(generate)
-    if study is not None:
-        kept = as_study(study)
-        kept.claim(name, frame.sign(weights=handle.weights))
+    kept = as_study(study)  # a temporary one without a study
+    kept.claim(name, frame.sign(weights=handle.weights))
     if order is None:
         order = Random("layer").order(RankingContext(model, None, None, handle.sites.of_kinds(None), seed))  # type: ignore[arg-type]
     rows, ranked = [], handle.sites.named(order)
@@ -125,10 +124,7 @@ def efficiency(
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
     machine |= {} if generate is None else {"generate": generate}
-    table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
-    if study is not None:
-        kept.save(name, table)
-    return table
+    return kept.save(name, frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine)))
 
 
 def _without(model: PreTrainedModel, ranked: Sequence[Head], groups: Groups, count: int) -> HeadModel:

@@ -144,12 +144,8 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Ch
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    sites = attention_sites(model)
-
-    def begin(changes: Changes) -> None:
-        capture(changes, sites, lambda site, weights, *_: callback(site, weights))
-
-    return Changes(uncompiled(model), begin)
+    sites, model = attention_sites(model), uncompiled(model)
+    return Changes(model, lambda changes: capture(changes, sites, lambda site, weights, *_: callback(site, weights)))
 
 
 def divisible(model: PreTrainedModel) -> bool:

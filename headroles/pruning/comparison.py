@@ -157,9 +157,8 @@ class _Work:
             ranked = table["order"].dropna().sort_values().index
             return [(kind, layer, head) for kind, layer, head in ranked[: len(ranked) - count]]
 
-        place, plain = self.trials.place(*what, count), self.tune.copy()
-        plain.pop("label_smoothing_factor", None)
-        plain.pop("seed", None)  # each seed has gates of its own
+        place, left_out = self.trials.place(*what, count), ("label_smoothing_factor", "seed")  # each seed has its gates
+        plain = {name: value for name, value in self.tune.items() if name not in left_out}
         options: dict[str, Any] = {"keep": count, "kinds": self.trials.kinds, "tune": plain, "seed": seed}
 
         def learned() -> pd.DataFrame:

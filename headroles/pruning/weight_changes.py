@@ -53,9 +53,8 @@ def weight_change(
         ValueError: If `before` lacks a head of `after`.
     """
     first, last = HeadModel(before), HeadModel(after)
-    if study is not None:
-        kept = as_study(study)
-        kept.claim(f"weight-change-{seed}", frame.sign(before=first.weights))
+    kept = as_study(study)  # a temporary one without a study
+    kept.claim(f"weight-change-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"before must have all heads of after, got none for {lacking[0]}; try the other order")
@@ -67,11 +66,10 @@ def weight_change(
             columns[f"{name}[{part}]"] = values.tolist()
     names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
     table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
-    if study is not None:
-        kept.save(f"weight-change-{seed}", table)
-        seeds = [kept.load(name) for name in kept.names() if re.fullmatch(r"weight-change--?\d+", name)]
-        if len(seeds) >= 3 and all(seed.index.equals(index) for seed in seeds):
-            kept.save("uniformity", alike(seeds))
+    kept.save(f"weight-change-{seed}", table)
+    seeds = [kept.load(name) for name in kept.names() if re.fullmatch(r"weight-change--?\d+", name)]
+    if len(seeds) >= 3 and all(seed.index.equals(index) for seed in seeds):
+        kept.save("uniformity", alike(seeds))
     return table
 
 
