@@ -55,12 +55,12 @@ class Calibration:
         self.questions = [question(sentence, number, model) for number, sentence in enumerate(corpus, 1)]
         if not self.questions:
             raise ValueError(f"corpus {corpus.name!r} must have long texts with answers, got no text")
-        groups = {
+        self.groups: dict[Head, int] = {  # head -> place of its group in the index
             (*site.key, number): group
             for group, (site, numbers) in enumerate(_groups(self.sites))
             for number in numbers
         }
-        numbers = [groups.get(head, len(self.index)) for head in model.gated]  # after the last for a head without one
+        numbers = [self.groups.get(head, len(self.index)) for head in model.gated]  # after the last for one without
         self.numbers = torch.tensor(numbers, device=model.device)  # [heads]
 
     @contextmanager

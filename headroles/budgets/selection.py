@@ -154,14 +154,8 @@ def group_values(column: pd.Series[float], calibration: Calibration) -> Array:
     """Return a value for each group, of a column of groups or of heads (the largest); ValueError if one is missing."""
     values = column
     if list(column.index.names) == LEVELS:
-        groups = {
-            (*site.key, number): (*site.key, group)
-            for site in calibration.sites
-            for group, numbers in enumerate(site.groups)
-            for number in numbers
-        }
-        chosen = column[[head in groups for head in column.index]]
-        index = pd.MultiIndex.from_tuples([groups[head] for head in chosen.index], names=GROUP_LEVELS)
+        chosen = column[[head in calibration.groups for head in column.index]]
+        index = calibration.index[[calibration.groups[head] for head in chosen.index]]
         values = chosen.set_axis(index).groupby(level=GROUP_LEVELS).max()
     lacking = [group for group in calibration.index if group not in values.index or pd.isna(values.loc[group])]
     if lacking:
