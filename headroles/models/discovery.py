@@ -164,8 +164,8 @@ def _check(model: PreTrainedModel, inputs: Mapping[str, Tensor], calls: list[_Ob
         elif keys > queries > 1 and not call.weights[..., 0, 1:queries].any():
             fault = f"attends from {queries} queries to {keys} self and cross keys in one call; such mixed"
         elif lengths and not {queries, keys} & lengths:
-            of = f"{queries} queries and {keys} keys for {' and '.join(map(str, sorted(lengths)))} tokens"
-            fault = f"does not attend among the tokens of a text: got {of}; such"
+            got = f"{queries} queries and {keys} keys for {' and '.join(map(str, sorted(lengths)))} tokens"
+            fault = f"does not attend among the tokens of a text: got {got}; such"
         else:
             continue
         raise ValueError(f"{_name(model, call.module)} in {type(model).__name__} {fault} attention is not supported")

@@ -264,8 +264,8 @@ def _refuse(what: str, fault: str | None) -> None:
 
 def output_weight(site: Site) -> Tensor:
     """Return the weight of a site's output projection, of the heads in this process: [heads x size, width]."""
-    weight: Any = site.out.weight  # type: ignore[union-attr]
-    weight = weight.to_local() if hasattr(weight, "to_local") else weight
+    stored: Any = site.out.weight  # type: ignore[union-attr]
+    weight: Tensor = stored.to_local() if hasattr(stored, "to_local") else stored
     return weight if type(site.out).__name__ == "Conv1D" else weight.mT
 
 
