@@ -64,12 +64,12 @@ from .pruning.weight_changes import weight_change as weight_change
 from .reports import report as report
 from .reports.demo import demo as demo
 from .reports.widget import explore as explore
+from .scores.attributions import attribute as attribute
 from .scores.base import Score as Score
 from .scores.examples import attention_examples as attention_examples
 from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore
 from .scores.gradients.captum import Attribution as Attribution
-from .scores.gradients.captum import attribute as attribute
 from .scores.gradients.direct import Difference as Difference
 from .scores.gradients.direct import Direct as Direct
 from .scores.gradients.importance import Importance as Importance

@@ -119,10 +119,10 @@ class Estimate:
 
 
 def estimate(
-    change: Array,  # of each example, NaN where it was not ablated
-    steps: Array,
-    predicted: Array,  # change of each example
-    chance: Array | None = None,  # of each example to be ablated; None: the same for all
+    change: Array,  # NaN where it was not ablated: [example]
+    steps: Array,  # [example]
+    predicted: Array,  # change: [example]
+    chance: Array | None = None,  # to be ablated, [example]; None: the same for all
 ) -> Estimate:
     """Return the estimated change of a metric, sum(change) / sum(steps) over all examples, by ablating some of them.
 

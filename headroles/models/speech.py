@@ -131,7 +131,11 @@ def transcripts(
 
 
 def prompt(sentence: Sentence, tokenizer: Any, model: PreTrainedModel) -> list[int]:
-    """Return the tokens with which the decoder begins: start, language, task (of many languages), no timestamps."""
+    """Return the tokens with which the decoder begins: start, language, task, no timestamps.
+
+    Language and task are those of the sentence, else of the tokenizer, else of the generation config. A model of one
+    language has neither.
+    """
     config: Any = model.generation_config
     start = int(model.config.decoder_start_token_id)
     marks = []

@@ -1,5 +1,6 @@
 from . import weights as weights
 from .attention_scores import Measured as Measured
+from .attributions import attribute as attribute
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
@@ -8,7 +9,6 @@ from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients
 from .gradients.captum import Attribution as Attribution
-from .gradients.captum import attribute as attribute
 from .gradients.direct import Difference as Difference
 from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance

@@ -12,7 +12,6 @@ import time
 from functools import partial, wraps
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from helpers import planted

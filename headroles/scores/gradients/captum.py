@@ -1,4 +1,4 @@
-"""Attribution: any method of captum, with the heads' masks as its input; attribution patching by the same call."""
+"""Attribution: any method of captum, with the heads' masks as its input."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from headroles.data.corpus import CorpusLike
 from headroles.models.batching import Batch
-from headroles.models.head_model import HeadModel, Model
+from headroles.models.head_model import HeadModel
 from headroles.models.replacements import Word
 from headroles.scores.gradients.base import GradientScore, HeadGradients
-from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.objectives import Name, Objective, Targets, held
-from headroles.scores.runner import score
+from headroles.scores.objectives import Targets, held
 from headroles.tables.arguments import one_of
-from headroles.tables.study import Study
 
 METHODS = (  # of captum that need only a function
     *("Deconvolution", "DeepLift", "DeepLiftShap", "FeatureAblation", "FeaturePermutation", "GradientShap"),
@@ -35,60 +27,6 @@ METHODS = (  # of captum that need only a function
 )
 BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # of these, with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
-
-
-def attribute(
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: CorpusLike,
-    *,
-    method: str = "IntegratedGradients",
-    objective: Name | Objective | None = None,
-    replacement: Word | Patch = "zero",
-    max_tokens: int = 1024,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    study: Study | str | Path | None = None,
-    **options: Any,
-) -> pd.DataFrame:
-    """Attribute a model's output to its heads' masks, by a captum method or by attribution patching.
-
-    The target of a sentence is the objective's mean over its steps, for the tokens that the intact model predicts. This
-    is `score` with one `Attribution` or `AttributionPatching`.
-
-    Args:
-        model: the model.
-        tokenizer: tokenizer of the model.
-        corpus: the sentences.
-        method: name of a class of `captum.attr` that needs only a function, such as "IntegratedGradients",
-            "ShapleyValueSampling", "FeatureAblation", "GradientShap", or "DeepLift" where it applies; or "AtP" and
-            "AtP*", attribution patching without and with GradDrop.
-        objective: name or instance of the target; default: the model's own.
-        replacement: replacement of a masked head's output, "zero" or "uniform"; of what is patched, "zero" or
-            "resample".
-        max_tokens: upper bound on tokens per batch and side, padding included.
-        n_resamples: number of bootstrap resamples; 0 for no intervals.
-        seed: seed of the resamples.
-        study: study or folder that adds the columns to its table `heads`, as in `score`.
-        **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`; of
-            attribution patching, `node`: "output", "query" or "key".
-
-    Returns:
-        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
-    """
-    attribution: GradientScore
-    if method in ("AtP", "AtP*"):
-        drop = method == "AtP*"
-        attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
-    else:
-        attribution = Attribution(
-            method=method,
-            options=tuple(options.items()),
-            replacement=replacement,  # type: ignore[arg-type]  # it refuses "resample"
-            objective=objective,
-        )
-    options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed, "study": study}
-    return score(model, tokenizer, corpus, attribution, **options)
 
 
 @dataclass(frozen=True)
