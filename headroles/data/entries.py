@@ -164,9 +164,8 @@ def _table(path: Path, form: Form | None, text: Texts | None, label: Column | No
     names = next(rest)
     if form == "pairs" or (form is None and {*FIELDS} <= {*names}):
         return pairs_of((dict(zip(names, row, strict=True)) for row in rest), str(path))
-    if form is None and (texts := next((known for known in TEXTS if sorted(known) == sorted(names)), ())):
-        both = ([row[names.index(name)].strip() for name in texts] for row in rest)
-        return (Sentence(text, second=second) if text and second else None for text, second in both)
+    if form is None and any(sorted(known) == sorted(names) for known in (*TEXTS, ("text",))):
+        return sentences((dict(zip(names, row, strict=True)) for row in rest), names, str(path))
     if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
         return _labelled(path, [names, *islice(rest, FIRST)], rest, text, label)
     if len(names) != 2:

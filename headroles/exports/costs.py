@@ -142,8 +142,8 @@ def _seconds(handle: HeadModel, inputs: dict[str, Tensor], gates: Tensor | None 
 
 
 def _wait(handle: HeadModel) -> None:
-    if handle.device.type == "cuda":
-        torch.cuda.synchronize()
+    if handle.device.type != "cpu":
+        torch.accelerator.synchronize(handle.device)
 
 
 def _alternating(forward: Callable[[], Time], intact: Callable[[], Time], repeats: int) -> Array:

@@ -135,6 +135,9 @@ def prompt(sentence: Sentence, tokenizer: Any, model: PreTrainedModel) -> list[i
 
     Language and task are those of the sentence, else of the tokenizer, else of the generation config. A model of one
     language has neither.
+
+    Raises:
+        ValueError: If a model of many languages has none, or one that it does not know.
     """
     config: Any = model.generation_config
     start = int(model.config.decoder_start_token_id)

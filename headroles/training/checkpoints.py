@@ -15,10 +15,10 @@ GATES = "head_gates"  # of the gates among the model's modules, for the Trainer,
 WEIGHTS, PREFIX = "adapter_model.safetensors", "base_model.model."  # as PEFT writes them
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the last complete checkpoint in the folder: it has the file that the Trainer writes last."""
+def checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints in the folder by their steps; complete ones have the file that the Trainer writes last."""
     complete = (path.parent for path in folder.glob("checkpoint-*/trainer_state.json"))
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def load_weights(model: PreTrainedModel, folder: Path) -> PreTrainedModel:

@@ -21,7 +21,7 @@ from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_dig
 from headroles.scores.outputs import class_names, has_word_labels
 from headroles.tables.arguments import number, several
 from headroles.tables.io import load_table, save_table
-from headroles.training.checkpoints import adapter_name, last_checkpoint, load_weights, save_adapter
+from headroles.training.checkpoints import adapter_name, checkpoints, load_weights, save_adapter
 from headroles.training.examples import MASKED, Row, examples, is_language_model
 from headroles.training.hf_trainer import ORDER, Trainer
 
@@ -177,7 +177,7 @@ def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFr
     recipe, is_finished = folder / PROVENANCE, (folder / HISTORY).is_file()
     if not recipe.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
-    if (is_finished or last_checkpoint(folder)) and recipe.read_text() != provenance:
+    if (is_finished or checkpoints(folder)) and recipe.read_text() != provenance:
         raise ValueError(
             f"{folder} holds training of another model, corpus or options; give another folder, or remove it"
         )
@@ -214,7 +214,7 @@ def fit(
     """Train a model in place, starting from a folder's last checkpoint, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = make(model, tokenizer, rows, folder, **options)
-    last = last_checkpoint(folder)
+    last = next(reversed(checkpoints(folder)), None)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROVENANCE).write_text(provenance)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))

@@ -21,6 +21,7 @@ from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
 from headroles.tables.study import Study, as_study
+from headroles.training.checkpoints import checkpoints
 
 
 class Dynamics(NamedTuple):
@@ -81,8 +82,7 @@ def dynamics(
 
 def _checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
     """List the checkpoints of a training in order: epoch, step, folder."""
-    places = sorted(Path(training).glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
-    if not places:
+    if not (places := checkpoints(Path(training))):
         raise FileNotFoundError(f"no checkpoint in {training}; headroles train keeps one each epoch")
     states = [json.loads((place / "trainer_state.json").read_text()) for place in places]
     return [(float(at["epoch"]), int(at["global_step"]), place) for at, place in zip(states, places, strict=True)]

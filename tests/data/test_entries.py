@@ -175,6 +175,8 @@ def test_two_texts_without_a_label(file, caplog):
     assert read(path).sentences == (Sentence("a", second="b"),)
     assert caplog.messages == [f"{path}: left out 1 of 2 entries, which have a blank text"]
     assert read(path, form="parallel")[0] == Sentence("sentence2", target=Sentence("sentence1"))
+    for name in ("sentence", "text"):
+        assert read(file(f"{name}.tsv", f"{name}\na\n")).sentences == (Sentence("a"),)
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.json", "x.parquet", "x.csv.gz"])

@@ -17,17 +17,17 @@ from helpers.trainings import wrapped
 from safetensors.torch import load_file
 
 import headroles as hr
-from headroles.training.checkpoints import last_checkpoint
+from headroles.training.checkpoints import checkpoints
 
 
-def test_last_checkpoint_is_the_last_one_with_a_state(tmp_path):
-    assert last_checkpoint(tmp_path / "new") is None
+def test_checkpoints_are_those_with_a_state_by_their_steps(tmp_path):
+    assert checkpoints(tmp_path / "new") == []
     for step in (2, 10, 9):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(tmp_path).name == "checkpoint-10"
+    assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
     (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()
-    assert last_checkpoint(tmp_path).name == "checkpoint-9"
+    assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-9"]
 
 
 TEXTS = hr.Corpus.of(["a b c d", "b d a", "c c a b d", "d a c"])
