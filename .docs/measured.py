@@ -168,6 +168,7 @@ def quality() -> Numbers:
         "forwards": f"{sampled['forwards']:.0f}",
         "whole": f"{work['whole']['forwards']:.0f}",
         "decided": f"{sampled['same decision']:.2f}",
+        "decided_clear": f"{sampled['same decision, clear']:.3f}",
         "mutants": f"{mutation['mutants']:,}",
         "run": str(mutation["run"]),
         "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
