@@ -10,11 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.sweep import Sweep
-from headroles.analysis.intervals import Array, t_test
+from headroles.analysis.intervals import Array, t_limit, t_test
 
 FIRST, GROWTH = 64, 1.25  # examples before the first check of the intervals, and the growth from each check to the next
 CHANGED = 16  # examples that an ablation must have changed before its interval is reliable
@@ -109,12 +108,12 @@ class Estimate:
     @property
     def half_width(self) -> float:
         """Half the width of the interval without regard to skewness."""
-        return float(stats.t.ppf(0.975, self.freedom) * self.error) if self.freedom > 0 else np.nan
+        return float(t_limit(self.freedom) * self.error) if self.freedom > 0 else np.nan
 
     @property
     def widening(self) -> float:
         """Width of the interval over the width if the whole corpus were ablated."""
-        whole = stats.t.ppf(0.975, len(self.influence) - 1) * self.whole_error
+        whole = float(t_limit(len(self.influence) - 1)) * self.whole_error
         return self.half_width / whole if whole else 1.0
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.analysis.intervals import Array, Bools, difference
+from headroles.analysis.intervals import Array, Bools, Whole, difference
 from headroles.analysis.role_rules import ROLES, STABLE, Role
 from headroles.analysis.seeds import match_heads, shared_scores
 from headroles.tables import frame
@@ -18,7 +18,6 @@ from headroles.tables.declared import signature_of
 from headroles.tables.study import Place, as_table
 
 Draws = npt.NDArray[np.generic]  # of scores, or whether a head has a role: [heads, resamples]
-Places = npt.NDArray[np.intp]
 CHANGE = ".change"  # suffix of a column of differences
 
 
@@ -72,7 +71,7 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
     return frame.table(columns, frame.rows(before), {name: f"{how}|{text}" for name, text in signatures.items()})
 
 
-def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Iterable[Role]) -> dict[str, list[str]]:
+def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Whole, roles: Iterable[Role]) -> dict[str, list[str]]:
     """Names of the roles that each head gains and loses, and of the unsure ones among these, as columns."""
     changed: dict[str, list[list[str]]] = {name: [[] for _ in places] for name in ("gained", "lost", "unsure")}
     for role in roles:
@@ -91,7 +90,7 @@ def _roles(before: pd.DataFrame, after: pd.DataFrame, places: Places, roles: Ite
     return {name: [", ".join(names) for names in rows] for name, rows in changed.items()}
 
 
-def _change(before: pd.DataFrame, after: pd.DataFrame, places: Places, name: str) -> dict[str, Array]:
+def _change(before: pd.DataFrame, after: pd.DataFrame, places: Whole, name: str) -> dict[str, Array]:
     """The second less the first, with its interval if both tables have intervals."""
     both, bounds, change = (before, after), [f"{name}.low", f"{name}.high"], f"{name}{CHANGE}"
     old, new = (table[name].to_numpy(float) for table in both)
@@ -116,7 +115,7 @@ def _paired(before: pd.DataFrame, after: pd.DataFrame, column: str) -> bool | No
     return True if "seed" in old and old["seed"] == new.get("seed") else None
 
 
-def _together(draws: Iterable[Draws | None], places: Places, paired: bool | None) -> tuple[Draws, Draws] | None:
+def _together(draws: Iterable[Draws | None], places: Whole, paired: bool | None) -> tuple[Draws, Draws] | None:
     """Equally many resamples of both models; of different texts they are moved by one, so that none share counts."""
     first, second = draws
     if first is None or second is None or paired is None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import scipy  # its parts are imported at their first use
+import scipy  # its parts are imported at their first use: `scipy.stats` takes half a second
 
 from headroles.tables.columns import ENDS
 
@@ -18,8 +18,7 @@ Bools = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
-LEVEL = 0.05
-LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
+LEVEL = 0.05  # quantiles of the resamples at half of it, from both ends, bound an interval
 Z = 1.9599639845400545  # standard errors from the mean to a bound at this level
 COARSE = 2**-13  # relative rounding of resamples, which have 13 significant bits
 PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
@@ -39,8 +38,13 @@ def wilson(share: Array, of: Array | int, z: Array | float = Z) -> tuple[Array, 
 def exact_share(share: float, of: int) -> Ends:
     """Compute the exact 95 % interval of a share of examples (Clopper and Pearson 1934): [.69, 1] for 10 of 10."""
     hits = share * of  # not an integer for a mean of values between 0 and 1, which varies at most as much
-    low = float(scipy.stats.beta.ppf(LEVEL / 2, hits, of - hits + 1)) if hits > 0 else 0.0
-    return low, float(scipy.stats.beta.isf(LEVEL / 2, hits + 1, of - hits)) if hits < of else 1.0
+    low = float(scipy.special.betaincinv(hits, of - hits + 1, LEVEL / 2)) if hits > 0 else 0.0
+    return low, float(scipy.special.betainccinv(hits + 1, of - hits, LEVEL / 2)) if hits < of else 1.0
+
+
+def t_limit(freedom: Array | float) -> Array:
+    """Return the standard errors from the mean to a bound at this level, by Student's t."""
+    return np.asarray(-scipy.special.stdtrit(freedom, LEVEL / 2))
 
 
 def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
@@ -58,9 +62,8 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
         hits = size * np.minimum(observed, 1 - observed)
         design, alike = total / size, np.maximum(total / clusters, total / size)
         size = total * (hits + PRIOR) / (hits * design + PRIOR * alike)
-        low, high = wilson(observed, size, scipy.stats.t.isf(LEVEL / 2, clusters - 1))
-    enough = np.isfinite(observed) & (clusters > 1.5)  # a single sentence has no spread
-    enough &= np.isfinite(squares).any(1)
+        low, high = wilson(observed, size, t_limit(clusters - 1))
+    enough = np.isfinite(observed) & np.isfinite(squares).any(1) & (clusters > 1.5)  # a single sentence has no spread
     return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
 
 
@@ -94,8 +97,7 @@ def over_seeds(values: Array) -> Ends:
     if seeds < 2 or values.shape[1] < 2:
         return NONE
     middle, error = float(values[:, 0].mean()), float(values[:, 0].std(ddof=1)) / math.sqrt(seeds)
-    of_seeds = float(scipy.stats.t.isf(LEVEL / 2, seeds - 1)) * error
-    half = math.hypot(of_seeds, Z * float(np.nanstd(values[:, 1:].mean(0))))
+    half = math.hypot(t_limit(seeds - 1) * error, Z * float(np.nanstd(values[:, 1:].mean(0))))
     return middle - half, middle + half
 
 
@@ -125,7 +127,7 @@ def correlation(observed: float, draws: Array, pairs: int) -> Ends:
     varied = draws[np.abs(draws) < 1 - 1e-12]  # not NaN
     if pairs < FEW or len(varied) < 2 or not abs(observed) < 1 - 1e-12:
         return NONE
-    return _fisher(observed, float(scipy.stats.t.isf(LEVEL / 2, pairs - 2)) * float(np.arctanh(varied).std()))
+    return _fisher(observed, float(t_limit(pairs - 2)) * float(np.arctanh(varied).std()))
 
 
 def _fisher(observed: float, half: float) -> Ends:
@@ -149,11 +151,11 @@ def t_test(mean: float, error: float, skewness: float, freedom: int) -> tuple[fl
     """
     if not error:
         return mean, mean, 0.0 if mean else 1.0
-    limit, bend = float(scipy.stats.t.isf(LEVEL / 2, freedom)), skewness if abs(skewness) > 1e-6 else 1e-6
+    limit, bend = float(t_limit(freedom)), skewness if abs(skewness) > 1e-6 else 1e-6
     least, most = (3 / bend * (np.cbrt(1 + bend * (end - bend / 6)) - 1) for end in (-limit, limit))  # unskewed: end
     ratio = min(abs(mean / error), abs(float(unskewed(mean / error, skewness))))
     ends = mean - error * max(limit, float(most)), mean - error * min(-limit, float(least))
-    return *ends, float(2 * scipy.stats.t.sf(ratio, freedom))
+    return *ends, float(2 * scipy.special.stdtr(freedom, -ratio))
 
 
 def least_p(examples: int) -> float:
@@ -259,7 +261,8 @@ def bounds(draws: Array) -> tuple[Array, Array]:
     quantiles, numbers = np.full((2, len(draws)), np.nan), np.sum(~np.isnan(draws), axis=1)
     for count in np.unique(numbers[numbers > 0]):
         rows = numbers == count
-        quantiles[:, rows] = np.quantile(np.sort(draws[rows], axis=1)[:, :count], [LOW, HIGH], axis=1)  # NaN are last
+        known = np.sort(draws[rows], axis=1)[:, :count]  # NaN are last
+        quantiles[:, rows] = np.quantile(known, [LEVEL / 2, 1 - LEVEL / 2], axis=1)
     return quantiles[0], quantiles[1]
 
 

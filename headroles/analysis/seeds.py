@@ -10,12 +10,11 @@ from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
 from headroles.analysis.association import is_outcome, measurements
-from headroles.analysis.intervals import LEVEL, PERMUTATIONS, Array, Bools, Whole, Z, corrected, strata
+from headroles.analysis.intervals import LEVEL, PERMUTATIONS, Array, Bools, Whole, Z, corrected, strata, t_limit
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
@@ -255,7 +254,7 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
             rest = [[model not in pair for pair in compared] for model in range(models)]
             left_out = np.stack([np.nanmean(values[kept, 0], axis=0) for kept in rest])
             error = np.sqrt((models - 1) * left_out.var(axis=0))
-            half = np.hypot(np.nan_to_num(half), stats.t.isf(LEVEL / 2, models - 1) * error)
+            half = np.hypot(np.nan_to_num(half), t_limit(models - 1) * error)
         chance = np.full((3, len(half)), np.nan)
         if len(null):
             chance = np.stack([null.mean(0), *np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0)])

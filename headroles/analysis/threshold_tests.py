@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, corrections, least_p, unskewed
+from headroles.analysis.intervals import COARSE, LEVEL, Array, bounds, corrections, least_p, t_limit, unskewed
 from headroles.tables import frame
 from headroles.tables.columns import with_suffix
 from headroles.tables.declared import signature_of
@@ -75,10 +75,10 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
         is_share = not np.allclose(table[ends], percentiles, rtol=COARSE, atol=COARSE**2, equal_nan=True)
     if is_share or draws is None:
         low, high = table[ends].to_numpy(float).T
-        ratio = _of_shares(values, low, high, threshold) * scipy.stats.t.isf(LEVEL / 2, sentences - 1)
+        ratio: Array = _of_shares(values, low, high, threshold) * t_limit(sentences - 1)
     else:
         ratio = _of_means(values - (table[f"{column}{over}"].to_numpy(float) if over else 0.0), draws, threshold)
-    p = np.maximum(scipy.stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
+    p = np.maximum(scipy.special.stdtr(sentences - 1, -ratio), least_p(int(min(sentences, 1000))) / 2)
     return np.where(np.isnan(values), np.nan, p)
 
 

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from headroles._distributed import track
-from headroles.analysis.intervals import Array
+from headroles.analysis.intervals import Array, t_limit
 from headroles.exports.llama_cpp import counts, export_model
 from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
@@ -157,7 +156,7 @@ def _alternating(forward: Callable[[], Time], intact: Callable[[], Time], repeat
 def _speeds(pairs: Array, size: int) -> dict[str, float]:
     """Return the speed, and relative to the second function with its interval, of times [repeat, function]."""
     repeats, speed, ratios = len(pairs), size / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])
-    half = stats.t.isf(0.025, repeats - 1) * ratios.std(ddof=1) / np.sqrt(repeats)
+    half = t_limit(repeats - 1) * ratios.std(ddof=1) / np.sqrt(repeats)
     row = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}
     row |= {"speedup.low": np.exp(ratios.mean() - half), "speedup.high": np.exp(ratios.mean() + half)}
     return {name: float(value) for name, value in row.items()}
