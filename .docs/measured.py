@@ -537,6 +537,42 @@ def alignment() -> Numbers:
     }
 
 
+def whisper() -> Numbers:
+    """Costs of Whisper's heads, and the words to which cross-attention heads listen."""
+    heads = rows_of(FIGURES / "models/whisper/heads.parquet", corpus="human").sort_index()
+    cost, sure = heads["ablation[loss]"], heads["ablation[loss].holm"] < 0.05
+    kinds, found = {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}, {}
+    rows = []
+    for kind, name in kinds.items():
+        ordered = cost.loc[[kind]].sort_values(ascending=False)
+        first, second = (f"L{layer}H{head} {value:.2f}" for (_, layer, head), value in ordered.head(2).items())
+        rows.append([name, str(sure.loc[[kind]].sum()), f"{ordered.sum():.2f}", first, second])
+        found[f"{kind.replace('-', '_')}_first"] = f"{first} nats".replace(" ", " (", 1) + ")"
+        found[f"{kind.replace('-', '_')}_share"] = f"{100 * ordered.iloc[0] / ordered.sum():.0f} %"
+    cross = heads.loc[["cross"]]
+    even = cross["links.baseline"].iloc[0]
+    read, following = (cross[f"{column}.low"] > cross[f"{column}.baseline"] for column in ("links", "links[next]"))
+    holds("three heads listen to the word read, the two costliest among them", (
+        read.sum(), cost.loc[["cross"]].nlargest(2).index.isin(cross.index[read]).all()) == (3, True))  # fmt: skip
+    published = {(3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)}
+    said = cross[read | following].sort_values("ablation[loss]", ascending=False)
+    lines = [
+        [f"L{layer}H{head}", interval(row, "links", ".2f"), interval(row, "links[next]", ".2f"),
+         interval(row, "ablation[loss]", ".3f"), "yes" if (layer, head) in published else ""]
+        for (_, layer, head), row in said.iterrows()
+    ]  # fmt: skip
+    here = sum(place in published for place in said.index.droplevel("kind"))
+    holds("none of the three is published", not any(place in published for place in cross[read].index.droplevel(0)))
+    return found | {
+        "reading": ", ".join(f"L{layer}H{head} {row['links']:.2f}" for (_, layer, head), row in cross[read].iterrows()),
+        "following_count": {9: "nine", 10: "ten", 11: "eleven"}.get(following.sum(), str(following.sum())),
+        "kinds": grid(["kind", "heads shown to cost", "sum", "first", "second"], rows),
+        "listeners": grid(["head", "just read", "next", "loss without it", "published"], lines),
+        "even": f"{even:.2f}",
+        "published": str(here),
+    }
+
+
 def retrieval() -> Numbers:
     """Whether three scores of retrieval name the same heads of SmolLM2."""
     rows = table("questions/retrieval/agreement.csv").set_index(["score", "against"])
@@ -1101,8 +1137,8 @@ def benchmarks() -> Numbers:
 
 PAGES: tuple[Callable[[], Numbers], ...] = (
     *(quality, roles, role_tests, real_models, classifier, cache_budgets, relevance, ablation, pruning, survival),
-    *(alignment, retrieval, correlations, training, strategies, roles_and_survival, paper_size, papers, circuits),
-    *(benchmarks, comparison),
+    *(alignment, whisper, retrieval, correlations, training, strategies, roles_and_survival, paper_size, papers),
+    *(circuits, benchmarks, comparison),
 )
 
 

@@ -35,6 +35,8 @@ HEADS, TESTS, PRUNED = "heads.parquet", "tests.parquet", "pruned.csv"
 SCORES = ("confidence", "position", "distance", "importance", "links", hr.scores.Links(at="next"))
 LINKS = {"read": "links", "next": "links[next]"}
 KINDS = "enc-self", "dec-self", "cross"
+PUBLISHED = {(3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)}  # layers, heads, by OpenAI
+SHOWN = 0.62  # the least share of a head that the picture names
 SIZES, SEEDS, DRAWS, FEWEST = (108, 72, 36, 18), (0, 1, 2), 100_000, 3
 RATE, LONGEST, PAUSE = 16_000, 28, 0.3  # samples a second; seconds
 TUNE = {"epochs": 6, "batch": 1, "rate": 1e-5, "save_strategy": "no", "bf16": True, "use_cpu": True}
@@ -237,11 +239,37 @@ def drawn_kinds() -> Figure:
 
 
 def drawn_heads() -> Figure:
-    """Draw what the loss loses without each head, by kind and layer."""
-    effects = rows_of(HERE / HEADS, corpus="human")["ablation[loss]"]
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
-    for ax, kind in zip(axes, KINDS, strict=True):
-        hr.plots.heatmap(effects, kind=kind, ax=ax)
+    """Draw what the loss loses without each head, by rank, and the words to which cross heads listen."""
+    table = rows_of(HERE / HEADS, corpus="human").sort_index()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
+    for place, kind in enumerate(KINDS):
+        part = table.loc[[kind]].sort_values("ablation[loss]", ascending=False)
+        costs, ends = part["ablation[loss]"], part[["ablation[loss].low", "ablation[loss].high"]]
+        ranks, widths = range(1, len(part) + 1), ends.sub(costs, axis=0).abs().to_numpy().T
+        left.errorbar(ranks, costs, widths, fmt="o", ms=3, lw=0.8, color=f"C{place}", label=kind)
+        _, layer, head = costs.index[0]
+        left.annotate(f"L{layer}H{head}", (1, costs.iloc[0]), xytext=(6, -3), textcoords="offset points", fontsize=8)
+    left.set_yscale("symlog", linthresh=0.01)
+    left.axhline(0, color="0.7", lw=0.8)
+    left.set(xlabel="heads of each kind, by cost", ylabel="rise of the loss without the head, nats a token")
+    left.legend(frameon=False)
+    cross = table.loc[["cross"]]
+    read, following = cross[LINKS["read"]], cross[LINKS["next"]]
+    names = [(layer, head) for _, layer, head in cross.index]
+    sizes = 12 + 250 * cross["ablation[loss]"].clip(lower=0) ** 0.5
+    colours = ["C3" if name in PUBLISHED else "0.55" for name in names]
+    right.scatter(read, following, sizes, c=colours, alpha=0.7, lw=0)
+    named = sorted((y, x, name) for name, x, y in zip(names, read, following, strict=True) if max(x, y) > SHOWN)
+    for number, (y, x, (layer, head)) in enumerate(named):  # higher beside one that is nearly there
+        is_near = number and y - named[number - 1][0] < 0.04 and abs(x - named[number - 1][1]) < 0.05
+        text = {"xytext": (9, 9 if is_near else -5), "textcoords": "offset points", "fontsize": 8}
+        right.annotate(f"L{layer}H{head}", (x, y), **text)
+    even = cross[f"{LINKS['read']}.baseline"].iloc[0]
+    right.axhline(even, color="0.7", lw=0.8, ls=":")
+    right.axvline(even, color="0.7", lw=0.8, ls=":")
+    right.set(xlabel="attends most to the word just read, share of tokens", ylabel="attends most to the next word")
+    right.set(xlim=(-0.03, 1.08), ylim=(-0.03, 1.03))
+    right.set_title("cross-attention; red: OpenAI's alignment heads\narea: cost; dotted: an even pace", fontsize=9)
     return figure
 
 
