@@ -96,8 +96,8 @@ def skewness(statistics: ExampleStats) -> dict[str, object]:
 def metric_with_interval(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
     (values,) = statistics.resampled([statistics.intact], n_resamples, seed)
-    found = interval(values, statistics.metric, len(statistics.numbers))
-    return dict(zip(("value", "low", "high"), found, strict=True))
+    row = interval(values, statistics.metric, len(statistics.numbers))
+    return dict(zip(("value", "low", "high"), row, strict=True))
 
 
 def interval(
@@ -107,8 +107,8 @@ def interval(
 
     Resamples of examples that are all right, or all wrong, do not vary: then the interval of a share is exact.
     """
-    found = values if before is None else values - before
-    value, (low,), (high,) = float(found[0]), *bounds(found[None, 1:])
+    changes = values if before is None else values - before
+    value, (low,), (high,) = float(changes[0]), *bounds(changes[None, 1:])
     if metric.is_share and low == high and value in (-1, 0, 1):
         lost, won = exact_share(max(-value, 0.0), examples), exact_share(max(value, 0.0), examples)
         low, high = won if before is None else (won[0] - lost[1], won[1] - lost[0])
