@@ -17,7 +17,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headroles._changes import Changes
-from headroles.models.attention_hooks import eager, set_implementation
+from headroles.models.attention_hooks import configs_of, eager, restore_names, set_names
 from headroles.models.sites import Site
 from headroles.patterns import Streaming
 
@@ -121,5 +121,7 @@ def streams(changes: Changes, sites: list[Site], pattern: Streaming) -> Callable
     for site in sites:
         changes.undos.append(partial(_listeners.pop, site.module, None))
         _listeners[site.module] = keep
-    set_implementation(changes, implementation(changes.model))
+    configs = configs_of(changes.model.modules())
+    changes.undos.append(partial(restore_names, configs, id(calls)))
+    set_names(configs, id(calls), implementation(changes.model))
     return outputs

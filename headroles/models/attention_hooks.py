@@ -77,15 +77,35 @@ def observe_attention(changes: Changes, handler: Handler, *, cells: int | None =
     block = _OpenBlock(handler, cells, frozenset(changes.model.modules()))
     changes.undos.append(partial(_open_blocks.pop, id(block), None))
     _open_blocks[id(block)] = block
-    set_implementation(changes, NAME if cells is None else IN_PARTS)
+    configs = configs_of(changes.model.modules())
+    changes.undos.append(partial(restore_names, configs, id(block)))
+    set_names(configs, id(block), NAME if cells is None else IN_PARTS)
 
 
-def set_implementation(changes: Changes, name: str) -> None:
-    """Set the attention implementation of the configs of the changed model, which other models may share."""
-    for config in configs_of(changes.model.modules()):
-        implementation = Implementation(name)
-        implementation.before = getattr(config._attn_implementation, "before", config._attn_implementation)
-        changes.set(config, "_attn_implementation_internal", implementation)
+# id -> config, its own implementation, implementations of open blocks
+_names: dict[int, tuple[PreTrainedConfig, str | None, dict[int, Implementation]]] = {}
+
+
+def set_names(configs: list[PreTrainedConfig], key: int, name: str) -> None:
+    """Set the attention implementation of configs until `restore_names` is called with the same key.
+
+    Models may share a config: it gets its own implementation back when the last block is left, in whatever order.
+    """
+    for config in configs:
+        _, before, names = _names.setdefault(id(config), (config, config._attn_implementation, {}))
+        names[key] = Implementation(name)
+        names[key].before = before
+        config._attn_implementation_internal = names[key]
+
+
+def restore_names(configs: list[PreTrainedConfig], key: int) -> None:
+    """Undo `set_names` with this key: configs get the implementation of the latest other call, or the original one."""
+    for config in (config for config in configs if id(config) in _names):
+        _, before, names = _names[id(config)]
+        names.pop(key, None)
+        config._attn_implementation_internal = [before, *names.values()][-1]
+        if not names:
+            del _names[id(config)]
 
 
 def capture(changes: Changes, sites: list[Site], callback: PartCallback, cells: int | None = None) -> None:

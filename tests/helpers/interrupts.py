@@ -54,7 +54,7 @@ def state(model):
         "autograd": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "vmap": torch._C._functorch.maybe_current_level(),
         "compiler": dynamo and dynamo._stance.stance,
-        "open": (len(_changes.opened), len(attention_hooks._open_blocks)),
+        "open": (len(_changes.opened), len(attention_hooks._open_blocks), len(attention_hooks._names)),
     }
 
 

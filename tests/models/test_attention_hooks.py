@@ -1,4 +1,4 @@
-"""Attention hooks: forwards that fail half way."""
+"""Attention hooks: models that share a config, and forwards that fail half way."""
 
 from __future__ import annotations
 
@@ -9,10 +9,28 @@ from helpers.attentions import own_attentions
 from torch.overrides import _get_current_function_mode_stack
 
 import headroles as hr
+from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import examples
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.pruning.learned_gates import L0, train_gates
+
+
+def test_models_that_share_a_config_keep_their_attention():
+    """The block that is entered first is left first: the second model still attends by hooks."""
+    one = zoo.tiny("bert")
+    other, before, seen = type(one)(one.config).eval(), one.config._attn_implementation, []
+    first, second = attending(one, lambda _: None), attending(other, seen.append)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    other(**examples(one))
+    second.__exit__(None, None, None)
+    assert len(seen) == 2
+    assert one.config._attn_implementation is before
+
+
+# --- forwards that fail half way ------------------------------------------------------------------------------------
 
 
 class Broken(BaseException):
