@@ -5,6 +5,7 @@ python .docs/measured.py    # writes README.md and pages of .docs from .docs/tem
 
 from __future__ import annotations
 
+import itertools
 import json
 import runpy
 import sys
@@ -539,16 +540,25 @@ def alignment() -> Numbers:
 
 def whisper() -> Numbers:
     """Costs of Whisper's heads, and the words to which cross-attention heads listen."""
-    heads = rows_of(FIGURES / "models/whisper/heads.parquet", corpus="human").sort_index()
-    cost, sure = heads["ablation[loss]"], heads["ablation[loss].holm"] < 0.05
-    kinds, found = {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}, {}
-    rows = []
-    for kind, name in kinds.items():
-        ordered = cost.loc[[kind]].sort_values(ascending=False)
+    speech = {
+        name: rows_of(FIGURES / "models/whisper/heads.parquet", corpus=name).sort_index()
+        for name in ("human", "synthetic")
+    }
+    heads, found, rows = speech["human"], {}, []
+    cost, kinds = heads["ablation[loss]"], {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}
+    for (corpus, scored), (kind, name) in itertools.product(speech.items(), kinds.items()):
+        ordered = scored["ablation[loss]"].loc[[kind]].sort_values(ascending=False)
         first, second = (f"L{layer}H{head} {value:.2f}" for (_, layer, head), value in ordered.head(2).items())
-        rows.append([name, str(sure.loc[[kind]].sum()), f"{ordered.sum():.2f}", first, second])
-        found[f"{kind.replace('-', '_')}_first"] = f"{first} nats".replace(" ", " (", 1) + ")"
-        found[f"{kind.replace('-', '_')}_share"] = f"{100 * ordered.iloc[0] / ordered.sum():.0f} %"
+        shown = (scored.loc[[kind], "ablation[loss].holm"] < 0.05).sum()
+        rows.append([corpus, name, str(shown), f"{ordered.sum():.2f}", first, second])
+        key = f"{corpus}_{kind.replace('-', '_')}"
+        found[f"{key}_sum"], found[f"{key}_first"] = f"{ordered.sum():.1f}", f"{first} nats".replace(" ", " (", 1) + ")"
+        found[f"{key}_share"] = f"{100 * ordered.iloc[0] / ordered.sum():.0f} %"
+    most = [tuple(scored.loc[[kind], "ablation[loss]"].idxmax() for kind in ("dec-self", "cross"))
+            for scored in speech.values()]  # fmt: skip
+    holds("the same two heads cost most on both", most[0] == most[1])
+    again = speech["synthetic"].loc[["cross"]]
+    again = again.index[again["links.low"] > again["links.baseline"]]
     cross = heads.loc[["cross"]]
     even = cross["links.baseline"].iloc[0]
     read, following = (cross[f"{column}.low"] > cross[f"{column}.baseline"] for column in ("links", "links[next]"))
@@ -562,11 +572,13 @@ def whisper() -> Numbers:
         for (_, layer, head), row in said.iterrows()
     ]  # fmt: skip
     here = sum(place in published for place in said.index.droplevel("kind"))
+    holds("on synthetic speech they do, too", cross.index[read].isin(again).all())
     holds("none of the three is published", not any(place in published for place in cross[read].index.droplevel(0)))
     return found | {
         "reading": ", ".join(f"L{layer}H{head} {row['links']:.2f}" for (_, layer, head), row in cross[read].iterrows()),
         "following_count": {9: "nine", 10: "ten", 11: "eleven"}.get(following.sum(), str(following.sum())),
-        "kinds": grid(["kind", "heads shown to cost", "sum", "first", "second"], rows),
+        "again": str(len(again)),
+        "kinds": grid(["speech", "kind", "heads shown to cost", "sum", "first", "second"], rows),
         "listeners": grid(["head", "just read", "next", "loss without it", "published"], lines),
         "even": f"{even:.2f}",
         "published": str(here),
