@@ -25,7 +25,7 @@ def run_until_precise(sweep: Sweep, variants: list[HeadSet], precision: float) -
     """Return predictions on all examples, and ablations on random ones until intervals are narrow enough.
 
     A variant is finished once its interval is at most `precision` times as wide as that of the whole corpus, which is
-    checked at `interim_sizes`. It has NaN for the other examples.
+    checked at `interim_sizes`; the other examples are NaN.
     """
     stats = sweep.predict(variants).measured()
     assert stats.predicted is not None
@@ -117,12 +117,7 @@ class Estimate:
         return self.half_width / whole if whole else 1.0
 
 
-def estimate(
-    change: Array,  # NaN where it was not ablated: [example]
-    steps: Array,  # [example]
-    predicted: Array,  # change: [example]
-    chance: Array | None = None,  # to be ablated, [example]; None: the same for all
-) -> Estimate:
+def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None = None) -> Estimate:
     """Return the estimated change of a metric, sum(change) / sum(steps) over all examples, by ablating some of them.
 
     The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
@@ -133,8 +128,17 @@ def estimate(
     is the mean over the ablated examples.
 
     The jackknife removes the bias of a slope that is fitted on the same examples, and gives the errors: residuals are
-    divided by 1 - leverage, so that errors hold where examples differ in spread. Examples have weights of 1 / chance
-    (Sarndal, Swensson and Wretman 1992, chapter 6).
+    divided by 1 - leverage, so that errors hold where examples differ in spread.
+
+    Args:
+        change: Change of each example, NaN where it was not ablated: [example].
+        steps: Number of steps of each example: [example].
+        predicted: Predicted change of each example: [example].
+        chance: Probability of each example to be ablated, by default the same for all: [example]. Examples have weights
+            of 1 / chance (Sarndal, Swensson and Wretman 1992, chapter 6).
+
+    Returns:
+        The estimate.
     """
     ablated = np.isfinite(change)
     count, size, mean_steps = int(ablated.sum()), len(change), float(steps.mean())

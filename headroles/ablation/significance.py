@@ -13,7 +13,7 @@ import pandas as pd
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.analysis.intervals import LEVEL, Array, bounds, corrections, exact_share, least_p, no_surer, t_test
+from headroles.analysis.intervals import LEVEL, Array, Ends, bounds, corrections, exact_share, least_p, no_surer, t_test
 from headroles.tables import frame
 
 ENOUGH, FEW = 300, 100  # examples that p needs for skewed changes, and for any (engineering/quality/effect-tests.csv)
@@ -80,9 +80,15 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
     else:
         (low, high), p = bounds(draws), _bootstrap_test(draws)
     count = len(statistics.numbers)
-    most = exact_share(0, count)[1] * statistics.metric.is_share  # where no example changes, such a share of others may
-    low, high = (np.where((low == 0) & (high == 0), end, ends) for end, ends in ((-most, low), (most, high)))
+    for place in np.flatnonzero(low == high) if statistics.metric.is_share else ():
+        low[place], high[place] = _change_of_all(float(low[place]), count)
     return no_surer(low, high, p, count)
+
+
+def _change_of_all(change: float, examples: int) -> Ends:
+    """Return the exact interval of a change of a share that is the same in all examples: of others some may differ."""
+    lost, won = exact_share(max(-change, 0.0), examples), exact_share(max(change, 0.0), examples)
+    return won[0] - lost[1], won[1] - lost[0]
 
 
 def skewness(statistics: ExampleStats) -> dict[str, object]:
@@ -109,9 +115,8 @@ def interval(
     """
     changes = values if before is None else values - before
     value, (low,), (high,) = float(changes[0]), *bounds(changes[None, 1:])
-    if metric.is_share and low == high and value in (-1, 0, 1):
-        lost, won = exact_share(max(-value, 0.0), examples), exact_share(max(value, 0.0), examples)
-        low, high = won if before is None else (won[0] - lost[1], won[1] - lost[0])
+    if metric.is_share and low == high:
+        low, high = exact_share(value, examples) if before is None else _change_of_all(value, examples)
     return value, float(low), float(high)
 
 

@@ -62,10 +62,16 @@ class Replacement:
         """Raise ValueError if it cannot replace the outputs of a site's heads."""
 
     def outputs(self, site: Site, z: Tensor, values: Values, gates: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return what replaces the outputs z of the heads of a site, [batch, query, heads, size]; None for zeros.
+        """Return what replaces the outputs of the heads of a site.
 
-        A shape that expands to it is enough. `values` are empty unless the replacement needs them. Gates are [heads] or
-        [examples, heads]; the beams of an example follow each other in z.
+        Args:
+            site: The site.
+            z: The heads' own outputs, [batch, query, heads, size].
+            values: What they are made of; empty unless the replacement needs values.
+            gates: The gates of the heads, [heads] or [examples, heads]; the beams of an example follow each other in z.
+
+        Returns:
+            Tensor[batch, query, heads, size], or a shape that expands to it; None for zeros.
 
         Raises:
             NotImplementedError: If the replacement must be bound to a batch first.

@@ -85,10 +85,10 @@ function rolePart(row) {
     const kept = stable === null ? "" : `; kept in ${Math.round(100 * stable)} % of resamples`;
     return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}${testInWords(testOf(role, row))}`);
   });
-  const others = apart.map((test) => make("li", { text: `${test.role}${testInWords(test)}` }));
+  const listed = held.concat(apart.map((test) => make("li", { text: `${test.role}${testInWords(test)}` })));
   const tested = data.roles.filter((role) => role.values[row] !== null).length;
   const none = tested && !held.length ? make("p", { text: `None of the ${tested} roles that were looked for.` }) : null;
-  return make("section", {}, make("h3", { text: "Roles" }), none, make("ul", { class: "plainlist" }, held.concat(others)));
+  return make("section", {}, make("h3", { text: "Roles" }), none, listed.length ? make("ul", { class: "plainlist" }, listed) : null);
 }
 
 function facts(caption, header, rows) {

@@ -61,11 +61,12 @@ def test_intervals_of_very_few_examples_are_no_surer_than_p(examples):
     assert ((columns[".low"] > 0) | (columns[".high"] < 0)).tolist() == [examples == 6] * 2
 
 
-def test_a_share_that_no_example_changes_is_not_certain():
-    """Of 60 examples none changes: by Clopper and Pearson up to 6 % of others may."""
-    columns = effects(measured(np.ones(60), np.zeros((1, 60)), Accuracy())).columns
+def test_a_share_that_changes_in_no_example_or_in_all_is_not_certain():
+    """Of 60 examples none changes: by Clopper and Pearson up to 6 % of others may; if all do, as many may not."""
+    columns = effects(measured(np.ones(60), -np.array([[0.0], [1.0]]) * np.ones(60), Accuracy())).columns
     most = scipy.stats.beta.ppf(0.975, 1, 60)
-    assert (columns[".low"].item(), columns[".high"].item()) == pytest.approx((-most, most))
+    assert columns[".low"].tolist() == pytest.approx([-most, -1])
+    assert columns[".high"].tolist() == pytest.approx([most, 2 * most - 1])
 
 
 def test_a_metric_that_starts_at_its_maximum_has_effects_with_intervals_and_no_p():

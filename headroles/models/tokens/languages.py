@@ -46,7 +46,13 @@ def assign(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str |
 
 
 def check(tokenizer: PreTrainedTokenizerBase, model: str, sources: Sequence[str]) -> None:
-    """Raise ValueError for a multilingual tokenizer without a target language; warn about one that is hardly meant."""
+    """Raise ValueError for a multilingual tokenizer without a target language.
+
+    Warn about a target language equal to the source language, and about sources without the code that Marian needs.
+
+    Raises:
+        ValueError: There is no target language.
+    """
     if is_unset(tokenizer):
         raise ValueError(
             f"{model} has no target language, so that its decoder would read {_source(tokenizer)!r}: got "
