@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
-from headroles.analysis.intervals import Array, bootstrap_counts, bounds
+from headroles.analysis.intervals import Array, bootstrap_counts, bounds, exact_share
 from headroles.data.corpus import Corpus, CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import speech
@@ -112,8 +112,7 @@ def alignment_heads(
     """
     one_of("at", at, get_args(At))
     handle, corpus = HeadModel.of(model, tokenizer), as_corpus(corpus)
-    table = score(handle, tokenizer, corpus, Links(at=at), n_resamples=n_resamples, seed=seed)
-    table = table.loc[["cross"]]
+    table = score(handle, tokenizer, corpus, Links(at=at), n_resamples=n_resamples, seed=seed).loc[["cross"]]
     if size is not None:
         number("size", size, least=1, most=len(table), whole=True)
     first, second = _read(handle, corpus, at), []
@@ -235,7 +234,7 @@ def warped(matrices: Array) -> npt.NDArray[np.intp]:
 
 def _late(utterances: Sequence[_Utterance], sets: Sequence[Chosen]) -> list[Array]:
     """Return how many ms too late the words of each utterance start by sets of heads: [set, word] each."""
-    errors: list[Array] = []
+    errors = list[Array]()
     for utterance in utterances:
         means = np.stack([utterance.weights[list(rows)].mean(0, dtype=np.float64) for rows in sets])
         errors.append(1000 * (warped(means)[:, utterance.tokens] * utterance.frame - utterance.starts))
@@ -244,9 +243,7 @@ def _late(utterances: Sequence[_Utterance], sets: Sequence[Chosen]) -> list[Arra
 
 def _greedy(utterances: Sequence[_Utterance], heads: int, size: int | None) -> tuple[Chosen, Array]:
     """Return the chosen heads in their order, and the error of each head by itself."""
-    chosen: Chosen = ()
-    least, alone = list[float](), np.zeros(heads)
-    steps = size or min(heads, MOST)
+    chosen, least, alone, steps = Chosen(), list[float](), np.zeros(heads), size or min(heads, MOST)
     for step in track(range(steps), "choosing heads", total=steps):
         errors = _late(utterances, [(*chosen, head) for head in range(heads)])
         means = np.abs(np.concatenate(errors, axis=1)).mean(1)
@@ -290,5 +287,7 @@ def _compared(
         rows[name] = {"heads": float(len(some[0]))}
         for column, numbers in values.items():
             (low,), (high,) = bounds(numbers[None, 1:])
+            if low == high and column in sums and column != "error":  # no utterance has such a word, or only such
+                low, high = exact_share(numbers[0], len(second))
             rows[name] |= {column: numbers[0], f"{column}.low": low, f"{column}.high": high}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("set")

@@ -42,7 +42,7 @@ class Rarity(Score):
     is_share = True
     missing = (
         "in no sentence is the rarest token outside the most frequent ones (500 by default) of the corpus they are "
-        "counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
+        "counted in, where frames of sound are none; try a larger one: reference=, or a smaller Rarity(frequent=...)"
     )
 
     def update(self, observation: Observation) -> dict[str, Tensor]:

@@ -107,7 +107,7 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
         scores: the scores that it was made for; default: `DEFAULT`.
 
     Returns:
-        Name of a score, or "NAME of KIND heads is NaN" -> the reason.
+        Name of a score, or "NAME of KINDS heads is NaN" -> the reason.
     """
     chosen = named(DEFAULT if scores is None else scores)
     kinds: set[Kind] = {kind for kind in KINDS if kind in table.index.get_level_values("kind")}

@@ -56,6 +56,7 @@ def test_a_planted_head_is_chosen_and_without_error(tmp_path, caplog):
     assert heads["error"]["cross", 0, 0] < 1e-9
     assert heads["order"]["cross", 0, 0] == 1
     assert sets.loc["chosen", ["heads", "error", "within[50]", "difference"]].tolist() == pytest.approx([1, 0, 1, 0])
+    assert sets.loc["chosen", ["within[50].low", "within[50].high"]].tolist() == pytest.approx([0.025 ** (1 / 2), 1])
     assert sets.loc["all", "error"] > 50
     assert sets.loc["all", "difference"] == pytest.approx(-sets.loc["all", "error"])
     assert (sets["error.low"] <= sets["error"]).all()

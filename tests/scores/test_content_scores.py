@@ -122,7 +122,7 @@ def test_a_token_that_does_not_occur_is_not_frequent():
 def test_a_small_corpus_without_a_rare_token_says_so(caplog):
     reason = (
         "in no sentence is the rarest token outside the most frequent ones (500 by default) of the corpus they are "
-        "counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
+        "counted in, where frames of sound are none; try a larger one: reference=, or a smaller Rarity(frequent=...)"
     )
     texts, names = corpus(8, trees=False, translated=False), (None, ["rarity", "confidence"])
     for scores in names:  # that nobody asked for is said by `left_out` alone

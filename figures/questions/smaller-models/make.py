@@ -78,7 +78,7 @@ def tables(
         if _lacking(place, "speed", one):
             _save(place, "speed", _timed(parts, one))
     beside = _beside(_table(place, "speed"))
-    for how, one in ((how, one) for how in ("no", "all", "lora") for one in smaller if losses):
+    for how, one in ((how, one) for how in ("all", "no", "lora") for one in smaller if losses):
         if how in _trainings(one, beside) and _lacking(place, "losses", one, how):
             _save(place, "losses", _measured(parts, one, how, texts, work))
     if losses:
