@@ -316,6 +316,7 @@ COMMANDS = {  # by headings of the help, which is a screen
             flags={"folder": "output"},
             extra=(*options.TRAINER_OPTIONS, SCRATCH),
         ),
-        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL)),
+        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL),
+                 rules=((("cls", "allow_random"), {"model": ()}),)),  # fmt: skip
     ),
 }

@@ -252,7 +252,12 @@ class Call:
         import headroles as hr
 
         given = self.given
-        if given[name] is None or (name == "corpus" and str(given[name]) in self.command.makes):
+        if given[name] is None:
+            return None
+        if name == "corpus" and str(given[name]) in self.command.makes:
+            for unread in ("target", "sample", "chat", "links"):
+                if given.get(unread):
+                    raise ValueError(f"corpus {given[name]} takes no {unread}, got {given[unread]}")
             return None
         if name != "corpus":
             return hr.read(given[name], given.get(f"{name}_target"), chat=given["chat"] and name != "reference")

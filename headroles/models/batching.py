@@ -210,7 +210,7 @@ def encode(
     vocabulary.check_fit(tokenizer, model, max(ids, default=0))
     most = max(map(len, source), default=0)
     limit, longest = (vocabulary.positions(tokenizer, model, target=side, longest=most) for side in (False, True))
-    limit = min(limit, longest) if reads_source_twice(model) else limit
+    limit = vocabulary.NO_LIMIT if is_sound else min(limit, longest) if reads_source_twice(model) else limit
     kept = [i for i, row in enumerate(source) if len(row) <= limit and (target is None or len(target[i]) <= longest)]
     allowed = f"{limit}" if target is None or limit == longest else f"{limit} (targets: {longest})"
     if not kept:

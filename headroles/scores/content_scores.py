@@ -166,14 +166,14 @@ class Syntax(Score):
 
     def _pairs(self, observation: Observation) -> Tensor:
         """Return which key words are right for which query words: bool [batch, relation and way, query, key word]."""
-        view, causal, subtypes = observation.queries, observation.causal, self.subtypes
+        view, causal = observation.queries, observation.causal
 
         def pairs() -> Tensor:
-            every = related_words(view, self.relations, subtypes=subtypes, causal=causal)
-            if observation.of != "nosink":
-                return every
-            left = (observation.keys.content[:, None].float() @ _pieces(view, every.shape[-1]) > 0)[:, None]
-            return every & left  # the first token is not a key: [batch, 1, 1, key word]
+            every = related_words(view, self.relations, subtypes=self.subtypes, causal=causal)
+            asked, read = (  # words with a token that counts, as a query or as a key: [batch, 1, word]
+                side.content[:, None].float() @ _pieces(view, every.shape[-1]) > 0 for side in (view, observation.keys)
+            )
+            return every & asked[..., None] & read[:, None]
 
         return view.keep((self, causal), pairs)
 

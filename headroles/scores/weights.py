@@ -376,7 +376,8 @@ class _Reader:
             return rows.repeat_interleave(site.heads // len(rows), dim=0)
 
         out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
-        return Maps(read(call.query, self.query), read(call.key), read(call.value), out)
+        scale = getattr(call.module, "scaling", 1.0) if call.scaling == 1 else 1.0  # OPT's and Whisper's queries have it
+        return Maps(read(call.query, self.query) / scale, read(call.key), read(call.value), out)
 
 
 def _read(

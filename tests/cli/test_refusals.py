@@ -65,6 +65,8 @@ REFUSED = {  # files are those of the fixture `place`
         "--gate-rate requires --strategies l0",
     "cache-budget none text.txt --by random --steps 7": "--steps requires --by l0",
     "cache-budget none text.txt --haystack text.txt": "--haystack requires corpus=hidden-facts",
+    "score none repeated-tokens text.txt": "corpus repeated-tokens takes no target, got ",
+    "check-model --config model/config.json --cls BertModel": "--cls requires model",
 }  # fmt: skip
 USAGE = {  # what typer refuses
     "--no-figures": "No such option: --no-figures",

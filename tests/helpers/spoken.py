@@ -54,6 +54,7 @@ def listener(*, planted=False):
     model = zoo.tiny("whisper", max_source_positions=FRAMES, max_position_embeddings=FRAMES)
     model.generation_config.max_new_tokens = 6
     tokens = copy.deepcopy(tokenizer())
+    tokens.model_max_length = FRAMES - 10  # of transcripts: Whisper's has 1,024, and a sound 1,500 frames
     tokens.feature_extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
     return _plant(model) if planted else model, tokens
 

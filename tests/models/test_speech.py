@@ -295,6 +295,8 @@ def test_whispers_attention_is_that_of_eager_attention(real, whisper):
     top = (weights * keys).argmax(-1)
     known = [query for query in range(len(words)) if content[query] and words[query] >= 0]
     hits = [[owners[top[head, query]] == words[query] for query in known] for head in range(len(weights))]
+    shown = hr.attention_examples(ours, tokens, given, limit=1, generate=2)
+    assert set(shown["written"][shown["kind"] != "enc-self"]) == {2}  # without the prompt
     links = hr.score(ours, tokens, given[:1], "links", n_resamples=0)["links"].xs(("cross", 1))
     assert links.tolist() == pytest.approx([sum(row).item() / len(known) for row in hits])
 

@@ -365,13 +365,16 @@ def test_subtypes_count_when_asked():
     assert value(replace(score, subtypes=True), made)["syntax[nsubj dep>head]"] == 1
 
 
-def test_pairs_with_a_word_without_tokens_are_left_out():
-    lost = [NO_WORD if word == 0 else word for word in WORDS]
-    made = observation(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=TREE, words=lost)
+@pytest.mark.parametrize("lost", [[NO_WORD, NO_WORD, *WORDS[2:]], WORDS], ids=["no token", "a special token"])
+def test_pairs_with_a_word_without_tokens_of_its_text_are_left_out(lost):
+    special = (0, 6) if lost != WORDS else (0, 1, 6)  # such as a [MASK] in the text
+    made = observation(looking([0, 2, 1, 5, 5, 2, 0]), special=special, sentence=TREE, words=lost)
     found = value(named(["syntax"])[0], made)
     assert found["syntax[nsubj dep>head].words"] == found["syntax[nsubj head>dep].words"] == 0  # of a and b
     assert found["syntax[amod dep>head].words"] == found["syntax[obj dep>head].words"] == 1
     assert found["syntax[amod dep>head]"] == found["syntax[obj dep>head]"] == 1
+    assert np.isnan(found["syntax[nsubj dep>head]"])  # whatever its tokens look at
+    assert np.isnan(found["syntax[nsubj head>dep]"])
 
 
 # --- end to end -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def linear(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "llama-grouped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gptj", "gemma", "cohere"))],
+    ["gpt2", "llama-grouped", "opt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gptj", "gemma", "cohere"))],
 )
 def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its_heads_write(name):
     """The model's own weights and outputs of attention, by states divided by the scale of the norm alone."""
@@ -69,13 +69,13 @@ def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its
 
 def norm_of(model):
     """The name of the first norm before attention."""
-    return next(name for name, part in model.named_modules() if name.endswith(("ln_1", "input_layernorm")))
+    return next(name for name, part in model.named_modules() if name.endswith(("ln_1", "input_layernorm", "attn_layer_norm")))
 
 
 def epsilon(model):
     """What norms add to the mean square before its root."""
     names = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps")
-    return next(getattr(model.config, name) for name in names if hasattr(model.config, name))
+    return next((getattr(model.config, name) for name in names if hasattr(model.config, name)), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])

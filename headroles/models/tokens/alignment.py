@@ -257,9 +257,9 @@ def _placed(tokenizer: PreTrainedTokenizerBase, sentence: Chat, between: Sequenc
     texts, places = [text for _, text in sentence.turns], list[Span]()
     chat = _written(tokenizer, sentence.turns, is_answered=sentence.answer is not None)
     at = 0
-    for text, before in zip(texts, between, strict=False):
+    for text, before, after in zip(texts, between, between[1:], strict=False):
         start = at + len(before)
-        at = start + len(text if chat.startswith(text, start) else text.strip())
+        at = start + len(text if chat.startswith(text + after, start) else text.strip())
         places.append((start, at))
     expected = "".join(part for i, (start, end) in enumerate(places) for part in (between[i], chat[start:end]))
     kept = all(chat[start:end] in (text, text.strip()) for text, (start, end) in zip(texts, places, strict=True))

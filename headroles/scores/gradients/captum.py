@@ -21,10 +21,11 @@ from headroles.scores.objectives import Targets, held
 from headroles.tables.arguments import one_of
 
 METHODS = (  # of captum that need only a function
-    *("Deconvolution", "DeepLift", "DeepLiftShap", "FeatureAblation", "FeaturePermutation", "GradientShap"),
+    *("Deconvolution", "DeepLift", "DeepLiftShap", "FeatureAblation", "GradientShap"),
     *("GuidedBackprop", "InputXGradient", "IntegratedGradients", "KernelShap", "Lime", "Occlusion", "Saliency"),
     *("ShapleyValueSampling", "ShapleyValues"),
 )
+DRAWN = ("GradientShap", "KernelShap", "Lime", "ShapleyValueSampling")  # at random
 BY_MODULES = ("DeepLift", "DeepLiftShap", "GuidedBackprop", "Deconvolution")  # of these, with rules for modules
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 
@@ -77,12 +78,15 @@ class Attribution(GradientScore):
         return notes | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
-        """Compute the attributions as one step per example."""
-        with _captum(model, batch):
-            run = _Run(self, model, target, batch)
-            attributions = run.method.attribute(run.masks, **run.arguments).detach()
-        counted = run.target.counted[:, None]
-        return HeadGradients(None, attributions[:, None], counted.float(), counted)
+        """Compute the attributions as one step per example, whose draws do not depend on its batch."""
+        rows = torch.arange(len(batch.numbers), device=model.device)
+        found = list[tuple[Tensor, Tensor]]()
+        for part in map(batch.take, rows.split(1)) if self.method in DRAWN else [batch]:
+            with _captum(model, part):
+                run = _Run(self, model, target, part)
+                found.append((run.method.attribute(run.masks, **run.arguments).detach(), run.target.counted))
+        attributions, counted = (torch.cat(parts)[:, None] for parts in zip(*found, strict=True))
+        return HeadGradients(None, attributions, counted.float(), counted)
 
 
 class _Run:

@@ -182,6 +182,12 @@ def test_spaces_that_a_template_strips_do_not_move_words():
     assert row.words[size(BEFORE) : size(BEFORE) + 3] == [0, 0, 1]
 
 
+def test_a_space_that_a_template_writes_after_a_stripped_text_is_none_of_its_own():
+    chats = in_chats("{% for one in messages %}<s>{{ one.content | trim }} </s>{% endfor %}")
+    (row,) = pieces(chats, [Chat("be kind ")])
+    assert row.in_text == [False, *[True] * size("be kind"), False]
+
+
 def model_of():
     return hr.tiny_model("llama", num_key_value_heads=2, max_position_embeddings=128)
 
