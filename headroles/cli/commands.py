@@ -56,8 +56,7 @@ def _with_rules(call: Call) -> None:
 def _orders(call: Call) -> None:
     """Rank heads by columns of the study, and at random."""
     given, scores = call.given, call.arguments["study"].scores()
-    columns = names(given["by"])
-    call.arguments["orders"] = hr.ablation.orders(scores, columns, kind=given["kind"], seeds=given["seeds"])
+    call.arguments["orders"] = hr.ablation.orders(scores, names(given["by"]), kind=given["kind"], seeds=given["seeds"])
 
 
 def _roles_of_study(call: Call) -> None:
@@ -213,6 +212,7 @@ FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
 EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention or kvpress; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
 CONFIG = option("config", Path | None, None, "Check a tiny random model of this config.json instead.")
+REAL = ((("cls", "allow_random"), {"model": ()}),)
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 ALONG_PATH = tuple(word for word in signature("cache_budget").parameters["by"].choices if word != "ablation")
 GATE_OPTIONS: Rule = (("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
@@ -316,7 +316,6 @@ COMMANDS = {  # by headings of the help, which is a screen
             flags={"folder": "output"},
             extra=(*options.TRAINER_OPTIONS, SCRATCH),
         ),
-        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL),
-                 rules=((("cls", "allow_random"), {"model": ()}),)),  # fmt: skip
+        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL), rules=REAL),
     ),
 }

@@ -127,8 +127,7 @@ class Command:
         yield argument(name, str, REQUIRED, "Hub id or local folder of a Hugging Face model with its tokenizer.")
         devices = "PyTorch device" + ("" if self.trains else ", or auto for all available devices")
         yield option("device", str | None, None, f"{devices}; by default a GPU if available.")
-        classes = "Class in transformers, such as AutoModel; by default that of the checkpoint."
-        yield option("cls", str | None, None, classes)
+        yield option("cls", str | None, None, "Class in transformers, such as AutoModel; by default the checkpoint's.")
         yield option("allow_random", bool, False, "Accept random weights that the checkpoint lacks.")
         if "PreTrainedTokenizerBase" in signature(self.function).types():
             for side in ("source", "target"):
@@ -252,12 +251,10 @@ class Call:
         import headroles as hr
 
         given = self.given
-        if given[name] is None:
-            return None
-        if name == "corpus" and str(given[name]) in self.command.makes:
-            for unread in ("target", "sample", "chat", "links"):
-                if given.get(unread):
-                    raise ValueError(f"corpus {given[name]} takes no {unread}, got {given[unread]}")
+        made = name == "corpus" and str(given[name]) in self.command.makes
+        if made and (unread := [part for part in ("target", "sample", "chat", "links") if given.get(part)]):
+            raise ValueError(f"corpus {given[name]} takes no {unread[0]}, got {given[unread[0]]}")
+        if made or given[name] is None:
             return None
         if name != "corpus":
             return hr.read(given[name], given.get(f"{name}_target"), chat=given["chat"] and name != "reference")

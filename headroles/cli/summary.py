@@ -20,8 +20,8 @@ from headroles.cli.options import Command, option, signature
 from headroles.tables.columns import on_repeated
 
 REPORT = "headroles report {study}"
-# options that the next command needs too
-LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit", "sample")
+LOADED = ("source_lang", "target_lang", "cls", "submodel", "dtype", "limit", "sample", "allow_random")  # as before
+READ = ("chat", "links")  # of the same corpus
 NEXT = {  # function of a command -> the next commands to try, if all their words are known
     "parse": ["headroles score MODEL {output} --study study"],
     "score": [
@@ -84,8 +84,8 @@ def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
     for template in NEXT.get(name, ()):
         if not {key for _, key, _, _ in Formatter().parse(template) if key} <= {*words}:
             continue
-        more = [f"--{key.replace('_', '-')} {words[key]}" for key in LOADED if "{model}" in template and words.get(key)]
-        more += ["--allow-random"] * ("{model}" in template and arguments.get("allow_random") is True)
+        kept = filter(arguments.get, (*LOADED * ("{model}" in template), *READ * ("{corpus}" in template)))
+        more = [f"--{key.replace('_', '-')} {'' if arguments[key] is True else words[key]}".strip() for key in kept]
         text = " ".join([*template.format_map(words).split(), *more])
         yield on_repeated(text, words.get("families", "").split(",")) if " test-roles " in text else text
 
@@ -95,11 +95,8 @@ def _show(record: Record, following: Sequence[str]) -> None:
     left_out = {what: why for what, why in record.left_out.items() if f"{what}: {why}" not in record.warnings}
     for reason in dict.fromkeys(left_out.values()):
         say(f"left out: {', '.join(what for what, why in left_out.items() if why == reason)}: {reason}")
-    for line in record.last_lines:
+    for line in (*record.last_lines, *(f"next: {command}" for command in following if the_console().is_terminal)):
         say(line)
-    if the_console().is_terminal:
-        for command in following:
-            say(f"next: {command}")
 
 
 def _write(record: Record, following: list[str]) -> None:

@@ -35,11 +35,8 @@ def entries(
 ) -> Iterator[Sentence | None]:
     """Read sentences lazily, with the arguments of `headroles.read`; None stands for a blank text or side."""
     if sounds := recordings(source):
-        given = {"target": target, "form": form, "text": text, "label": label, "links": links}
-        for name, value in given.items():
-            if value is not None:
-                why = "its texts are files beside them, or columns of a .jsonl"
-                raise ValueError(f"a folder of sounds must be given by itself, got {name}={value}; {why}")
+        if given := [value for value in (target, form, text, label, links) if value is not None]:
+            raise ValueError(f"a folder of sounds must be given by itself, got {given[0]}; try a .jsonl with its texts")
         return sentences(with_transcripts(sounds), SPOKEN[0], str(source))
     if links is not None:
         return _linked(entries(source, target, form, text, label), source, links)

@@ -254,9 +254,8 @@ def sentences(
         hint = f"give text= and label= from these{'' if columns else RENAMED}"
         raise ValueError(f"dataset {where} has {fault}: got {', '.join(names)}; {hint}")
     feature = (features or {}).get(label or "")
-    classes = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
-    if all(map(NO_NAME.fullmatch, classes)):
-        classes = ()
+    known = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
+    classes = () if all(map(NO_NAME.fullmatch, known)) else known
     rows = map(_with_none, rows)
     if not columns and texts == FIELDS:
         return pairs_of(({name: "" if cell is None else cell for name, cell in row.items()} for row in rows), where)

@@ -85,8 +85,7 @@ def _decoded(source: Path | bytes | tuple[Samples, int], where: str) -> tuple[Sa
 
 def recordings(folder: Path) -> list[Path]:
     """Return the files of sounds in a folder; none for a file."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in paths if path.suffix.lower() in SUFFIXES]
+    return [path for path in (sorted(folder.iterdir()) if folder.is_dir() else ()) if path.suffix.lower() in SUFFIXES]
 
 
 def with_transcripts(paths: Sequence[Path]) -> Iterator[dict[str, object]]:

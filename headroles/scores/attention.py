@@ -287,8 +287,7 @@ def _missing(model: HeadModel) -> str | None:
 def _changed(model: HeadModel) -> str | None:
     """Describe the first site with an output projection that does not read the outputs of its heads unchanged."""
     sites = {site.module: site for site in model.sites}
-    outputs: dict[nn.Module, Tensor] = {}
-    names: list[str] = []
+    outputs, names = dict[nn.Module, Tensor](), list[str]()
 
     def compare(site: Site, z: Tensor) -> None:
         if not torch.equal(z.flatten(), outputs[site.module].flatten()):

@@ -170,10 +170,9 @@ class Syntax(Score):
 
         def pairs() -> Tensor:
             every = related_words(view, self.relations, subtypes=self.subtypes, causal=causal)
-            asked, read = (  # words with a token that counts, as a query or as a key: [batch, 1, word]
-                side.content[:, None].float() @ _pieces(view, every.shape[-1]) > 0 for side in (view, observation.keys)
-            )
-            return every & asked[..., None] & read[:, None]
+            words = _pieces(view, every.shape[-1])  # those with a token that counts, as a query or as a key:
+            asked, read = (side.content[:, None].float() @ words > 0 for side in (view, observation.keys))
+            return every & asked[..., None] & read[:, None]  # both [batch, 1, word]
 
         return view.keep((self, causal), pairs)
 

@@ -124,9 +124,7 @@ def _rows(model: HeadModel, batch: Batch, prompt: int | None) -> list[tuple[Any,
     rows: list[tuple[Any, ...]] = []
     place, sentence = batch.numbers[0], batch.source.sentences[0]
     text, target = sentence.text if sentence else "", _target(model.tokenizer, batch, prompt)
-    given = prompt  # a decoder is given its start token, one of speech its prompt
-    if batch.is_generated:
-        given = 1 if batch.prompt is None else batch.prompt.shape[1]
+    given = prompt if not batch.is_generated else 1 if batch.prompt is None else batch.prompt.shape[1]  # to its decoder
     is_sound, frames = bool(batch.source.ids[0, 0] == FRAME), batch.source.content[0]
     read = extractor(model.model, model.tokenizer) if is_sound else None
     loud = loudness(sentence, read, len(frames), int(frames.sum())) if is_sound else None

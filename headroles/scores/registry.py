@@ -64,9 +64,6 @@ def named(
         weights: "norm" for attention scores by norms; "attention" leaves instances as they are.
         without_sink: whether to add all attention scores without the sink, and `Resting`.
 
-    Returns:
-        The instances; a name stands for its class with default options.
-
     Raises:
         ValueError: if a name is unknown, a label is repeated, no score is given, or weights or `without_sink` are given
             for none.

@@ -376,7 +376,7 @@ class _Reader:
             return rows.repeat_interleave(site.heads // len(rows), dim=0)
 
         out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
-        scale = getattr(call.module, "scaling", 1.0) if call.scaling == 1 else 1.0  # OPT's and Whisper's queries have it
+        scale = getattr(call.module, "scaling", 1.0) if call.scaling == 1 else 1.0  # of OPT and Whisper
         return Maps(read(call.query, self.query) / scale, read(call.key), read(call.value), out)
 
 

@@ -72,13 +72,10 @@ USAGE = {  # what typer refuses
     "--no-figures": "No such option: --no-figures",
     "evaluat": "No such command 'evaluat'. Did you mean 'evaluate', 'relate', 'ablate'?",
     "score": "Missing argument 'model'.",
-    "score a b --magic": "No such option: --magic",
     "score a b --limit 0": "Invalid value for '--limit': Input should be greater than or equal to 1",
-    "score a b --max-tokens 0": "Invalid value for '--max-tokens': Input should be greater than or equal to 1",
     "score a b --weights x": "Invalid value for '--weights': Value error, 'x' is not one of 'attention', 'norm'.",
     "roles a --threshold sink": "Invalid value for '--threshold': Value error, could not convert string to float: ''",
     "sparsity-sweep a b --keep x": "Invalid value for '--keep': Value error, could not convert string to float: 'x'",
-    "plot a b": "Got unexpected extra argument(s) (b)",
 }
 
 

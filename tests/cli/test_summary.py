@@ -17,7 +17,7 @@ import headroles as hr
 from headroles.cli import commands
 from headroles.cli.console import record
 from headroles.cli.options import Command
-from headroles.cli.summary import summarised
+from headroles.cli.summary import _following, summarised
 from headroles.tables import frame
 
 
@@ -77,22 +77,20 @@ def test_what_is_left_out_for_one_reason_is_one_line(capsys, monkeypatch):
 
 def test_what_was_warned_of_is_not_said_again(capsys, monkeypatch):
     def warn(*_: object) -> None:
-        logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
+        for _ in range(3):
+            logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
         record().left_out.update({"rarity is NaN": "few texts", "syntax": "no trees"})
 
     monkeypatch.setattr(commands, "run", warn)
     summarised(Command("demo"))(as_json=False, study="x")
     assert capsys.readouterr().out.splitlines() == ["left out: syntax: no trees"]
-
-
-def test_what_was_warned_of_is_in_json_once(capsys, monkeypatch):
-    def warn(*_: object) -> None:
-        for _ in range(3):
-            logging.getLogger("headroles.scores").warning("rarity is NaN: few texts")
-
-    monkeypatch.setattr(commands, "run", warn)
     summarised(Command("demo"))(as_json=True, study="x")
     assert json.loads(capsys.readouterr().out)["warnings"] == ["rarity is NaN: few texts"]
+
+
+def test_the_next_command_reads_the_corpus_as_this_one_did():
+    given = {"model": "m", "corpus": "c", "target": None, "study": "s", "works": "loss", "chat": True, "cls": None}
+    assert next(_following("score", given)) == "headroles ablate m c --metric loss --study s --chat"
 
 
 PLACEHOLDER = {"MODEL", "CORPUS"}  # what no command can know

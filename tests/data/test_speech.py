@@ -139,7 +139,7 @@ def test_a_sound_in_a_folder_needs_a_transcript(tmp_path):
     soundfile.write(tmp_path / "a.wav", spoken.tone(0.1), 16_000)
     with pytest.raises(FileNotFoundError, match=r"no transcript at .*a\.txt, for a\.wav"):
         hr.read(tmp_path)
-    with pytest.raises(ValueError, match=r"must be given by itself, got target=.*; its texts are files beside them"):
+    with pytest.raises(ValueError, match=r"must be given by itself, got .*b\.txt; try a \.jsonl with"):
         hr.read(tmp_path, tmp_path / "b.txt")
 
 

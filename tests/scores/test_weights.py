@@ -34,9 +34,11 @@ def linear(name):
     return model
 
 
+OTHERS = ("gptj", "gemma", "cohere", "opt")
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["gpt2", "llama-grouped", "opt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gptj", "gemma", "cohere"))],
+    "name", ["gpt2", "llama-grouped", *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)]
 )
 def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its_heads_write(name):
     """The model's own weights and outputs of attention, by states divided by the scale of the norm alone."""
@@ -69,7 +71,8 @@ def test_circuits_give_the_attention_of_the_model_at_every_distance_and_what_its
 
 def norm_of(model):
     """The name of the first norm before attention."""
-    return next(name for name, part in model.named_modules() if name.endswith(("ln_1", "input_layernorm", "attn_layer_norm")))
+    names = ("ln_1", "input_layernorm", "attn_layer_norm")
+    return next(name for name, part in model.named_modules() if name.endswith(names))
 
 
 def epsilon(model):

@@ -71,8 +71,8 @@ def conservation(
     with handle.evaluating():
         target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
         batches, count = handle.batches(encoded, max_tokens=max_tokens), len(batching.groups(encoded, max_tokens))
-        reports = [report(handle, target, batch, rules) for batch in track(batches, "balance", count)]
-    reports = [table for table in reports if table.attrs["explained"]]
+        made = (report(handle, target, batch, rules) for batch in track(batches, "balance", count))
+        reports = [table for table in made if table.attrs["explained"]]
     if not reports:
         raise ValueError(NOTHING)
     total = sum(table.attrs["explained"] for table in reports)
