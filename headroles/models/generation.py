@@ -63,11 +63,11 @@ def _write(rows: list[list[int]], model: PreTrainedModel, new: int) -> list[list
 
 
 def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:
-    """Return a text with its continuation, without its tree."""
+    """Return a text with its continuation, without its tree and the links of its words."""
     return TokenizedSentence(
         [*row.ids, *ids],
         [NO_WORD] * (len(row) + len(ids)),
-        replace(row.sentence, spans=(), heads=(), relations=()),
+        replace(row.sentence, **{n: () for n in ("spans", "heads", "relations", "links") if hasattr(row.sentence, n)}),
         of_text=None if row.of_text is None else [*row.of_text, *[True] * len(ids)],
         prompt_length=len(row),
     )

@@ -16,6 +16,7 @@ from transformers import DynamicCache
 
 import headroles as hr
 from headroles.data.corpus import Corpus
+from headroles.data.sentences import Linked
 from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.tables import frame
@@ -118,7 +119,8 @@ def test_next_tokens_are_those_that_were_written_its_end_included():
 def test_a_text_as_long_as_the_model_reads_is_not_continued():
     model = hr.tiny_model("llama", max_position_embeddings=8)
     handle = HeadModel(model, tokenizer("$A"))
-    encoded = handle.encode(Corpus.of(["abcdefgh", "abcdef", "ab"]), generate=20)
+    linked = Linked("ab", ((0, 1), (1, 2)), links=((0, 1),))  # which what is written has not
+    encoded = handle.encode(Corpus.of(["abcdefgh", "abcdef", linked]), generate=20)
     assert [(len(row), row.prompt_length) for row in encoded.source] == [(8, 8), (8, 6), (8, 2)]
 
 
