@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from functools import partial, wraps
 from pathlib import Path
@@ -205,23 +204,6 @@ def test_a_table_that_is_not_there(study):
 
 
 # --- several writers --------------------------------------------------------------------------------------------------
-
-
-def test_threads_add_their_columns_to_one_table(study):
-    """Of the four scores three were lost."""
-    begun = threading.Barrier(4)
-
-    def run(name):
-        key, compute = scored(name, 0, 1)
-        study.keep("heads", key, lambda: (begun.wait(30), compute())[1], joined=["scores"])
-
-    threads = [threading.Thread(target=run, args=[name]) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(study.load("heads")) == [*"abcd"]
-    assert study.names() == ["heads"]
 
 
 def test_tables_without_a_key_keep_the_columns_that_others_added(study):
