@@ -16,7 +16,7 @@ from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, as_metric
 from headroles.ablation.significance import interval
 from headroles.ablation.sweep import ReplacementLike, Sweep, known_replacement, replacement_name
-from headroles.analysis.intervals import Array, bounds
+from headroles.analysis.intervals import bounds
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models import identity
@@ -125,20 +125,21 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     """Compute the area under each ablation curve: the mean metric over the share of masked heads (trapezoids).
 
     Args:
-        table: A table of `ablation_curve` as it was returned; a table that was loaded lacks the resampled values.
+        table: A table of `ablation_curve`, or rows of it; a table that was loaded lacks the resampled values.
 
     Returns:
         A table with a row per order, largest area first: `area`, and `area.low` and `area.high`, its 95 % interval.
 
     Raises:
-        ValueError: If the table lacks the resampled values.
+        ValueError: If the table lacks the resampled values of its rows.
     """
-    if "draws" not in table.attrs:
-        raise ValueError("table must have resampled values, got none; try the table that ablation_curve returned")
-    draws: Array = table.attrs["draws"].draws["value"]
+    kept: frame.Resamples | None = table.attrs.get("draws")
+    if kept is None or not pd.Series(kept.measured["value"], kept.index).reindex(table.index).equals(table["value"]):
+        raise ValueError("table must have its resampled values, got none; try rows of a table of ablation_curve")
     rows = {}
-    for name, part in table.reset_index(drop=True).groupby("order", sort=False):
-        heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
+    for name, part in table.sort_values("share", kind="stable").groupby("order", sort=False):
+        drawn = kept.draws["value"][kept.index.get_indexer(part.index)]
+        heights = np.trapezoid(drawn, part["share"].to_numpy(), axis=0)  # [1 + resamples]
         low, high = bounds(heights[None, 1:])
         rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
     areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)

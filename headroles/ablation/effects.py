@@ -114,7 +114,7 @@ def ablate(
         name, key = f"best-{ablation.metric.name}-{replacement_name(chosen)}", ablation.key()
         chosen_heads = partial(best, index=handle.index, n_resamples=n_resamples, seed=seed)
         place.keep(name, key, lambda: chosen_heads(statistics()))
-        if len(statistics().numbers) > 1:
+        if statistics().counted.sum() > 1:
             place.keep(f"{name}-halves", key, lambda: chosen_heads(statistics(), halves=True))
     name = ablation.name if sets is not None else f"ablation-{ablation.name}"
     table = kept(place, name, ablation.key, lambda: ablation.table(statistics()))

@@ -107,8 +107,7 @@ class ExampleStats:
         parts = [("intact", self.intact), *((written(key), values) for key, values in self.masked.items())]
         table = pd.DataFrame(np.concatenate([values for _, values in parts]), columns=names)
         if self.predicted is not None:
-            none = np.zeros(len(self.numbers))
-            table["predicted"] = np.concatenate([none, *(self.predicted[key] for key in self.masked)])
+            table["predicted"] = np.concatenate([0 * self.intact[:, 0], *(self.predicted[key] for key in self.masked)])
         if self.sizes is not None:
             table["size"] = np.tile(self.sizes, len(parts))
         table.insert(0, "example", np.tile(self.numbers, len(parts)))
@@ -121,10 +120,8 @@ class ExampleStats:
         """Restore the statistics of a metric from their table."""
         parts = {str(key): part for key, part in table.groupby("masked", sort=False, observed=True)}
         first, _, text = table.attrs["signatures"]["example"].partition("|")
-        other = {"masked", "example", "predicted", "size"}
-        values = {
-            key: part[[name for name in part if name not in other]].to_numpy(float) for key, part in parts.items()
-        }
+        other = ["masked", "example", "predicted", "size"]
+        values = {key: part.drop(columns=other, errors="ignore").to_numpy(float) for key, part in parts.items()}
         intact, numbers = values.pop("intact"), parts["intact"]["example"].tolist()
         sizes = parts["intact"]["size"].to_numpy(float) if "size" in table else None
         masked = {_read(key): part for key, part in values.items()}

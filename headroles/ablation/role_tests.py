@@ -313,12 +313,15 @@ class _Test:
             "wrong[later]": self._imposed(self.rows, 6, lambda pattern, head: Shift(pattern, self._far(head))),
             "wrong[random]": self._imposed(self.rows, 7, lambda pattern, _: Shuffle(pattern, self.seed)),
             "removed_local": self._imposed(self.rows, 8, lambda pattern, _: Absent(pattern)),
-            "placebo_removed": self._of_placebos([self._base.masked[row.heads] for row in self._placebos]),
-            "placebo_pattern": self._of_placebos(self._imposed(self._placebos, STAGES)),
         }
+        placebos = {"placebo_removed": [self._base.masked[row.heads] for row in self._placebos]}
+        placebos |= {"placebo_pattern": self._imposed(self._placebos, STAGES)}
+        parts |= {name: self._of_placebos(part, parts["removed"]) for name, part in placebos.items()}
         cheapest = np.argmin([self._cost(parts[name])[:, 0] for name in WRONG], axis=0)
         parts["wrong"] = [parts[WRONG[which]][row] for row, which in enumerate(cheapest)]
         draws = {name: self._cost(part) for name, part in parts.items()}
+        for name, part in placebos.items():
+            draws[name] = np.array(self._of_placebos(self._cost(part), draws["removed"]))
         compared = partial(self._compared, parts, draws)
         columns: dict[str, Array] = {}
         for name in (name for name in parts if name != "intact"):
@@ -362,9 +365,9 @@ class _Test:
         values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
-    def _of_placebos(self, statistics: Sequence[Array]) -> list[Array]:
-        """Return the mean statistics of the placebos of each row, NaN without: [row][example, statistic]."""
-        given, none = dict(zip(self._placebos, statistics, strict=True)), np.full_like(self._base.intact, np.nan)
+    def _of_placebos(self, values: Sequence[Array], removed: Sequence[Array]) -> list[Array]:
+        """Return the mean of statistics or costs over the placebos of each row; without any, NaN."""
+        given, none = dict(zip(self._placebos, values, strict=True)), np.full_like(removed[0], np.nan)
         return [np.mean([given[placebo] for placebo in row.placebos] or [none], axis=0) for row in self.rows]
 
     def _compared(

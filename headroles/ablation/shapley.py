@@ -118,6 +118,7 @@ class Game:
     def __init__(self, sweep: Sweep, heads: Iterable[Head | str] | str | None, n_resamples: int, seed: int) -> None:
         chosen = sweep.model.heads if heads is None else {*sweep.model.sites.named(heads)}
         self.sweep, self.n_resamples, self.seed = sweep, n_resamples, seed
+        self.drawn = {"resamples": n_resamples, "seed": seed}
         self.heads = [head for head in sweep.model.heads if head in chosen]
         self.known: dict[HeadSet, Array] = {}  # masked heads -> [1 + resamples]
 
@@ -136,8 +137,7 @@ class Game:
 
     def key(self, **fields: object) -> str:
         """Return the cache key of the table."""
-        players, drawn = fingerprint(self.heads), {"resamples": self.n_resamples, "seed": self.seed}
-        return self.sweep.cache_key(heads=players, **fields, **drawn)
+        return self.sweep.cache_key(heads=fingerprint(self.heads), **fields, **self.drawn)
 
     def table(self, words: str, estimates: tuple[Array, Array], **fields: object) -> pd.DataFrame:
         """Return the mean over orders [order, head], and 95 % intervals over orders and resamples [head, resample]."""
@@ -150,12 +150,6 @@ class Game:
         column, index = f"shapley[{words}]", self.sweep.model.index
         columns = {column: parts.mean(0), f"{column}.low": low, f"{column}.high": high}
         all_heads, no_heads = self.values([range(len(self.heads)), ()])[:, 0]
-        measured = frame.sign(
-            whole=f"{all_heads:.6g}",
-            none=f"{no_heads:.6g}",
-            heads=len(self.heads),
-            **fields,
-            resamples=self.n_resamples,
-            seed=self.seed,
-        )
-        return frame.table(columns, index[index.isin(self.heads)], f"{self.sweep.signature}|{measured}")
+        measured = frame.sign(whole=f"{all_heads:.6g}", none=f"{no_heads:.6g}", heads=len(self.heads))
+        text = f"{self.sweep.signature}|{measured}|{frame.sign(**fields, **self.drawn)}"
+        return frame.table(columns, index[index.isin(self.heads)], text)

@@ -48,10 +48,10 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     variants = estimates(statistics)
     examples = np.array([np.isfinite(values).all(-1).sum() for values in statistics.masked.values()])
     effect, low, high, p = np.array([(variant.effect, *variant.tested) for variant in variants]).T
-    columns = _columns(statistics, effect, *no_surer(low, high, p, examples)) | {".examples": examples}
-    columns |= {
-        f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
-    }
+    columns = _columns(statistics, effect, *_no_surer(statistics.metric, low, high, p, examples))
+    columns[".examples"] = examples
+    for name in ("slope", "explained"):
+        columns[f".{name}"] = np.array([getattr(variant, name) for variant in variants])
     influence, draws = np.stack([variant.influence for variant in variants]), effect[:, None]
     for part, weights in statistics.resamples(n_resamples, seed):
         draws = draws + influence[:, part] @ (weights[1:] - 1.0).T
@@ -79,10 +79,14 @@ def tested(statistics: ExampleStats, draws: Array) -> tuple[Array, Array, Array]
         low, high, p = np.array([t_test(*row, len(statistics.numbers) - 1) for row in moments]).reshape(-1, 3).T
     else:
         (low, high), p = bounds(draws), _bootstrap_test(draws)
-    count = len(statistics.numbers)
-    for place in np.flatnonzero(low == high) if statistics.metric.is_share else ():
-        low[place], high[place] = _change_of_all(float(low[place]), count)
-    return no_surer(low, high, p, count)
+    return _no_surer(statistics.metric, low, high, p, np.full(len(p), len(statistics.numbers)))
+
+
+def _no_surer(metric: Metric, low: Array, high: Array, p: Array, examples: Array) -> tuple[Array, Array, Array]:
+    """Return ends and p of tests on so many examples, no surer than these allow: all of [variant]."""
+    for place in np.flatnonzero(high - low < 1e-12) if metric.is_share else ():  # equal but for rounding
+        low[place], high[place] = _change_of_all(float(low[place]), examples[place])
+    return no_surer(low, high, p, examples)
 
 
 def _change_of_all(change: float, examples: int) -> Ends:
@@ -152,8 +156,9 @@ def best(
         that selected the head.
 
     Raises:
-        ValueError: If `halves` is set and there is only one example.
+        ValueError: If `halves` is set and only one example has something to measure.
     """
+    statistics = statistics.measured()
     rows = np.random.default_rng(seed).permutation(len(statistics.numbers))
     half = len(rows) // 2 if halves else 0
     if halves and not half:

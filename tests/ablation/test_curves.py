@@ -107,6 +107,10 @@ def test_without_resamples_there_are_no_intervals():
 def test_areas_are_trapezoids_best_first():
     table = drawn("marian", n_resamples=50)
     found = areas(table)
+    pd.testing.assert_frame_equal(areas(table.sort_values("value")).loc[found.index], found)
+    pd.testing.assert_frame_equal(areas(table[table["order"] == "three"]), found.loc[["three"]])
+    with pytest.raises(ValueError, match="must have its resampled values"):
+        areas(table.sort_values("value", ignore_index=True))
     assert found.index.name == "order"
     assert found["area"].is_monotonic_decreasing
     parts = {name: part for name, part in table.groupby("order")}

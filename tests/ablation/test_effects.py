@@ -264,7 +264,7 @@ def test_a_study_keeps_the_best_heads_of_all_but_one(tmp_path):
         assert study.load(name).attrs["signatures"] == expected.attrs["signatures"]
 
 
-@pytest.mark.parametrize("more", [(), (Sentence("a " * 60),)], ids=["one", "another is too long"])
+@pytest.mark.parametrize("more", [(), (Sentence("a " * 60),), (Sentence("a"),)], ids=["one", "a long", "an empty one"])
 def test_one_sentence_has_no_halves(more, tmp_path):
     kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), *more)), unit="all_but_one")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]

@@ -269,11 +269,12 @@ def test_a_placebo_is_the_same_change_of_other_heads_of_the_layer(case):
     corpus, one_earlier = texts(case), lambda size: torch.diag(torch.ones(size - 1), -1)
     intact, others = loop(case.model, corpus, [], None).mean(), [("dec-self", 0, head) for head in (1, 2, 3)]
     assert case.model.config.n_head == 4
-    row = measured(case, {EXACT: Previous()}, n_resamples=50).iloc[0]
     for name, weights in (("placebo_removed", None), ("placebo_pattern", one_earlier)):
-        costs = [loop(case.model, corpus, [head], weights).mean() - intact for head in others]
-        assert row[name] == pytest.approx(np.mean(costs), abs=1e-5)
-        assert row[f"{name}.low"] < row[name] < row[f"{name}.high"]
+        losses = [loop(case.model, corpus, [head], weights).mean() for head in others]
+        for metric, of in (("loss", np.array), ("perplexity", np.exp)):
+            row = measured(case, {EXACT: Previous()}, metric=metric, n_resamples=50).iloc[0]
+            assert row[name] == pytest.approx(np.mean(of(losses)) - of(intact), rel=1e-4, abs=1e-5)
+            assert row[f"{name}.low"] < row[name] < row[f"{name}.high"]
     both = measured(case, {EXACT: [Previous(), First()], SILENT: Previous()}, corpus[:6]).xs("previous", level="role")
     few = loop(case.model, corpus[:6], [], None).mean()
     pairs = [[others[1]], [others[2]]]  # heads without the role, beside a set of two both of them

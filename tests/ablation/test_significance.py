@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -63,10 +64,12 @@ def test_intervals_of_very_few_examples_are_no_surer_than_p(examples):
 
 def test_a_share_that_changes_in_no_example_or_in_all_is_not_certain():
     """Of 60 examples none changes: by Clopper and Pearson up to 6 % of others may; if all do, as many may not."""
-    columns = effects(measured(np.ones(60), -np.array([[0.0], [1.0]]) * np.ones(60), Accuracy())).columns
+    found = measured(np.ones(60), -np.array([[0.0], [1.0]]) * np.ones(60), Accuracy())
     most = scipy.stats.beta.ppf(0.975, 1, 60)
-    assert columns[".low"].tolist() == pytest.approx([-most, -1])
-    assert columns[".high"].tolist() == pytest.approx([most, 2 * most - 1])
+    for predicted in (None, dict.fromkeys(found.masked, np.random.default_rng(0).normal(size=60))):
+        columns = effects(replace(found, predicted=predicted), n_resamples=0).columns
+        assert columns[".low"].tolist() == pytest.approx([-most, -1])
+        assert columns[".high"].tolist() == pytest.approx([most, 2 * most - 1])
 
 
 def test_a_metric_that_starts_at_its_maximum_has_effects_with_intervals_and_no_p():
@@ -169,8 +172,11 @@ def by_hand(found, halves, seed):
 def test_the_best_head_of_each_layer_is_that_of_a_plain_loop(metric, halves):
     for seed in range(3):
         found = alone(metric, seed=seed)
-        table = best(found, INDEX, halves=halves, n_resamples=50, seed=seed)
         expected = by_hand(found, halves, seed)
+        pad = partial(np.pad, pad_width=((0, 9), (0, 0)))  # by examples with nothing to measure
+        masked, numbers = {heads: pad(each) for heads, each in found.masked.items()}, [*found.numbers, *range(100, 109)]
+        found = replace(found, intact=pad(found.intact), masked=masked, numbers=numbers)
+        table = best(found, INDEX, halves=halves, n_resamples=50, seed=seed)
         assert list(table.index) == list(expected)
         assert table.index.names == ["kind", "layer"]
         corrected = ["effect.holm", "effect.bh"]
