@@ -38,8 +38,7 @@ def compare_models(first: Place, second: Place, *, match: bool = False, roles: I
           and lost roles that change in fewer than 95 % of the resamples.
         - `.change` of each score, effect of ablation and survival that both tables have: the second less the first. Its
           95 % interval, `.change.low` and `.change.high`, combines the intervals of both (Zou and Donner 2008). On the
-          same text with the same seed it takes the correlation of the resamples, on other texts none. If that is not
-          known, as for effects of ablation on the same text, the interval is NaN.
+          same text with the same seed it takes the correlation of the resamples, on other texts none; else it is NaN.
         - With `match`, `match.layer`, `match.head` and `similarity` of the head of the second model.
 
         The signature of each column holds the signatures of both models.

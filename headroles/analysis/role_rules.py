@@ -100,13 +100,7 @@ ROLES = (
     Role("retrieval", r"retrieval", 0.10, strictly=True, about="at the needle's next token", short="retr", hue=6),
     # Gould et al. 2023: more than half of the words
     Role(
-        "successor",
-        r"succession",
-        0.50,
-        strictly=True,
-        about="by weights, from a word to the next",
-        short="succ",
-        hue=9,
+        "successor", "succession", 0.50, strictly=True, about="by weights, from a word to the next", short="succ", hue=9
     ),
 )
 SPECIAL = tuple(role.name for role in ROLES if role.name != "sink")  # of specialised heads; a sink does nothing

@@ -78,8 +78,8 @@ def stability(
     used = scores_of(models, columns)
     similarity, layers = by_scores(models, used), strata(index)
     assigned = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
-    drawn = [frame.resamples(table) for table in models]  # each column has as many
-    draws = min(n_resamples, *(next(iter(part.values())).shape[1] if part else 0 for part in drawn))
+    drawn = [frame.resamples(table) for table in models]
+    draws = min(n_resamples, *(values.shape[1] for part in drawn for values in part.values())) if all(drawn) else 0
     held = np.array([[_held(table, role, draws) for role in assigned] for table in models], bool)
     held = held.reshape(len(models), len(assigned), 1 + draws, len(index))
     distributed = _distributed(index, len(models), n_permutations, seed, alone=match == "same")

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from headroles.analysis import intervals, role_rules
 from headroles.analysis.association import finite, values
-from headroles.analysis.intervals import Array, Whole, pearson, rank_correlation, spearman, strata, with_ends
+from headroles.analysis.intervals import Array, Bools, Whole, pearson, rank_correlation, spearman, strata, with_ends
 from headroles.analysis.seeds import shared_scores
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
@@ -95,8 +95,8 @@ def agreement(
         other: The other column.
 
     Returns:
-        One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
-        correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
+        One row per column, sorted: `all`, the correlation over all heads, and `within`, its mean over the layers of a
+        kind in which both vary, each with `.low` and `.high`, the bounds of a 95 % interval.
 
     Raises:
         ValueError: If the table lacks a column.
@@ -105,20 +105,20 @@ def agreement(
     if missing := [name for name in (*columns, other) if name not in table]:
         known = f"columns must be some of {frame.listed(shared_scores(table))}"
         raise ValueError(f"{known}, got {frame.listed(missing)}; try hr.join with the table that has it")
-    draws = frame.resamples(table)
-    resampled = {*columns, other} <= draws.keys()
-    places = pd.Series(range(len(table)), index=table.index)
-    layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
+    draws = frame.resamples(table, wanted := {*columns, other})
+    count = min(part.shape[1] for part in draws.values()) if draws.keys() == wanted else 0
+    layers = strata(table.index)
 
     def drawn(column: str) -> Array:
         observed = table[column].to_numpy(float)[:, None]  # [heads, 1]
-        return np.concatenate([observed, draws[column]], axis=1) if resampled else observed
+        return np.concatenate([observed, draws[column][:, :count]], axis=1) if count else observed
 
     rows, against = [], drawn(other)
     for column in columns:
         scores = drawn(column)
         over_all = spearman(scores.T, against.T)
-        within = np.mean([spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
+        parts = _varied(scores[:, 0], against[:, 0], layers)
+        within = np.mean([spearman(scores[part].T, against[part].T) for part in parts] or [np.nan * over_all], axis=0)
         rows.append(with_ends("all", over_all[0], _bounds(over_all)) | with_ends("within", within[0], _bounds(within)))
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"))
     return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
@@ -163,10 +163,8 @@ def score_correlations(
 def _correlation(first: Array, second: Array, layers: Whole) -> dict[str, float]:
     """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
     both = np.isfinite(first) & np.isfinite(second)
-    parts = [both & (layers == layer) for layer in np.unique(layers)]
-    varied = [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
     row: dict[str, float] = {"heads": int(both.sum())}
-    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", varied)):
+    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", _varied(first, second, layers))):
         ranks = [float(spearman(first[None, group], second[None, group])[0]) for group in groups]
         rank = float(np.mean(ranks)) if ranks else np.nan
         ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
@@ -174,13 +172,19 @@ def _correlation(first: Array, second: Array, layers: Whole) -> dict[str, float]
     return row
 
 
+def _varied(first: Array, second: Array, layers: Whole) -> list[Bools]:
+    """Return the heads of each layer that have both columns [heads], if these are three or more and both vary."""
+    both = np.isfinite(first) & np.isfinite(second)
+    parts = [both & (layers == layer) for layer in np.unique(layers)]
+    return [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
+
+
 def _bounds(draws: Array) -> tuple[float, float]:
     """Return bounds around the first value, from the spread of the others."""
     known = draws[1:][~np.isnan(draws[1:])]
-    if not len(known):
-        return np.nan, np.nan
-    half = 1.96 * float(known.std())
-    return max(-1.0, float(draws[0]) - half), min(1.0, float(draws[0]) + half)
+    half = 1.96 * float(known.std()) if len(known) else np.nan
+    low, high = np.clip([draws[0] - half, draws[0] + half], -1.0, 1.0)
+    return low, high
 
 
 def thirds(table: pd.DataFrame) -> pd.DataFrame:
@@ -194,7 +198,8 @@ def thirds(table: pd.DataFrame) -> pd.DataFrame:
         Thirds are of equal size if the number of layers allows it.
     """
     kind, layers = str(table.index.get_level_values("kind")[0]), table.index.get_level_values("layer")
-    third = np.digitize(layers, [len(set(layers)) / 3, len(set(layers)) * 2 / 3])
+    numbers, places = np.unique(layers, return_inverse=True)
+    third = np.digitize(places, [len(numbers) / 3, len(numbers) * 2 / 3])
     parts = {f"{kind} {name}": table[third == place] for place, name in enumerate(THIRDS)}
     counts = {name: part[sizes_of(table)].sum().astype(int) for name, part in parts.items()}
     return pd.DataFrame(counts | {f"{name}.of": len(part) for name, part in parts.items()})
@@ -211,8 +216,9 @@ def sizes_of(table: pd.DataFrame) -> list[str]:
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families = role_rules.families(roles).items()
-    has = pd.DataFrame({name: roles[variants].any(axis=1) for name, variants in families})
+    shown = role_rules.prefer_nosink_roles(roles)
+    has = pd.DataFrame({name: shown[variants].any(axis=1) for name, variants in role_rules.families(shown).items()})
+    has = has.T.groupby(lambda family: Column.parse(family).plain.name, sort=False).any().T
     names = has.idxmax(axis=1).where(has.any(axis=1), "none").where(has.sum(axis=1) < 2, "several")
     named = zip(roles.index.get_level_values("kind"), names, strict=True)
     counts = pd.Series(list(named)).value_counts(sort=False)

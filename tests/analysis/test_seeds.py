@@ -23,7 +23,7 @@ FAST = {"n_permutations": 99, "n_resamples": 20}
 
 def table(values, *, draws=None, index=INDEX):
     columns = dict(zip(NAMES, np.asarray(values).T, strict=True))
-    resampled = None if draws is None else {name: draws[..., at].T.astype(np.float32) for at, name in enumerate(NAMES)}
+    resampled = {name: draws[at:, :, at].T.astype(np.float32) for at, name in enumerate(NAMES) if draws is not None}
     return frame.table(columns, index, "model:m|weights:w|corpus:c|text:t", draws=resampled)
 
 

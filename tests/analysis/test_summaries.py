@@ -15,7 +15,7 @@ from scipy import stats
 
 import headroles as hr
 from headroles.analysis import intervals
-from headroles.analysis.summaries import agreement, correlations, functions, score_correlations
+from headroles.analysis.summaries import agreement, correlations, functions, score_correlations, thirds
 from headroles.plots.labels import label_of
 from headroles.tables import frame
 
@@ -107,13 +107,15 @@ def test_correlations_of_few_heads_have_no_interval():
 def test_functions_count_each_head_once():
     index = frame.index({("enc-self", 0): 4})
     columns = {"position[-1]": [0.95, 0.95, 0.5, 0.1], "rarity": [0.1, 0.6, 0.7, 0.2]}
+    columns |= {f"position-{variant}[-1]": columns["position[-1]"] for variant in ("nosink", "norm")}  # alike
     told = functions(hr.roles(frame.table(columns, index, "made up")))
-    assert dict(zip(told["function"], told["count"], strict=True)) == {
-        "none": 1,
-        "positional": 1,
-        "rare": 1,
-        "several": 1,
-    }
+    assert told.to_numpy()[:, 1:].tolist() == [["none", 1], ["positional", 1], ["rare", 1], ["several", 1]]
+
+
+def test_thirds_are_of_layers_that_have_heads():
+    index = frame.index({("dec-self", layer): 1 for layer in range(2, 8)})
+    table = frame.table({"survival[l0 5]": [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]}, index, "made up")
+    assert thirds(table).to_numpy().tolist() == [[1, 2, 0, 2, 2, 2]]
 
 
 SCORED = frame.index({("enc-self", 0): 5, ("enc-self", 1): 5, ("cross", 0): 5})
@@ -204,18 +206,20 @@ def test_the_map_has_room_for_its_labels_and_shows_the_title_of_a_score():
 
 @pytest.mark.slow
 def test_agreement_is_spearmans():
-    index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in range(2)})
+    index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in range(2)} | {("cross", 2): 4})
     rng = np.random.default_rng(0)
     names = ["one", "two", "three"]
     columns = {name: rng.integers(0, 9, len(index)).astype(float) for name in names}  # with ties
+    columns["three"][-4:] = 1  # of a layer in which it does not vary
     draws = {
         name: (values[:, None] + rng.normal(size=(len(index), 30))).astype(np.float32)
         for name, values in columns.items()
     }
-    score_table = frame.table(columns, index, "signed", draws=draws)
+    more = {name: np.pad(drawn, ((0, 0), (0, 9 * (name == "two")))) for name, drawn in draws.items()}
+    score_table = frame.table(columns, index, "signed", draws=more)
     found = agreement(score_table, names[:2], "three")
     assert found["all"].is_monotonic_decreasing
-    layers = [part.index for _, part in score_table.groupby(level=["kind", "layer"])]
+    layers = [part.index for _, part in score_table.groupby(level=["kind", "layer"]) if part["three"].nunique() > 1]
 
     def expected(one, other):
         within = [stats.spearmanr(one[layer], other[layer]).statistic for layer in layers]
@@ -241,3 +245,5 @@ def test_agreement_without_resamples_has_no_bounds_and_of_heads_that_are_all_ali
     assert found[["all.low", "all.high", "within.low", "within.high"]].isna().all(axis=None)
     draws = {"flat": np.ones((8, 5), np.float32), "two": np.random.default_rng(0).random((8, 5)).astype(np.float32)}
     assert agreement(frame.table(columns, index, "signed", draws=draws), ["flat"], "two").isna().all(axis=None)
+    pairs = frame.table(columns, frame.index({("enc-self", layer): 2 for layer in range(4)}), "signed")
+    assert agreement(pairs, ["one"], "two").notna().to_numpy().tolist() == [[True, *5 * [False]]]
