@@ -36,7 +36,7 @@ class RequiredTable:
     command: str
     names: str  # pattern of file names without .parquet; a group "metric" puts the papers' metrics first
     columns: tuple[str, ...] = ()  # patterns; each must match a column
-    values: tuple[str, ...] = ()  # a column, and the values that it must have
+    values: tuple[str, ...] = ()  # a column, and patterns; each must match one of its values
 
 
 REQUIRED: dict[str, RequiredTable] = {
@@ -91,6 +91,7 @@ REQUIRED: dict[str, RequiredTable] = {
     "kinds": RequiredTable(
         "curves of heads of each kind ablated cumulatively by importance",
         "headroles ablation-curve MODEL CORPUS --by importance --kind each", rf"curves-{METRIC}-each",
+        values=("order", r".* by importance(\[layer\])?"),
     ),
     "dynamics": RequiredTable(
         "curves at each epoch of a training", "hr.dynamics(training, corpus, held_out, study=...)",
@@ -189,7 +190,7 @@ def _fits(path: Path, required: RequiredTable) -> bool:
     if not all(any(re.fullmatch(pattern, name) for name in columns) for pattern in required.columns):
         return False
     column, *values = required.values or ("",)
-    return not values or set(values) <= set(load_table(path)[column])
+    return all(load_table(path)[column].str.fullmatch(pattern).any() for pattern in values)
 
 
 # --- what tables say together -----------------------------------------------------------------------------------------
@@ -221,9 +222,8 @@ def _same_model(curves: pd.DataFrame, table: pd.DataFrame) -> bool:
 
 def length_of_training(bench: Bench, table: pd.DataFrame, model: str) -> dict[str, float]:
     """Return for how many `steps` and `epochs` of its task's data a model of a table's study was trained, or NaN."""
-    lengths = bench.beside(table, "trainings")
-    if lengths is None:
-        lengths = bench.beside(table, "trainings", above=1)
+    nearby = (bench.beside(table, "trainings", above=above) for above in (0, 1))
+    lengths = next((match for match in nearby if match is not None), None)
     if lengths is None:  # anywhere in the same folder of the bench
         around = [folder for folder in bench.folders if Path(table.attrs["file"]).is_relative_to(folder)]
         lengths = bench.first("trainings", lambda match: any(map(Path(match.attrs["file"]).is_relative_to, around)))

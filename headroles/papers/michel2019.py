@@ -217,12 +217,10 @@ def _enough(table: pd.DataFrame, join: Callable[[Iterable[Holds]], Holds]) -> Ve
     worse = ((table["p"] < SURE) & (table["cost"] > 0)).tolist()
     layers = [v.unless_unsure(holds, not bad) for holds, bad in zip(little, worse, strict=True)]
     worst = table.iloc[table["cost"].argmax()]
-    text = (
-        f"one head is enough in {layers.count(True)} of {len(table)} layers: less than {worst['little']:.3f} is lost "
-    )
-    text += f"in {little.count(True)}, more in {little.count(False)}; worse at p < 0.01 (uncorrected) in {sum(worse)}"
-    text += f"; the most is lost in {worst['kind']} layer {worst['layer']}, {Interval.from_row(worst, 'cost'):.3f}"
-    text += f"; {v.cost_of_all_in_words(table)}"
+    text = f"one head is enough in {layers.count(True)} of {len(table)} layers: less than {worst['little']:.3f} is "
+    text += f"lost in {little.count(True)}, more in {little.count(False)}; worse at p < 0.01 (uncorrected) in "
+    text += f"{sum(worse)}; the most is lost in {worst['kind']} layer {worst['layer']}, "
+    text += f"{Interval.from_row(worst, 'cost'):.3f}; {v.cost_of_all_in_words(table)}"
     return Verdict(v.unless_unsure(join(layers), v.removal_costs(table)), text)
 
 

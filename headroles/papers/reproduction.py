@@ -162,6 +162,7 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
     bench.used = []
     try:
         artefact = make(bench)
+        axes = None if artefact.draw is None else artefact.draw()
     except (Missing, ValueError) as error:  # plots raise ValueError for tables that they cannot draw
         for suffix in (".parquet", ".png", ".json"):
             place.with_suffix(suffix).unlink(missing_ok=True)  # of an earlier run
@@ -175,8 +176,8 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
     table = artefact.table.rename(columns=str).rename_axis(columns=None)
     table.attrs = {"signatures": {name: source if name.startswith("paper") else ours for name in map(str, table)}}
     save_table(table, place.with_suffix(".parquet"))
-    if artefact.draw is not None:
-        gallery.save(artefact.draw(), place.with_suffix(".png"), dpi=DOTS)
+    if axes is not None:
+        gallery.save(axes, place.with_suffix(".png"), dpi=DOTS)
     studies = [(path, next(filter(path.is_relative_to, bench.folders), path.parent)) for path in bench.used]
     facts = {
         "paper": place.parent.name,

@@ -15,6 +15,7 @@ import pandas as pd
 from headroles import plots
 from headroles.analysis import role_rules
 from headroles.analysis.summaries import sizes_of
+from headroles.plots.attention_map import LEAST
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.declared import SCORES, declared, signature_of
 from headroles.tables.frame import KINDS, Kind
@@ -122,7 +123,8 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
         for kind in _kinds(table[[column]]) if len(base.words) == 1 else ():  # shares of the layer
             yield Figure(_slug(f"{base} {kind}"), partial(plots.relevance, table[column], kind=kind))
     syntax = table[[column for column in table if Column.parse(column).name == "syntax"]]
-    for kind in _kinds(syntax[of_name(syntax, "syntax")]):
+    words = syntax[of_name(syntax, "syntax", "words")]
+    for kind in _kinds(words.where(words >= LEAST)):
         yield Figure(f"dependency-{kind}", partial(plots.dependency, syntax, kind=kind))
 
 

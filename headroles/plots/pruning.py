@@ -65,9 +65,8 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
     wide = wide.sort_index(ascending=False)[[*names, *wide.columns.difference(names)]].astype(float)
     ax = ax or new_axes((8, len(wide) + 2), cell=0.5, beside=1.6)[0]
     faces = colours(map(str, wide)) | {"none": (0.88, 0.88, 0.88)}
-    for name, bars in zip(
-        map(str, wide), stack(ax, range(len(wide)), wide, faces, labels={"none": "no role"}), strict=True
-    ):
+    stacked = stack(ax, range(len(wide)), wide, faces, labels={"none": "no role"})
+    for name, bars in zip(map(str, wide), stacked, strict=True):
         counts = [f"{count:.0f}" if count else "" for count in wide[name]]
         ax.bar_label(bars, counts, label_type="center", fontsize=8, color=readable(faces[name]))
     ax.set_xticks(range(len(wide)), [f"{size:.0f}" for size in wide.index])
@@ -116,9 +115,8 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     colour_bar(ax, ax.collections[0], "heads left")
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
-    ax.set(
-        title=TITLES[kind], ylabel="layer", xlabel=f"prunable heads left, by {labels.pop()}" if len(labels) == 1 else ""
-    )
+    label = f"prunable heads left, by {labels.pop()}" if len(labels) == 1 else ""
+    ax.set(title=TITLES[kind], ylabel="layer", xlabel=label)
     ax.set_xticks(ax.get_xticks(), names)
     return ax
 

@@ -225,6 +225,8 @@ def test_heads_are_ablated_by_importance_within_layers_and_raw_importance_stands
     told = shown.verdict.why
     assert "normalised within layers, 11.1 [11.1, 11.1] % of the score" in told
     assert "(by raw importance 50.0 [50.0, 50.0])" in told
+    single = table.assign(**columns)[table["order"].str.contains("ablation")]  # of a metric that comes first
+    put(tmp_path / "curves-bleu-each.parquet", dict(single))
     kinds = michel2019.fig4(Bench([tmp_path]))
     assert kinds.table.query("share == 0.8")["cost"].tolist() == pytest.approx([1 / 9] * 3)
     assert "80 % ablated by importance, normalised within layers: " in kinds.verdict.why

@@ -25,7 +25,7 @@ from headroles.papers.bench import Bench
 from headroles.papers.reproduction import PAPERS, artefacts, reproduce, written
 from headroles.papers.verdicts import paper_numbers, wmt_numbers
 from headroles.tables import frame as heads
-from headroles.tables.io import load_table
+from headroles.tables.io import load_table, save_table
 
 matplotlib.use("agg")
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +124,14 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
     again = written(Bench([study]), study, "voita2019", "fig7")
     assert not again["made"].any()
     assert list(place.iterdir()) == []  # nothing is left of what can no longer be made
+
+
+def test_what_cannot_be_drawn_and_a_model_without_the_layer_of_the_paper_do_not_stop_the_others(tmp_path):
+    columns = {"position[-1]": [0.5], **{f"syntax[obj dep>head]{end}": [0.4] for end in ("", ".baseline", ".words")}}
+    columns |= {"rarity": [0.5], "rarity.low": [0.4], "rarity.high": [0.6]}
+    save_table(heads.table(columns, heads.index({("enc-self", 1): 1}), "model:m"), tmp_path / "heads.parquet")
+    told = written(Bench([tmp_path]), tmp_path, "voita2019").set_index("artefact")
+    assert told["made"][["fig1c", "fig4", "fig6", "rare"]].tolist() == [True, False, True, False]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from helpers.drawn import distances, mesh, syntax, words
 
 from headroles import plots
+from headroles.plots import gallery
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 
@@ -90,7 +91,9 @@ def test_dependency_shows_the_best_heads_their_intervals_and_the_baseline() -> N
 
 def test_a_relation_of_two_words_has_no_bar() -> None:
     table = syntax()
+    assert [figure.name for figure in gallery.figures(["heads"], lambda _: table)] == ["dependency-enc-self"]
     table["syntax[obj dep>head].words"] = 2
+    assert [*gallery.figures(["heads"], lambda _: table)] == []  # of no relation more are known
     ax = plots.dependency(table)
     assert [bar.get_height() for bar in ax.containers[0]] == [0.6, 0.9]
     assert ax.get_xlabel() == "not drawn, of fewer than 10 words: o→v"
