@@ -365,7 +365,7 @@ class _Test:
         values = self._base.resampled([self._base.intact, *statistics], self.n_resamples, self.seed)
         return np.asarray(-self.metric.better * (values[1:] - values[:1]))
 
-    def _of_placebos(self, values: Sequence[Array], removed: Sequence[Array]) -> list[Array]:
+    def _of_placebos(self, values: Sequence[Array] | Array, removed: Sequence[Array] | Array) -> list[Array]:
         """Return the mean of statistics or costs over the placebos of each row; without any, NaN."""
         given, none = dict(zip(self._placebos, values, strict=True)), np.full_like(removed[0], np.nan)
         return [np.mean([given[placebo] for placebo in row.placebos] or [none], axis=0) for row in self.rows]

@@ -107,8 +107,7 @@ def test_without_resamples_there_are_no_intervals():
 def test_areas_are_trapezoids_best_first():
     table = drawn("marian", n_resamples=50)
     found = areas(table)
-    pd.testing.assert_frame_equal(areas(table.sort_values("value")).loc[found.index], found)
-    pd.testing.assert_frame_equal(areas(table[table["order"] == "three"]), found.loc[["three"]])
+    pd.testing.assert_frame_equal(areas(table[table["order"] == "three"].sort_values("value")), found.loc[["three"]])
     with pytest.raises(ValueError, match="must have its resampled values"):
         areas(table.sort_values("value", ignore_index=True))
     assert found.index.name == "order"
@@ -190,7 +189,6 @@ def test_the_smallest_comes_first_and_with_a_minus_the_largest(column, kind):
     values = scores()[column]
     assert found[column] == sorted(every, key=lambda head: values[head])
     assert found[f"-{column}"] == found[column][::-1]
-    assert [values[head] for head in found[f"-{column}"]] == sorted((values[head] for head in every), reverse=True)
 
 
 @pytest.mark.parametrize("kind", [None, "cross"])

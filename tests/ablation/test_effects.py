@@ -319,9 +319,8 @@ def test_a_set_that_is_named_twice_is_tested_once():
 def test_a_table_of_sets_says_what_was_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(sets(seed=2), "ablation[loss].p").split("|"))
     expected = {"corpus": "letters", "text": corpus(6).hash, "examples": "6", "replacement": "zero", "resamples": "50"}
-    assert expected | {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"} == {
-        name: fields[name] for name in [*expected, "seed", "intact"]
-    }
+    expected |= {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"}
+    assert expected.items() <= fields.items()
 
 
 def test_in_a_study_each_set_has_its_own_effect_under_its_own_name(tmp_path):

@@ -248,10 +248,8 @@ def test_what_is_related_says_of_which_models_and_corpora():
     columns = {"survival[x]": [1.0, 1, 0, 0, 1, 0, 1, 0], "importance": range(8)}
     signed = {"survival[x]": "model:m|weights:a1|trained_on:t2|keep:4", "importance": "model:m|weights:a1|text:t3"}
     out = frame.table(columns, where, signed)
-    tables = [
-        hr.relate(table, out, n_resamples=0, n_permutations=9),
-        hr.predict_outcome(out, out, n_resamples=0, n_permutations=9),
-    ]
+    options = {"n_resamples": 0, "n_permutations": 9}
+    tables = [hr.relate(table, out, **options), hr.predict_outcome(out, out, **options)]
     for found in tables:
         text = frame.provenance(found, "p")
         assert "model:m|weights:a1|trained_on:t2" in text

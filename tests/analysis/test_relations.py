@@ -46,11 +46,7 @@ def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
-    assert {path.name for path in hr.plot(study)} == {
-        "role-changes-l0.png",
-        "predictors.png",
-        "relate.png",
-    }
+    assert {path.stem for path in hr.plot(study)} == {"role-changes-l0", "predictors", "relate"}
 
 
 def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
@@ -82,20 +78,17 @@ def test_outcomes_can_be_chosen_by_words(studies):
 def test_the_forests_show_the_table(studies):
     study = Study(studies / "both")
     hr.relate(studies / "one", [studies / "two"], study=study)
-    for name, drawing, column in (
-        ("relate", hr.plots.relation, "auc"),
-        ("predictors", hr.plots.predictors, "auc"),
-    ):
+    for name, drawing in (("relate", hr.plots.relation), ("predictors", hr.plots.predictors)):
         table = study.load(name)
         ax = drawing(study.load(name))
         marks = [line for line in ax.lines if line.get_marker() != "None"]
-        assert [line.get_xdata()[0] for line in marks] == pytest.approx(table[column].tolist())
+        assert [line.get_xdata()[0] for line in marks] == pytest.approx(table["auc"].tolist())
         filled = [line.get_markerfacecolor() != "white" for line in marks]
         assert filled == (table["p"] < 0.05).tolist()
         spans = [
             line.get_xdata() for line in ax.lines if line.get_marker() == "None" and len(set(line.get_ydata())) == 1
         ]
-        np.testing.assert_allclose(spans, table[[f"{column}.low", f"{column}.high"]])
+        np.testing.assert_allclose(spans, table[["auc.low", "auc.high"]])
         plt.close(ax.figure)
 
 

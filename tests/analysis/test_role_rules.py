@@ -77,11 +77,7 @@ def test_a_margin_of_ten_points_is_enough(accuracy, baseline, held):
 
 
 def test_roles_without_the_sink_stand_in_for_those_with_it():
-    values = {
-        "position[-1]": [0.95, 0.1, 0.1],
-        "position-nosink[-1]": [0.96, 0.92, 0.1],
-        "sink[first]": [0.2, 0.9, 0.9],
-    }
+    values = {"position[-1]": [0.95, 0.1, 0.1], "position-nosink[-1]": [0.96, 0.92, 0.1], "sink[first]": [0, 0.9, 0.9]}
     told = roles(table(values | {"rarity": [0.6, 0.1, 0.1]}))
     assert role_rules.names(told) == ["positional[-1]", "positional-nosink[-1]", "rare", "sink[first]"]
     shown = role_rules.prefer_nosink_roles(told)

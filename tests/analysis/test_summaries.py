@@ -72,7 +72,6 @@ def test_intervals_cover_a_planted_correlation():
     for name, value in planted.items():
         covered = ((found[f"{name}.low"] <= value) & (value <= found[f"{name}.high"])).mean()
         assert 0.88 <= covered <= 0.99
-        assert ((found[f"{name}.low"] <= found[name]) & (found[name] <= found[f"{name}.high"])).all()
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -0.3])
