@@ -13,7 +13,7 @@ from headroles.analysis.intervals import Array
 from headroles.budgets.cache import budget_of
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
-from headroles.tables.io import replacing
+from headroles.tables.io import expanded, replacing
 
 Form = Literal["duo", "kvpress", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -58,7 +58,7 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
         if form == "kvpress":
             config["head_compression_ratio"] = float((matrix == 0).mean())
         files = duo(matrix, config)
-    return written(Path(folder), files)
+    return written(expanded(folder), files)
 
 
 def duo(matrix: Array, config: dict[str, Any]) -> dict[str, str]:

@@ -16,8 +16,8 @@ from headroles.exports.budgets import duo, written
 from headroles.tables import frame
 from headroles.tables.arguments import number, one_of
 from headroles.tables.columns import without_ends
-from headroles.tables.declared import groups, signature_of
-from headroles.tables.io import replacing
+from headroles.tables.declared import group_sizes, groups, signature_of
+from headroles.tables.io import expanded, replacing
 
 Form = Literal["json", "generation_config", "ctranslate2", "openai", "whisper.cpp", "vllm-hook", "duo"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -73,7 +73,7 @@ def export_heads(
     chosen = list((ranked[ranked == 1] if count is None else ranked.head(count)).index)
     if not chosen:
         raise ValueError(f"column {column!r} must have heads to write, got none with 1")
-    path = Path(path)
+    path = expanded(path)
     if form == "duo":
         return written(path, duo(_groups(table, chosen), {"sink_size": 4, "recent_size": 256}))[0]
     text = dict(frame.fields(signature_of(table, column)))
@@ -113,6 +113,8 @@ def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
     """Return 1 for each key-value group with a chosen head: [layer, group]."""
     if others := sorted({kind for kind, _, _ in chosen} - {"dec-self"}):
         raise ValueError(f"heads of form 'duo' must be dec-self heads, got {others[0]} heads; try form='json'")
+    if 0 in group_sizes(table.loc[["dec-self"]]):
+        raise ValueError("heads that share keys must be all there for form='duo', got layers with fewer; try form='json'")
     heads, of = table.index.to_frame(index=False), groups(table)
     heads["group"] = heads["head"] if of is None else of.to_numpy()
     heads["kept"] = table.index.isin(chosen)

@@ -158,14 +158,14 @@ class Sites(list[Site]):
 def shared_keys(sites: Iterable[Site]) -> str:
     """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
     counts: dict[str, list[int]] = {}
-    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
-        counts.setdefault(site.kind, []).append(
-            1 if site.heads != site.heads_before_pruning else site.heads // site.kv_heads
-        )
+    for site in sites:
+        size = site.heads // max(site.kv_heads, 1) or 1
+        is_known = size == 1 or site.heads == site.heads_before_pruning  # else head numbers do not identify the groups
+        counts.setdefault(site.kind, []).append(size if is_known else 0)
     return ",".join(
         f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
         for kind, sizes in counts.items()
-        if max(sizes) > 1
+        if set(sizes) != {1}
     )
 
 

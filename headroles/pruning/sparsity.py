@@ -30,7 +30,7 @@ from headroles.tables import frame
 from headroles.tables.arguments import several
 from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
-from headroles.tables.io import check_writable
+from headroles.tables.io import check_writable, expanded
 from headroles.tables.study import Study, as_study
 from headroles.training.examples import check_examples
 from headroles.training.hf_trainer import TrainOptions
@@ -87,8 +87,8 @@ def sparsity_sweep(
         FileExistsError: If `output` is a study, or holds another model at one of the sizes.
     """  # noqa: DOC502
     if output is not None:
-        loading.check_no_study(Path(output))
-        check_writable(Path(output), "folder")
+        loading.check_no_study(output := expanded(output))
+        check_writable(output, "folder")
     chosen = strategy_of(strategy)
     corpus, held_out = as_corpus(corpus), as_corpus(held_out)
     options: TrainOptions = {"seed": 0, **(tune or {})}
@@ -109,8 +109,7 @@ def sparsity_sweep(
         if scored is not None:
             families.append(functions(pruned.roles(scored)).assign(heads=count))
         if output is not None and count < size:
-            place = Path(output) / str(count)
-            loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite)
+            loading.save(pruned.model(), tokenizer, Path(output, str(count)), overwrite=kept.overwrite)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
     kept.save(f"survival-{name}", table)
     if families:

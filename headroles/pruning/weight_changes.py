@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headroles.models import dummy_inputs, identity
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.models.sites import Site
+from headroles.models.sites import Site, unreadable
 from headroles.pruning.removal import Layout, layouts
 from headroles.tables import frame
 from headroles.tables.columns import Column
@@ -121,29 +121,31 @@ def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
 
 def _slices(handle: HeadModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
+    for name, part in handle.model.named_modules():
+        if hasattr(part, "base_layer"):
+            raise ValueError(unreadable(part, f"{name} in {handle.name}"))
     dummy_inputs.check_finite(handle.model)
     rows = layouts(handle)
     slices: dict[Head, dict[str, Tensor]] = {}
     for site in handle.sites:
-        columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
-        for place, number in enumerate(site.numbers):
-            if number not in site.remaining:
-                continue
+        columns = _weight(site.out).unflatten(1, (site.heads, site.size))
+        for number in site.remaining:
+            place = site.numbers.index(number)
             parts = _inputs(site, rows[site.module], place)
-            assert columns is not None
             slices[*site.key, number] = parts | {"o": columns[:, place].flatten()}
     return slices
 
 
 def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
-    """Return queries, keys and values of a head: maps by their first letter, thirds of a fused map in this order."""
+    """Return queries, keys and values of a head: maps by their first letter, thirds of a fused map in their order."""
+    order = ("q", "v", "k") if type(site.module).__name__ == "CodeGenAttention" else PARTS
     slices: dict[str, list[Tensor]] = {}
     for name, runs in layout.items():
         weight = _weight(site.module.get_submodule(name))
         rows = [row for heads, start, stop in runs if place in heads for row in range(start, stop)]
         fused = len(rows) == 3 * site.size and (name[0] not in PARTS or {*"qkv"} <= {*name})
         for i in range(3 if fused else 1):
-            part = PARTS[i] if fused else name[0] if name[0] in PARTS else name
+            part = order[i] if fused else name[0] if name[0] in PARTS else name
             chosen = rows[i * site.size : (i + 1) * site.size] if fused else rows
             if chosen:
                 slices.setdefault(part, []).append(weight[chosen].flatten())

@@ -195,7 +195,7 @@ def negated(table: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def group_sizes(table: pd.DataFrame | pd.Series[float]) -> list[int]:
-    """Return how many query heads share the keys and values of each row, a head or a group, by its provenance."""
+    """Return how many query heads share the keys and values of each row, by its provenance; 0 where it is not known."""
     texts = table.attrs.get("signatures", {}).values()
     shared = next((value for text in texts for name, value in fields(text) if name == "shared"), "")
     pairs = (pair.partition("=") for pair in shared.split(","))
@@ -216,7 +216,7 @@ def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
     import pandas as pd
 
     sizes = group_sizes(table)
-    if max(sizes, default=1) == 1:
+    if max(sizes, default=1) <= 1:
         return None
-    numbers = [head // size for (_, _, head), size in zip(table.index, sizes, strict=True)]
+    numbers = [head // (size or 1) for (_, _, head), size in zip(table.index, sizes, strict=True)]
     return pd.Series(numbers, index=table.index, name="group")

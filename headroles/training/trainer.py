@@ -20,7 +20,7 @@ from headroles.models.head_model import HeadModel
 from headroles.models.identity import LENGTH, PLACES, fingerprint, tokenizer_digest
 from headroles.scores.outputs import class_names, has_word_labels
 from headroles.tables.arguments import number, several
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import expanded, load_table, save_table
 from headroles.training.checkpoints import adapter_name, checkpoints, load_weights, save_adapter
 from headroles.training.examples import MASKED, Row, examples, is_language_model
 from headroles.training.hf_trainer import ORDER, Trainer
@@ -90,7 +90,7 @@ def train(
     """  # noqa: DOC502
     number("epochs", epochs, least=1, whole=True)
     note = options.pop("note", "")
-    place, corpus = Path(folder), as_corpus(corpus)
+    place, corpus = expanded(folder), as_corpus(corpus)
     held_out = None if held_out is None else as_corpus(held_out)
     measured = [as_metric(metric) for metric in several(metrics)] if held_out is not None else []
     handle = HeadModel(model, tokenizer)

@@ -20,6 +20,7 @@ from headroles.models.head_model import HeadModel
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
+from headroles.tables.io import expanded
 from headroles.tables.study import Study, as_study
 from headroles.training.checkpoints import checkpoints
 
@@ -82,7 +83,7 @@ def dynamics(
 
 def _checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
     """List the checkpoints of a training in order: epoch, step, folder."""
-    if not (places := checkpoints(Path(training))):
+    if not (places := checkpoints(expanded(training))):
         raise FileNotFoundError(f"no checkpoint in {training}; headroles train keeps one each epoch")
     states = [json.loads((place / "trainer_state.json").read_text()) for place in places]
     return [(float(at["epoch"]), int(at["global_step"]), place) for at, place in zip(states, places, strict=True)]

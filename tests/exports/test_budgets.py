@@ -17,9 +17,10 @@ def read(folder):
     return heads, config["sink_size"], config["recent_size"]
 
 
-def test_duo_attention_reads_its_files(tmp_path):
+def test_duo_attention_reads_its_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     table = budget(seed=0)
-    files = hr.export_budget(table, tmp_path / "new")
+    files = hr.export_budget(table, "~/new")
     assert [path.name for path in files] == ["full_attention_heads.tsv", "config.json"]
     heads, sink, recent = read(tmp_path / "new")
     assert heads.tolist() == table["retrieval"].to_numpy().reshape(2, 2).tolist()

@@ -73,8 +73,10 @@ def test_chosen_heads_are_ranked_as_they_were_chosen_and_the_others_by_their_err
     assert [row["rank"] for row in rows] == [1, 1, 1, 4, 4, 4]  # a column of 0 and 1 alone says no more
 
 
-def test_heads_of_any_kind_are_read_by_the_hook_of_vllm(tmp_path):
-    content = json.loads(hr.export_heads(table(), tmp_path / "a.json", form="vllm-hook").read_text())
+def test_heads_of_any_kind_are_read_by_the_hook_of_vllm(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hr.export_heads(table(), "~/a.json", form="vllm-hook")
+    content = json.loads((tmp_path / "a.json").read_text())
     assert content == {"model_info": {"model_id": "a/b"}, "params": {"important_heads": PAIRS}}
 
 

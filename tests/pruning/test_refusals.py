@@ -12,7 +12,7 @@ from helpers.errors import refuses
 from helpers.gates import outputs
 from helpers.prunings import learnt, no_training
 from helpers.removals import snapshot, unchanged
-from helpers.trainings import films, same_weights, tokenizer, untrained
+from helpers.trainings import films, same_weights, tokenizer, untrained, wrapped
 
 import headroles as hr
 from headroles.pruning.learned_gates import L0
@@ -122,6 +122,7 @@ CALLS = {
     "repeats": (lambda: hr.efficiency(zoo.tiny("bert"), repeats=1), "repeats must be an integer >= 2, got 1"),
     "a larger model after": (lambda: weight_change(smaller(), zoo.tiny("gpt2")),
                              r"before must have all heads of after, got none for \('dec-self', 0, 0\)"),
+    "an adapter": (lambda: weight_change(zoo.tiny("llama-grouped"), wrapped()), "q_proj in Llama.* merge_and_unload"),
     "two fine-tunings": (lambda: uniformity([moved(4)] * 2), "tables must be .* at least 3 fine-tunings, got 2"),
     "tables of other heads": (lambda: uniformity([moved(4), moved(4), moved(3)]), "tables must be of the same heads"),
 }  # fmt: skip

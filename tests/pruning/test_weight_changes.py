@@ -34,10 +34,11 @@ def test_what_did_not_move_did_not_move():
         ("bert", "bert.encoder.layer.1.attention.self.query", slice(16, 24), "q"),
         ("marian", "model.encoder.layers.1.self_attn.v_proj", slice(16, 24), "v"),
         ("gpt-neox", "gpt_neox.layers.1.attention.query_key_value", slice(2 * 24 + 8, 2 * 24 + 16), "k"),
+        ("codegen", "transformer.h.1.attn.qkv_proj", slice(2 * 48 + 32, 3 * 48), "k"),
     ],
 )
 def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
-    before, after = zoo.tiny(name), zoo.tiny(name)
+    before, after = (zoo.tiny(name) if name in zoo.ZOO else hr.tiny_model(name) for _ in range(2))
     kind = families.attention_sites(before)[0].kind
     weight = after.get_submodule(where).weight
     with torch.no_grad():

@@ -43,12 +43,13 @@ def test_a_head_with_several_roles_of_a_family_is_one_head():
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
+def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
     study = Study(tmp_path / "study")
     (tmp_path / "trained" / "checkpoint-99").mkdir()  # of a training that was killed while it saved
     asked = {"metric": "loss", "steps": 2, "n_resamples": 20}
-    curves, settled = hr.dynamics(tmp_path / "trained", films(30, 1), films(20, 2), study=study, **asked)
+    curves, settled = hr.dynamics("~/trained", films(30, 1), films(20, 2), study=study, **asked)
     assert settled["epoch"].tolist() == [1, 2]
     assert curves.groupby("epoch")["masked"].apply(list).tolist() == [[0, 2, 4]] * 2
     assert (curves.loc[curves["masked"] == 0, "kept"] == 1).all()
