@@ -140,6 +140,7 @@ def alignment_heads(
     }
     order = [chosen.index(row) + 1.0 if row in chosen else np.nan for row in range(len(table))]
     heads = frame.join(table, frame.table({**columns, "order": order}, frame.rows(table), text))
+    n_resamples *= len(second) > 1  # one utterance does not vary
     counts = bootstrap_counts([utterance.number for utterance in second], n_resamples, seed)
     return AlignmentHeads(heads, frame.signed(_compared(sets, first if shift else [], second, counts), text))
 
@@ -256,14 +257,13 @@ def _greedy(utterances: Sequence[_Utterance], heads: int, size: int | None) -> t
 def _others(handle: HeadModel, index: pd.MultiIndex, size: int, seed: int) -> dict[str, list[Chosen]]:
     """Return the sets that the chosen heads are compared with: published, of the upper layers, all, random ones."""
     heads = [(int(layer), int(head)) for _, layer, head in index]
-    sites = {site.layer: site for site in handle.sites if site.kind == "cross"}
-    listed = getattr(handle.model.generation_config, "alignment_heads", None) or []
-    published = [(layer, sites[layer].numbers[place]) for layer, place in listed]
+    layers = sum(site.kind == "cross" for site in handle.sites)
+    published = speech.timing_heads(handle.model, handle.sites)
     known = tuple(row for row, head in enumerate(heads) if head in published)
     draws = np.random.default_rng(seed)
     return {
         **({"published": [known]} if known else {}),
-        "upper half": [tuple(row for row, (layer, _) in enumerate(heads) if layer >= len(sites) // 2)],
+        "upper half": [tuple(row for row, (layer, _) in enumerate(heads) if layer >= layers // 2)],
         "all": [tuple(range(len(heads)))],
         "random": [tuple(draws.choice(len(heads), size, replace=False)) for _ in range(RANDOM)],
     }

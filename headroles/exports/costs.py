@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from headroles._distributed import track
@@ -208,17 +208,21 @@ class _Clock(BaseStreamer):
 
 def _in_torch(handle: HeadModel, lengths: tuple[int, int]) -> Program:
     model: Any = handle.model
-    inputs, (length, count) = _inputs(model, 1, lengths[0]), lengths
-    item, groups = handle.model.dtype.itemsize, sum(site.kv_heads * site.size for site in handle.sites)
+    inputs, count = _inputs(model, 1, lengths[0]), lengths[1]
+    options = {"max_new_tokens": count + 1, "min_new_tokens": count + 1, "do_sample": False, "pad_token_id": 0}
 
     def seconds() -> Time:
         clock = _Clock()
-        options = {"max_new_tokens": count + 1, "min_new_tokens": count + 1, "do_sample": False, "pad_token_id": 0}
         model.generate(**inputs, **options, streamer=clock)
         start, _, first, *_, last = clock.times
         return first - start, last - first
 
-    return Program(seconds, 2 * groups * item * (length + count), model.get_memory_footprint(return_buffers=False))
+    output = model.generate(**inputs, **options, return_dict_in_generate=True)
+    caches = [value for value in output.values() if isinstance(value, Cache)]  # of two halves in an encoder-decoder
+    halves = {getattr(cache, f"{name}_attention_cache", cache) for cache in caches for name in ("self", "cross")}
+    layers = [layer for half in halves for layer in half.layers if getattr(layer, "keys", None) is not None]
+    size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+    return Program(seconds, size, model.get_memory_footprint(return_buffers=False))
 
 
 def _in_llama_cpp(tokenizer: PreTrainedTokenizerBase, handle: HeadModel, lengths: tuple[int, int]) -> Program:

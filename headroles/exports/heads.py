@@ -114,7 +114,7 @@ def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
     if others := sorted({kind for kind, _, _ in chosen} - {"dec-self"}):
         raise ValueError(f"heads of form 'duo' must be dec-self heads, got {others[0]} heads; try form='json'")
     if 0 in group_sizes(table.loc[["dec-self"]]):
-        raise ValueError("heads that share keys must be all there for form='duo', got layers with fewer; try form='json'")
+        raise ValueError("groups must have all their heads for form='duo', got layers with fewer; try form='json'")
     heads, of = table.index.to_frame(index=False), groups(table)
     heads["group"] = heads["head"] if of is None else of.to_numpy()
     heads["kept"] = table.index.isin(chosen)

@@ -48,7 +48,7 @@ class Gate(Function):
         products = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
         if gate.ndim > 2:
             return back, products.sum(-1, keepdim=True).sum_to_size(gate.shape).to(gate.device)
-        products = products.reshape(-1, *products.shape[-2:])
+        products = products.flatten(0, -3)  # -1 would fit any number in a layer without heads
         return back, products.sum(0).sum(-1, keepdim=True).to(gate.device)  # rows first: fastest
 
 
@@ -81,8 +81,7 @@ def mask_heads(
         >>> with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 2)])):
         ...     logits = model(**inputs).logits
     """  # noqa: DOC502
-    sites = attention_sites(model)
-    return masked(uncompiled(model), sites, gates, replacement)
+    return masked(uncompiled(model), attention_sites(model), gates, replacement)
 
 
 def masked(
@@ -102,18 +101,19 @@ def masked(
     def begin(changes: Changes) -> None:
         changes.by_example = current().ndim == 2
         no_head_masks(changes)
-        if "values" in chosen.needs:
-            outputs = capture_values(changes, sites, current(), chosen)
-        else:
-            outputs = lambda site, z, part: chosen.outputs(site, z, NO_VALUES, part)  # noqa: E731
+        captured = capture_values(changes, sites, current(), chosen) if "values" in chosen.needs else None
 
         def replace(site: Site, z: Tensor) -> Tensor:
             part = current()[..., places[site.key]]
-            return _mix(z, part, outputs(site, z, part))
+            return _mix(z, part, captured(site, z, part) if captured else chosen.outputs(site, z, NO_VALUES, part))
 
         read_heads(changes, sites, replace)
 
-    _check_gates(model, sites, current())
+    if (shape := list(current().shape))[-1:] != ends[-1:] or len(shape) > 2:
+        raise ValueError(
+            f"gates must have shape [{ends[-1]}] or [batch, {ends[-1]}] for {type(model).__name__}, which has "
+            f"{Sites(sites).sizes}, got {shape}"
+        )
     if chosen.needs:  # others replace the outputs of any site
         is_masked = (current() != 1).reshape(-1, ends[-1]).any(0).tolist()
         for site in sites:
@@ -200,12 +200,3 @@ def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, 
             )
         shared.setdefault(site.out, []).append(site)
     return shared
-
-
-def _check_gates(model: PreTrainedModel, sites: list[Site], gates: Tensor) -> None:
-    heads = sum(site.heads for site in sites)
-    if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
-        raise ValueError(
-            f"gates must have shape [{heads}] or [batch, {heads}] for {type(model).__name__}, which has "
-            f"{Sites(sites).sizes}, got {list(gates.shape)}"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.sentences import Speech
+from headroles.models.sites import Site
 from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, pieces
 
 FRAME = -1  # in place of the token id of a frame of sound
@@ -112,8 +113,7 @@ def transcripts(
     sources: Sequence[TokenizedSentence], tokenizer: PreTrainedTokenizerBase, *, words: bool
 ) -> list[TokenizedSentence]:
     """Return the labels of sounds: the prompt without its start token, the transcript after a space, the end token."""
-    is_whisper = hasattr(tokenizer, "prefix_tokens")
-    if is_whisper and len(tokenizer(" the", add_special_tokens=False)["input_ids"]) > 1:
+    if hasattr(tokenizer, "prefix_tokens") and len(tokenizer(" the", add_special_tokens=False)["input_ids"]) > 1:
         log.warning(
             "%s cuts ' the' in two, which no Whisper model does: its merges are broken, and the loss is too large; "
             "load the tokenizer of the original checkpoint",
@@ -159,6 +159,13 @@ def prompt(sentence: Sentence, tokenizer: Any, model: PreTrainedModel) -> list[i
         raise ValueError(f"{type(tokenizer).__name__} has no token {unknown[0]}; try a language such as 'en'")
     last = getattr(config, "no_timestamps_token_id", None)
     return [start, *ids, *([] if last is None else [int(last)])]
+
+
+def timing_heads(model: PreTrainedModel, sites: Iterable[Site]) -> list[tuple[int, int]]:
+    """Return (layer, head) of the cross heads that give times to words by a model's list, without those it lacks."""
+    listed = getattr(getattr(model, "generation_config", None), "alignment_heads", None) or []
+    numbers = {site.layer: site.numbers for site in sites if site.kind == "cross"}
+    return [(layer, numbers[layer][place]) for layer, place in listed if place < len(numbers.get(layer, ()))]
 
 
 def language(row: TokenizedSentence, tokenizer: Any) -> dict[str, int | str]:

@@ -116,7 +116,7 @@ def compare_pruning(
     )
     kept.save("compare-pruning-seeds", signed(by_seed, trials.key, trials.signature))
     kept.save("compare-pruning-heads", _survivors(work, runs))
-    table = signed(_summary(by_seed, draws), trials.key, trials.signature)
+    table = signed(_summary(by_seed, draws, trials.metric, len(runs[0].statistics)), trials.key, trials.signature)
     return kept.save("compare-pruning", table)
 
 
@@ -206,7 +206,7 @@ def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
     return frame.table(columns, index, work.trials.key)
 
 
-def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:
+def _summary(by_seed: pd.DataFrame, draws: Array, metric: Metric, examples: int) -> pd.DataFrame:
     """Return the mean over seeds, and its difference from random, with intervals."""
     keys = ["strategy", "heads", "tuned"]
     parts = {key: draws[part.sort_values("seed").index] for key, part in by_seed.groupby(keys, sort=False)}
@@ -214,13 +214,17 @@ def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:
     for (strategy, count, tuned), part in parts.items():  # [seed, 1 + resample]
         row: dict[str, object] = {"strategy": strategy, "heads": count, "tuned": tuned}
         chance = parts.get(("random", count, tuned))
-        row |= _mean("value", part) | {"seeds.sd": float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan}
-        row |= _mean("gain", part - chance) if chance is not None and strategy != "random" else {}
+        row |= _mean("value", part, metric, examples)
+        row["seeds.sd"] = float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan
+        row |= _mean("gain", part, metric, examples, chance) if chance is not None and strategy != "random" else {}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _mean(name: str, values: Array) -> dict[str, float]:
-    """Return the mean over seeds and its interval."""
-    low, high = over_seeds(values)
-    return {name: float(values[:, 0].mean()), f"{name}.low": low, f"{name}.high": high}
+def _mean(name: str, values: Array, metric: Metric, examples: int, before: Array | None = None) -> dict[str, float]:
+    """Return the mean over seeds, or its change, and its interval; an exact one if all seeds and examples are alike."""
+    mean_before = None if before is None else before.mean(0)
+    value, *ends = interval(values.mean(0), metric, examples, before=mean_before)
+    spread = over_seeds(values if before is None else values - before)
+    low, high = ends if spread[0] == spread[1] else spread
+    return {name: value, f"{name}.low": low, f"{name}.high": high}

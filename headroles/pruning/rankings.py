@@ -152,7 +152,7 @@ def time_taken(model: PreTrainedModel, context: int, unit: Literal["head", "grou
     taken: dict[Head, float] = {}
     for site in HeadModel(model, allow_sharded=True).sites:
         assert site.out is not None  # ablation would have raised an error before
-        width = sum(weight.numel() for weight in site.out.parameters() if weight.ndim == 2) // site.heads  # of a head
+        width = sum(weight.numel() for weight in site.out.parameters() if weight.ndim == 2) // max(site.heads, 1)
         window = getattr(site.module, "sliding_window", None) or context
         cached = site.size * min(context, window)
         for group in site.groups:

@@ -24,6 +24,7 @@ from headroles.models.masking import Head, by_projection, head_mask
 from headroles.models.parts import sharing
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded, unreadable_weight
+from headroles.models.speech import timing_heads
 from headroles.tables.arguments import one_of
 
 Groups = Literal["equal", "whole", "expand"]
@@ -103,15 +104,12 @@ def remove_heads(
 def _renumber_alignment(model: PreTrainedModel, before: Sequence[Site]) -> None:
     """Let the generation config of Whisper name the heads that give times to words by their places among those left."""
     config: Any = getattr(model, "generation_config", None)
-    listed: list[list[int]] = getattr(config, "alignment_heads", None) or []
-    numbers, left = (
-        {site.layer: site.numbers for site in some if site.kind == "cross"} for some in (before, attention_sites(model))
-    )
-    named = [(layer, numbers[layer][place]) for layer, place in listed]
+    named = timing_heads(model, before)
+    left = {site.layer: site.numbers for site in attention_sites(model) if site.kind == "cross"}
     places = [[layer, left[layer].index(head)] for layer, head in named if head in left[layer]]
-    if listed:
+    if getattr(config, "alignment_heads", None):
         config.alignment_heads = places or None
-    if len(places) < len(listed):
+    if len(places) < len(named):
         lost = ", ".join(f"{layer}:{head}" for layer, head in named if head not in left[layer])
         log.warning("cross heads %s, which give times to words, are removed; try hr.alignment_heads for others", lost)
 
@@ -249,10 +247,11 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
             taken += [*range(start, stop)] * (count if expand else min(count, 1))
         _take(site.module.get_submodule(name), taken, out=True)
     _take(_out(site), [place * site.size + i for place in keep for i in range(site.size)], out=False)
-    for name, value in list(site.module.named_parameters()):  # norms and sinks of heads
-        owner, _, last = name.rpartition(".")
-        if owner not in layout and value.shape[:1] == (site.heads,) and (value.ndim == 2 or last == "sinks"):
-            resize(site.module.get_submodule(owner), last, value.detach()[keep])
+    for part in site.module.modules():  # norms and sinks of heads
+        if not isinstance(part, nn.Linear | nn.Embedding) and not _is_conv1d(part):
+            for name, value in list(part.named_parameters(recurse=False)):
+                if value.shape[:1] == (site.heads,) and (value.ndim == 2 or name == "sinks"):
+                    resize(part, name, value.detach()[keep])
     sharing = site.heads // max(site.kv_heads, 1)
     groups_left = len(keep) if expand else len({place // sharing for place in keep})
     numbers = tuple(site.numbers[place] for place in keep)

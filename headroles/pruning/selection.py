@@ -22,7 +22,7 @@ from headroles.models.loading import is_adapted
 from headroles.pruning import learned_gates
 from headroles.pruning.learned_gates import HISTORY, L0, GateRecords, frozen, train_gates
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
-from headroles.pruning.removal import check_plain, remove_heads
+from headroles.pruning.removal import check_plain, layouts, remove_heads
 from headroles.tables import frame
 from headroles.tables.arguments import one_of
 from headroles.tables.declared import declaration
@@ -150,6 +150,8 @@ def _check_changes(handle: HeadModel, train: Training | None, remove: bool, *, l
         handle.check_unsharded("training and removal", "a ranking with remove=False")
     if remove and is_adapted(handle.model):
         check_plain(handle)
+    if remove and (learns or train in ("before", "both")):
+        layouts(handle)  # raises an error for heads that cannot be removed
 
 
 def strategy_of(given: str | Strategy) -> Strategy:

@@ -129,7 +129,7 @@ def collator(
     """Return the collator of transformers that makes batches of examples."""
     if "input_features" in rows[0]:
         padding = vocabulary.padding(tokenizer, handle.model)
-        return partial(_spoken, padding=padding, read=extractor(handle.model, tokenizer))
+        return partial(_spoken, padding=padding, read=extractor(handle.model, tokenizer), dtype=handle.model.dtype)
     tokenizer = _padding_right(handle, tokenizer)
     if outputs.labels_words(handle):
         return transformers.DataCollatorForTokenClassification(tokenizer)
@@ -140,13 +140,13 @@ def collator(
     return transformers.DataCollatorForSeq2Seq(tokenizer, model=handle.model)
 
 
-def _spoken(rows: Sequence[Row], *, padding: int, read: Any) -> dict[str, Tensor]:
+def _spoken(rows: Sequence[Row], *, padding: int, read: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return a batch of sounds, with what the decoder reads and its labels."""
     sides = {
         name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
         for name, fill in (("decoder_input_ids", padding), ("labels", -100))
     }
-    return {"input_features": features([row["input_features"] for row in rows], read), **sides}
+    return {"input_features": features([row["input_features"] for row in rows], read).to(dtype), **sides}
 
 
 def _padding_right(handle: HeadModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

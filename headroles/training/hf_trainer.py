@@ -181,11 +181,8 @@ def _divides_by_all_labels(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
     if not trainer.model_accepts_loss_kwargs:
         return False
     given = {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
+    with HeadModel(model).evaluating(), torch.no_grad():
         first, second = (model(**given, num_items_in_batch=torch.tensor(count)).loss for count in (1, 2))
-    model.train(was_training)
     return not torch.allclose(first, second, equal_nan=True)  # NaN: no label of a masked language model
 
 

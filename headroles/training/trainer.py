@@ -217,10 +217,12 @@ def fit(
     last = next(reversed(checkpoints(folder)), None)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROVENANCE).write_text(provenance)
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    model.eval()
-    if cached is not None:
-        model.config.use_cache = cached  # the Trainer switches it off permanently
+    try:
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    finally:
+        model.eval()
+        if cached is not None:
+            model.config.use_cache = cached  # the Trainer switches it off permanently
     table = pd.DataFrame([entry for entry in trainer.state.log_history if "loss" in entry])
     table = table[["epoch", "step", "loss", *columns]]
     table.attrs["signatures"] = dict.fromkeys(table.columns, provenance)

@@ -66,7 +66,7 @@ def test_a_planted_head_is_chosen_and_without_error(tmp_path, caplog):
 
 def test_a_published_list_is_a_set_and_a_number_of_heads_is_kept(tmp_path):
     model, tokens = spoken.listener(planted=True)
-    model.generation_config.alignment_heads = [[0, 0], [1, 3]]
+    model.generation_config.alignment_heads = [[10, 1], [0, 0], [1, 3], [0, 4]]
     heads, sets = hr.alignment_heads(model, tokens, dictated(tmp_path), at="read", size=3, n_resamples=0)
     assert heads.index[heads["published"] == 1].tolist() == [("cross", 0, 0), ("cross", 1, 3)]
     assert heads["chosen"].sum() == 3
@@ -88,6 +88,8 @@ def test_other_sound_measures_what_all_of_the_corpus_chooses(tmp_path):
     split = hr.alignment_heads(model, tokens, first, held_out=second, **options)
     assert split.heads["order"].equals(halves.heads["order"])
     assert split.sets.loc[["chosen", "all"], "error"].tolist() == halves.sets.loc[["chosen", "all"], "error"].tolist()
+    by_one = hr.alignment_heads(model, tokens, first, held_out=second[:1], at="read", size=2).sets
+    assert by_one[["error.low", "within[50].low"]].isna().all(axis=None)  # one utterance does not vary
     assert f"held_out:{second.hash}|" in split.sets.attrs["signatures"]["error"]
 
 

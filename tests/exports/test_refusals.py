@@ -35,8 +35,8 @@ CALLS = {
         lambda place: hr.export_heads(LIST, place, "duo"), "form 'duo' must be dec-self heads, got cross heads"),
     "a layer without heads": (
         lambda place: hr.export_heads(LIST.set_axis(DECODER), place, "duo"), "equally many for form='duo', got fewer"),
-    "a pruned layer with shared keys": (
-        lambda place: hr.export_heads(pruned(), place, "duo", column="confidence", count=1), "got layers with fewer; try"),
+    "groups of a pruned layer": (
+        lambda place: hr.export_heads(pruned(), place, "duo", column="confidence", count=1), "got layers with fewer; "),
     "other kinds": (lambda place: hr.export_heads(LIST, place, "openai"), "must be cross heads, got enc-self heads"),
 }  # fmt: skip
 

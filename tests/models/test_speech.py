@@ -209,6 +209,7 @@ def test_heads_are_pruned_by_a_ranking_and_by_gates_that_learn(tmp_path):
     assert hr.evaluate(model, tokens, given, "loss")["value"].item() == pytest.approx(loss, abs=1e-5)
     hr.train(model, tokens, given, tmp_path / "trained", epochs=1)
     assert hr.evaluate(model, tokens, given, "loss")["value"].item() < loss
+    assert model.bfloat16()(**collator(HeadModel(model, tokens), tokens, rows, seed=0)(rows)).loss.isfinite()
 
 
 def test_examples_of_attention_are_by_word(tmp_path):

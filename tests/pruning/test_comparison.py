@@ -15,6 +15,7 @@ from scipy import stats
 from tokenizers import processors
 
 import headroles as hr
+from headroles.ablation.metrics import as_metric
 from headroles.analysis import intervals
 from headroles.pruning.comparison import _summary, compare_pruning
 from headroles.pruning.rankings import Random
@@ -30,16 +31,19 @@ def test_a_comparison_pairs_its_seeds_and_says_nothing_of_one():
     )
     luck = np.repeat([0.0, 3, -5], 2)  # of a seed, for both
     draws = (luck + np.tile([0.0, 1], 3))[:, None] + 0.01 * random.normal(size=(6, 101))
-    table = _summary(each, draws).set_index("strategy")
+    table = _summary(each, draws, as_metric("loss"), 8).set_index("strategy")
     assert table.loc["importance", "gain"] == pytest.approx(1, abs=0.05)
     assert 0.8 < table.loc["importance", "gain.low"] < table.loc["importance", "gain.high"] < 1.2
     assert table.loc["importance", "value.low"] < -5
     differences = np.array([0.0, 1.0, 2.0])
     part = intervals.over_seeds(np.repeat(differences[:, None], 9, axis=1))  # all examples alike
     assert part == pytest.approx(stats.t.interval(0.95, 2, 1, stats.sem(differences)))
-    alone = _summary(each[:2], draws[:2])
+    alone = _summary(each[:2], draws[:2], as_metric("loss"), 8)
     assert alone[["value.low", "value.high", "gain.low", "seeds.sd"]].isna().all(axis=None)
     assert alone["gain"].iloc[1] == pytest.approx(1, abs=0.05)
+    right = _summary(each, np.ones((6, 101)), as_metric("accuracy"), 8).set_index("strategy").loc["importance"]
+    ends = [0.025 ** (1 / 8), 1, 0.025 ** (1 / 8) - 1, 1 - 0.025 ** (1 / 8)]
+    assert right[["value.low", "value.high", "gain.low", "gain.high"]].tolist() == pytest.approx(ends)
 
 
 TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}

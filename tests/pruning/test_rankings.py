@@ -117,6 +117,7 @@ def test_effects_per_time_divide_by_the_numbers_that_generation_reads(unit):
         shared = attention.k_proj.weight.numel() + attention.v_proj.weight.numel()
         whole = queries + shared + 2 * 2 * 16 * window  # keys and values of two groups
         assert taken["dec-self", layer, 0] == whole / (4 if unit == "head" else 2)
+    assert len(rankings.time_taken(hr.remove_heads(hr.tiny_model("bert"), "L0H0,L0H1,L0H2,L0H3"), 1000, unit)) == 4
     corpus = hr.repeated_tokens(case.tokenizer, 4, length=6)
     context = RankingContext(case.model, case.tokenizer, corpus, heads, unit=unit)
     line = ByEffectPerTime(context=1000).order(context)

@@ -557,6 +557,12 @@ def test_a_model_that_draws_at_random_is_pruned():
     assert hr.attention_sites(model)[0].numbers == (0, 2, 3)
 
 
+def test_biases_of_as_many_distances_as_heads_are_kept():
+    model, like, gone = *(tiny_model("t5", relative_attention_num_buckets=4) for _ in range(2)), [("enc-self", 0, 1)]
+    hr.remove_heads(model, gone)
+    assert apart(outputs(model, examples(like)), closing(like, gone, examples(like))) <= 1e-5
+
+
 def test_rows_are_found_while_anomalies_are_looked_for():
     with torch.autograd.set_detect_anomaly(True):
         found = rows_of(zoo.tiny("bert"))

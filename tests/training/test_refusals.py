@@ -81,11 +81,12 @@ def test_train_of_a_prompt_is_refused(tmp_path):
         hr.train(model, tokens_of("llama-grouped"), letters(8), tmp_path, epochs=1)
 
 
-def test_prune_with_an_adapter_on_an_output_projection_is_refused(tmp_path):
-    model = wrapped("o_proj")
-    with pytest.raises(ValueError, match=r"has an adapter in addition to its weight; try .* merge_and_unload\(\)"):
-        hr.prune(model, tokens_of("llama-grouped"), letters(8), hr.L0(), keep=4, study=tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+def test_prune_of_heads_that_cannot_be_removed_is_refused_before_training(tmp_path):
+    adapted = r"has an adapter in addition to its weight; try .* merge_and_unload\(\)"
+    for model, message in ((wrapped("o_proj"), adapted), (zoo.tiny("olmo2"), "row 0 of its q_proj belongs to 4 heads")):
+        with pytest.raises(ValueError, match=message):
+            hr.prune(model, tokens_of("llama-grouped"), letters(8), hr.L0(), keep=4, study=tmp_path / "new")
+        assert not (tmp_path / "new").exists()
 
 
 def frozen():

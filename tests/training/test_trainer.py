@@ -214,17 +214,17 @@ def test_training_in_bfloat16_leaves_the_model_in_its_own_precision(tmp_path):
 def test_training_of_experts_resumes_with_the_same_result(tmp_path):
     """Their weights have other names in checkpoints."""
 
-    def trained(folder, **options):
-        model = hr.tiny_model("mixtral")
+    def trained(model, folder, **options):
         given = model, tokens_of("llama-grouped"), letters(8)
-        table = hr.train(*given, tmp_path / folder, epochs=2, batch=4, rate=1e-2, **options)
-        return model, table
+        return hr.train(*given, tmp_path / folder, epochs=2, batch=4, rate=1e-2, **options)
 
-    expected, history = trained("whole")
+    expected, stopped = (hr.tiny_model("mixtral") for _ in range(2))
+    history = trained(expected, "whole")
     with pytest.raises(KeyError, match="stopped"):
-        trained("resumed", callbacks=[Interrupt(3)])
+        trained(stopped, "resumed", callbacks=[Interrupt(3)])
+    assert (stopped.training, stopped.config.use_cache) == (False, True)
     for _ in range(2):  # resumed, and finished
-        model, table = trained("resumed")
+        table = trained(model := hr.tiny_model("mixtral"), "resumed")
         same_weights(model, expected, 1e-6)
         same(table, history)
 
