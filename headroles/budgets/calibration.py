@@ -57,7 +57,7 @@ class Calibration:
             raise ValueError(f"corpus {corpus.name!r} must have long texts with answers, got no text")
         self.groups: dict[Head, int] = {  # head -> place of its group in the index
             (*site.key, number): group
-            for group, (site, numbers) in enumerate(_groups(self.sites))
+            for group, (site, _, numbers) in enumerate(_groups(self.sites))
             for number in numbers
         }
         numbers = [self.groups.get(head, len(self.index)) for head in model.gated]  # after the last for one without
@@ -121,7 +121,7 @@ class Calibration:
 
     def learned(self, keep: int, *, steps: int, seed: int) -> Array:
         """Learn gates by L0 with all weights frozen, as DuoAttention does by an L1 penalty: P(gate != 0), [group]."""
-        firsts: list[Head] = [(*site.key, numbers[0]) for site, numbers in _groups(self.sites)]
+        firsts: list[Head] = [(*site.key, numbers[0]) for site, _, numbers in _groups(self.sites)]
         places = self.model.gated.get_indexer(pd.MultiIndex.from_tuples(firsts)).tolist()
         gates = L0(freeze="all").gates(self.model.model, firsts, keep, unit="group").train()
         gates.horizon = steps
@@ -192,11 +192,14 @@ def global_sites(model: HeadModel, pattern: Streaming) -> list[Site]:
     return [site for site, layer in zip(sites, layers, strict=True) if not layer.is_sliding]
 
 
-def _groups(sites: Sequence[Site]) -> list[tuple[Site, tuple[int, ...]]]:
-    return [(site, numbers) for site in sites for numbers in site.groups]
+def _groups(sites: Sequence[Site]) -> Iterator[tuple[Site, int, list[int]]]:
+    """Yield the groups with remaining heads: their place in the weights, and the numbers of these heads."""
+    for site in sites:
+        for group, numbers in enumerate(site.groups):
+            if remaining := [number for number in numbers if number in site.remaining]:
+                yield site, group, remaining
 
 
 def group_index(sites: Sequence[Site]) -> pd.MultiIndex:
     """Return the index (kind, layer, group) of key-value heads."""
-    rows = [(*site.key, group) for site in sites for group in range(len(site.groups))]
-    return pd.MultiIndex.from_tuples(rows, names=GROUP_LEVELS)
+    return pd.MultiIndex.from_tuples([(*site.key, group) for site, group, _ in _groups(sites)], names=GROUP_LEVELS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,7 +14,7 @@ from headroles.budgets.calibration import GROUP_LEVELS, POINTS, Calibration
 from headroles.data.corpus import CorpusLike
 from headroles.data.readers import as_corpus
 from headroles.models.head_model import HeadModel, Model
-from headroles.models.sites import Site, shared_keys
+from headroles.models.sites import shared_keys
 from headroles.patterns import Streaming
 from headroles.pruning.selection import counted
 from headroles.scores import score
@@ -100,9 +99,9 @@ def cache_budget(
     fields |= {"steps": steps} if ranking == "l0" else {}
     fields |= {"seed": seed} if ranking in ("l0", "random") else {}
     shared = shared_keys(handle.sites)
-    layout = {"layers": len(handle.sites), **({"shared": shared} if shared else {})}
-    if pruned := _pruned_layers(calibration.sites):
-        layout["heads"] = pruned
+    layout: dict[str, object] = {"layers": len(handle.sites), **({"shared": shared} if shared else {})}
+    if not all(site.remaining for site in calibration.sites):
+        layout["emptied"] = True
     provenance = handle.provenance(corpus, **fields, **layout)
 
     def compute() -> pd.DataFrame:
@@ -123,15 +122,6 @@ def cache_budget(
 
     values = None if column is None else column.tolist()
     return kept(study, f"budget-{name}", lambda: handle.cache_key(corpus, **fields, values=values), compute)
-
-
-def _pruned_layers(sites: Sequence[Site]) -> str:
-    """Return the heads of each group, by their old numbers, of layers with fewer: "1=0.1/4.5,..."; "" without."""
-    return ",".join(
-        f"{site.layer}={'/'.join('.'.join(str(n) for n in group if n in site.remaining) for group in site.groups)}"
-        for site in sites
-        if len(site.remaining) < site.heads_before_pruning
-    )
 
 
 def summary(effects: Array) -> dict[str, Array]:

@@ -53,7 +53,7 @@ def export_budget(table: pd.DataFrame, folder: str | Path, form: Form = "duo") -
             content[role] = [[int(layer), int(group)] for _, layer, group in table.index[table[role] == 1]]
         files = {"budget.json": json.dumps(content)}
     else:
-        matrix = _matrix(table, int(text["layers"]))
+        matrix = _matrix(table, int(text["layers"]), "emptied" in text)
         config: dict[str, Any] = {"sink_size": pattern.sink, "recent_size": pattern.recent}
         if form == "kvpress":
             config["head_compression_ratio"] = float((matrix == 0).mean())
@@ -75,10 +75,10 @@ def written(folder: Path, files: dict[str, str]) -> list[Path]:
     return [folder / name for name in files]
 
 
-def _matrix(table: pd.DataFrame, layers: int) -> Array:
+def _matrix(table: pd.DataFrame, layers: int, is_emptied: bool) -> Array:
     """Return 1 for each group that keeps its cache, and for all of layers with windows: [layer, group]."""
     numbers = table.index.get_level_values("layer")
-    sizes = {int(size) for size in table.groupby(level="layer").size()}
+    sizes = {int(size) for size in table.groupby(level="layer").size()} | ({0} if is_emptied else set())
     if len(sizes) != 1:
         got = ", ".join(map(str, sorted(sizes)))
         raise ValueError(f"groups of each layer must be equally many for a matrix, got {got}; try form='json'")

@@ -104,7 +104,7 @@ class Case:
                 attention[kind or ("enc-self" if looks_ahead else "dec-self"), layer] = weights
         if not attention:
             raise NotAsked(f"{type(self.model).__name__} returns no attention weights")
-        return attention
+        return {key: weights for key, weights in attention.items() if weights.shape[1]}
 
     @cached_property
     def captured(self) -> Weights:
@@ -112,7 +112,7 @@ class Case:
         attention: Weights = {}
         with capture_attention(self.model, lambda site, weights: attention.update({site.key: weights})):
             self.call(self.model)
-        return attention
+        return {key: weights for key, weights in attention.items() if weights.shape[1]}
 
     @cached_property
     def sample(self) -> list[Head]:

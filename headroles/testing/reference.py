@@ -150,7 +150,7 @@ def confidence(case: Case) -> Tensor:
             queries = source if key[0] == "enc-self" or target is None else target
             keys = source if key[0] != "dec-self" or target is None else target
             best.setdefault(key, []).append(weights[0][:, queries][..., keys].amax(-1))  # [head, query]
-    return torch.cat([torch.cat(best[site.key], -1).mean(-1) for site in case.sites])
+    return torch.cat([torch.cat(best[site.key], -1).mean(-1) for site in case.sites if site.heads])
 
 
 def _content(case: Case, ids: Tensor | None) -> Tensor | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers.budgets import PATTERN, budget, gates_of, given
 
 import headroles as hr
+from headroles.budgets.calibration import group_index
 
 LENGTH = 24
 
@@ -56,6 +58,19 @@ def test_logits_are_those_of_the_masked_model(name, seed, padding, attention):
             assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
             assert cache.get_seq_length() == LENGTH
     assert float((own - expected).abs().max()) > 1e-2 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("gone", ["L0H0", "L0H0,L0H1,L0H2,L0H3"])
+def test_groups_of_a_pruned_model_are_those_with_heads_left(gone):
+    model, (ids, _) = hr.remove_heads(copy.deepcopy(given()[0]), gone), inputs()
+    sites = hr.attention_sites(model)
+    for by in ("l0", "retrieval"):
+        table = hr.cache_budget(model, *given()[1:], keep=1, by=by, sink=2, recent=3, steps=2)
+        assert table.index.tolist() == [(*site.key, group) for site in sites if site.remaining for group in (0, 1)]
+        with hr.mask_heads(model, gates_of(table)[-len(sites.gate_index) :], PATTERN):
+            expected = model(input_ids=ids, use_cache=False).logits
+        torch.testing.assert_close(model(input_ids=ids, cache=hr.BudgetedCache(model, table)).logits, expected)
+    assert group_index([replace(sites[1], zeroed=(0, 1))]).tolist() == [("dec-self", 1, 1)]
 
 
 @pytest.mark.slow
