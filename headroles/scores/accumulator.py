@@ -149,7 +149,7 @@ def missing(
     table: pd.DataFrame, scores: Sequence[Measure], uncounted: Mapping[Kind, str] | None = None
 ) -> dict[str, str]:
     """Return which scores have no value for any head of some kinds ("rarity of cross heads is NaN"), and why."""
-    found = dict[tuple[str, str], list[Kind]]()  # `uncounted`: why tokens of the keys of a kind were not counted
+    blanks = dict[tuple[str, str], list[Kind]]()  # `uncounted`: why tokens of the keys of a kind were not counted
     blank = pd.DataFrame(table.isna().to_numpy(), table.index, list(table)).groupby(level="kind").all()
     parts = [Column.parse(name) for name in without_ends(table)]
     for score in scores:
@@ -161,5 +161,5 @@ def missing(
         kinds = ("cross",) if "links" in score.needs and "cross" in empty else score.kinds
         for kind in (kind for kind in KINDS if names and kind in kinds and empty.get(kind, False)):
             reason = (uncounted or {}).get(kind, score.missing) if "counts" in score.needs else score.missing
-            found.setdefault((label, reason), []).append(kind)
-    return {f"{label} of {', '.join(kinds)} heads is NaN": reason for (label, reason), kinds in found.items()}
+            blanks.setdefault((label, reason), []).append(kind)
+    return {f"{label} of {', '.join(kinds)} heads is NaN": reason for (label, reason), kinds in blanks.items()}

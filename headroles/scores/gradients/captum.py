@@ -78,14 +78,14 @@ class Attribution(GradientScore):
         return notes | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
-        """Compute the attributions as one step per example, whose draws do not depend on its batch."""
+        """Compute the attributions as one step per example; draws do not depend on its batch."""
         rows = torch.arange(len(batch.numbers), device=model.device)
-        found = list[tuple[Tensor, Tensor]]()
+        explained = list[tuple[Tensor, Tensor]]()
         for part in map(batch.take, rows.split(1)) if self.method in DRAWN else [batch]:
             with _captum(model, part):
                 run = _Run(self, model, target, part)
-                found.append((run.method.attribute(run.masks, **run.arguments).detach(), run.target.counted))
-        attributions, counted = (torch.cat(parts)[:, None] for parts in zip(*found, strict=True))
+                explained.append((run.method.attribute(run.masks, **run.arguments).detach(), run.target.counted))
+        attributions, counted = (torch.cat(parts)[:, None] for parts in zip(*explained, strict=True))
         return HeadGradients(None, attributions, counted.float(), counted)
 
 
