@@ -150,6 +150,7 @@ OF_FEW = {
     "attribute": lambda *given: hr.attribute(*given, n_steps=2, **SHORT),
     "examples": hr.attention_examples,
     "shapley": lambda *given: hr.shapley_values(*given, n_permutations=2, **SHORT),
+    "budget": lambda *given: hr.cache_budget(*given, keep=1, by="l0", recent=4, steps=1),
     "efficiency": lambda model, *_: hr.efficiency(model, shares=[0.5], batches=[2], length=4, repeats=2),
 }
 

@@ -61,15 +61,22 @@ class BudgetedCache(Cache):
         configs = configs_of(handle.model.modules())
         layers: list[Any] = DynamicCache(config=handle.model.config).layers
         for site in sites:
-            groups = [group for group in range(len(site.groups)) if (*site.key, group) in streaming]
-            if groups:
+            if groups := [group for group in range(len(site.groups)) if (*site.key, group) in streaming]:
                 layers[handle.sites.index(site)] = _Layer(groups, len(site.groups), pattern, configs)
         super().__init__(layers=layers)
 
     def nbytes(self) -> int:
         """Return the bytes of the keys and values that are held now."""
-        layers = [*self.layers, *(layer.streamed for layer in self.layers if isinstance(layer, _Layer))]
-        return sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None)
+        return nbytes(self)
+
+
+def nbytes(cache: Cache) -> int:
+    """Return the bytes of the keys and values that a cache holds now, in an encoder-decoder also of the source."""
+    halves = {getattr(cache, f"{name}_attention_cache", cache) for name in ("self", "cross")}
+    layers = [layer for half in halves for layer in half.layers]
+    layers += [layer.streamed for layer in layers if isinstance(layer, _Layer)]
+    tensors = (getattr(layer, name, None) for layer in layers for name in ("keys", "values"))
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 class _Keys(Tensor):

@@ -140,8 +140,7 @@ def alignment_heads(
     }
     order = [chosen.index(row) + 1.0 if row in chosen else np.nan for row in range(len(table))]
     heads = frame.join(table, frame.table({**columns, "order": order}, frame.rows(table), text))
-    n_resamples *= len(second) > 1  # one utterance does not vary
-    counts = bootstrap_counts([utterance.number for utterance in second], n_resamples, seed)
+    counts = bootstrap_counts([utterance.number for utterance in second], n_resamples * (len(second) > 1), seed)
     return AlignmentHeads(heads, frame.signed(_compared(sets, first if shift else [], second, counts), text))
 
 

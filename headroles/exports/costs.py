@@ -21,6 +21,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from headroles._distributed import track
 from headroles.analysis.intervals import Array, t_limit
+from headroles.budgets.cache import nbytes
 from headroles.exports.llama_cpp import counts, export_model
 from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
@@ -218,10 +219,7 @@ def _in_torch(handle: HeadModel, lengths: tuple[int, int]) -> Program:
         return first - start, last - first
 
     output = model.generate(**inputs, **options, return_dict_in_generate=True)
-    caches = [value for value in output.values() if isinstance(value, Cache)]  # of two halves in an encoder-decoder
-    halves = {getattr(cache, f"{name}_attention_cache", cache) for cache in caches for name in ("self", "cross")}
-    layers = [layer for half in halves for layer in half.layers if getattr(layer, "keys", None) is not None]
-    size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+    size = sum(nbytes(value) for value in output.values() if isinstance(value, Cache))
     return Program(seconds, size, model.get_memory_footprint(return_buffers=False))
 
 

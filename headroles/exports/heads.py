@@ -113,15 +113,13 @@ def _groups(table: pd.DataFrame, chosen: list[Any]) -> Array:
     """Return 1 for each key-value group with a chosen head: [layer, group]."""
     if others := sorted({kind for kind, _, _ in chosen} - {"dec-self"}):
         raise ValueError(f"heads of form 'duo' must be dec-self heads, got {others[0]} heads; try form='json'")
-    if 0 in group_sizes(table.loc[["dec-self"]]):
-        raise ValueError("groups must have all their heads for form='duo', got layers with fewer; try form='json'")
     heads, of = table.index.to_frame(index=False), groups(table)
     heads["group"] = heads["head"] if of is None else of.to_numpy()
     heads["kept"] = table.index.isin(chosen)
     matrix = heads[heads["kind"] == "dec-self"].pivot_table("kept", "layer", "group", "max")
     matrix = matrix.reindex(range(1 + matrix.index.max())).astype(float)
-    if matrix.isna().to_numpy().any():
-        raise ValueError("groups of each layer must be equally many for form='duo', got fewer in some; try form='json'")
+    if matrix.isna().to_numpy().any() or 0 in group_sizes(table.loc[["dec-self"]]):
+        raise ValueError("groups of each layer must be equally many for form='duo', got a pruned one; try form='json'")
     return matrix.to_numpy()
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -214,8 +213,7 @@ def _summary(by_seed: pd.DataFrame, draws: Array, metric: Metric, examples: int)
     for (strategy, count, tuned), part in parts.items():  # [seed, 1 + resample]
         row: dict[str, object] = {"strategy": strategy, "heads": count, "tuned": tuned}
         chance = parts.get(("random", count, tuned))
-        row |= _mean("value", part, metric, examples)
-        row["seeds.sd"] = float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan
+        row |= _mean("value", part, metric, examples) | {"seeds.sd": pd.Series(part[:, 0]).std()}
         row |= _mean("gain", part, metric, examples, chance) if chance is not None and strategy != "random" else {}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -223,8 +221,7 @@ def _summary(by_seed: pd.DataFrame, draws: Array, metric: Metric, examples: int)
 
 def _mean(name: str, values: Array, metric: Metric, examples: int, before: Array | None = None) -> dict[str, float]:
     """Return the mean over seeds, or its change, and its interval; an exact one if all seeds and examples are alike."""
-    mean_before = None if before is None else before.mean(0)
-    value, *ends = interval(values.mean(0), metric, examples, before=mean_before)
+    value, *ends = interval(values.mean(0), metric, examples, before=None if before is None else before.mean(0))
     spread = over_seeds(values if before is None else values - before)
     low, high = ends if spread[0] == spread[1] else spread
     return {name: value, f"{name}.low": low, f"{name}.high": high}

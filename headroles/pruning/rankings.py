@@ -55,8 +55,7 @@ class RankingContext:
     @property
     def units(self) -> list[frozenset[Head]]:
         """The heads, or groups, that are ranked."""
-        groups = self.groups
-        return [*dict.fromkeys(groups[head] for head in self.among)]
+        return [*dict.fromkeys(map(self.groups.__getitem__, self.among))]
 
 
 class Ranking(ABC):

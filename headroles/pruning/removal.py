@@ -361,8 +361,7 @@ def layouts(handle: HeadModel) -> dict[nn.Module, Layout]:
     """
     reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in handle.sites}
     for site, name, paths in _paths(handle):
-        maps = reach[site.module]
-        maps[name] = maps[name] | paths if name in maps else paths
+        reach[site.module][name] = paths | reach[site.module].get(name, paths)
     by_module = {site.module: site for site in handle.sites}
     return {
         module: {name: _runs(by_module[module], name, paths) for name, paths in maps.items() if not _latent(paths)}

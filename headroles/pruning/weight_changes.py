@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs, identity
@@ -162,9 +163,7 @@ def _change(before: Tensor, after: Tensor) -> tuple[float, float, float]:
     return float(distance), float(distance / before.norm()), float(torch.cosine_similarity(before, after, dim=0))
 
 
-def _weight(module: nn.Module | None) -> Tensor:
+def _weight(module: Any) -> Tensor:
     """Return weights [out, in] as float64."""
-    assert module is not None
-    assert isinstance(module.weight, Tensor)
-    weight = module.weight.detach().double().cpu()
+    weight: Tensor = module.weight.detach().double().cpu()
     return weight.T if type(module).__name__ == "Conv1D" else weight

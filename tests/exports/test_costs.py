@@ -54,12 +54,9 @@ def test_reading_and_generation_are_timed_in_turn_where_a_model_runs(monkeypatch
     assert alone["program"].tolist() == ["torch"]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "size"),
-    [("llama", {}, 26624), ("mistral", {"sliding_window": 4}, 1536), ("gemma3_text", {}, 7424), ("bart", {}, 48128)],
-)
-def test_the_cache_is_that_of_transformers_after_a_generation(name, options, size):
-    table = hr.efficiency(hr.tiny_model(name, **options), shares=(0.0,), length=20, generate=6, repeats=2)
+@pytest.mark.parametrize(("name", "size"), [("mistral", 1536), ("gemma3_text", 7424), ("bart", 48128)])
+def test_the_cache_is_that_of_transformers_after_a_generation(name, size):
+    table = hr.efficiency(hr.tiny_model(name), shares=(0.0,), length=20, generate=6, repeats=2)
     assert table["cache"].tolist() == [size]
 
 

@@ -454,7 +454,7 @@ def rounded(monkeypatch):
 @pytest.mark.usefixtures("rounded")
 @pytest.mark.parametrize("name", ["llama-grouped", "bert", "marian", "t5", "gpt2"])
 def test_roundings_of_many_layers_are_no_other_output(name):
-    model = zoo.tiny(name)
+    model = zoo.tiny(name, **({"relative_attention_num_buckets": 4} if name == "t5" else {}))  # as many as heads
     kind = hr.attention_sites(model)[0].kind
     heads = [(kind, 0, 0), (kind, 0, 1), (kind, 1, 2), (kind, 1, 3)]
     expected = closing(model, heads, zoo.inputs(model))
@@ -555,12 +555,6 @@ def test_a_model_that_draws_at_random_is_pruned():
     model = tiny_model("vit_mae")  # which patches it hides
     hr.remove_heads(model, [("enc-self", 0, 1)])
     assert hr.attention_sites(model)[0].numbers == (0, 2, 3)
-
-
-def test_biases_of_as_many_distances_as_heads_are_kept():
-    model, like, gone = *(tiny_model("t5", relative_attention_num_buckets=4) for _ in range(2)), [("enc-self", 0, 1)]
-    hr.remove_heads(model, gone)
-    assert apart(outputs(model, examples(like)), closing(like, gone, examples(like))) <= 1e-5
 
 
 def test_rows_are_found_while_anomalies_are_looked_for():

@@ -72,6 +72,7 @@ def test_a_model_that_is_not_to_lose_heads_keeps_all(strategy):
     whole_one = deepcopy(learnt())
     assert (prune(whole_one, tokenizer(), films(16), strategy, keep=8).iloc[:, 0] == 1).all()
     assert whole_one.config.to_dict() == learnt().config.to_dict()
+    same_weights(whole_one, learnt())
 
 
 def test_a_study_keeps_the_survival_of_every_size_and_ranks_once(tmp_path, monkeypatch):

@@ -115,16 +115,16 @@ def test_the_card_lists_all_heads_that_were_removed(tmp_path):
     assert "- dec-self layer 0: head 0\n- dec-self layer 1: heads 0, 1, 2\n" in card
 
 
-def without_first_layer():
-    return hr.remove_heads(zoo.tiny("gpt2"), [f"L0H{head}" for head in range(4)])
+def without_first_layer(name="gpt2"):
+    return hr.remove_heads(zoo.tiny(name), [f"L0H{head}" for head in range(4)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [pruned, without_first_layer])
+@pytest.mark.parametrize("make", [pruned, without_first_layer, lambda: without_first_layer("bert")])
 def test_every_check_holds_of_a_model_with_such_heads(make):
     checks = hr.check_model(make())
     assert len(checks) > 10
-    assert set(checks["holds"]) == {"yes"}
+    assert set(checks["holds"][checks["why"] != "BertForMaskedLM does not generate"]) == {"yes"}
 
 
 def test_masks_have_a_place_for_them_and_a_name_has_none():

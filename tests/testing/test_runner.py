@@ -56,11 +56,6 @@ def test_check_model_of_an_image_model_not_asked():
     assert found["why"][~asked].to_dict() == reasons
 
 
-def test_check_model_of_a_layer_without_heads_nothing_is_wrong():
-    found = hr.check_model(hr.remove_heads(hr.tiny_model("bert"), "L0H0,L0H1,L0H2,L0H3"))
-    assert set(found["holds"].drop("generation")) == {"yes"}
-
-
 def test_check_model_refused_has_the_reason():
     found = results("olmo2")
     assert found["holds"].to_dict() == dict.fromkeys(CHECKS, "yes") | {"cut": "refused"}
