@@ -48,7 +48,7 @@ class Gate(Function):
         products = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
         if gate.ndim > 2:
             return back, products.sum(-1, keepdim=True).sum_to_size(gate.shape).to(gate.device)
-        products = products.flatten(0, -3)  # -1 would fit any number in a layer without heads
+        products = products.reshape(products.shape[:-2].numel(), *products.shape[-2:])  # -1 fits all without heads
         return back, products.sum(0).sum(-1, keepdim=True).to(gate.device)  # rows first: fastest
 
 
