@@ -43,10 +43,10 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "reports": (976, 6),  # 62: what pruning removed, in groups of heads, and how sure the largest effect is
     "cli": (1_699, 8),  # 1,600 before issue 62: chance, sentences of role tests, the metric and roles before pruning
     "root": (239, 4),  # 62: time of later stages
-    "all": (33_268, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
+    "all": (33_266, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_862  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 39_850  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -64,10 +65,11 @@ def _write(rows: list[list[int]], model: PreTrainedModel, new: int) -> list[list
 
 def _longer(row: TokenizedSentence, ids: list[int]) -> TokenizedSentence:
     """Return a text with its continuation, without its tree and the links of its words."""
+    bare: Any = {name: () for name in ("spans", "heads", "relations", "links") if hasattr(row.sentence, name)}
     return TokenizedSentence(
         [*row.ids, *ids],
         [NO_WORD] * (len(row) + len(ids)),
-        replace(row.sentence, **{n: () for n in ("spans", "heads", "relations", "links") if hasattr(row.sentence, n)}),
+        replace(row.sentence, **bare),
         of_text=None if row.of_text is None else [*row.of_text, *[True] * len(ids)],
         prompt_length=len(row),
     )
