@@ -51,7 +51,7 @@ def weight_change(
         - cosine[q]: cosine of the weights before and after.
 
     Raises:
-        ValueError: If `before` lacks a head of `after`.
+        ValueError: If `before` lacks a head of `after`, or a model has adapters of PEFT.
     """
     first, last = HeadModel(before), HeadModel(after)
     kept = as_study(study)  # a temporary one without a study
