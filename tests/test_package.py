@@ -46,7 +46,7 @@ BUDGETS = {  # lines, files; the budget stands beside what is still over it
     "all": (33_266, 168),  # before speech (63) and exports, which may add 1,350 (64: 617)
 }  # fmt: skip
 PUBLIC_NAMES = 76
-LINES_OF_TESTS = 39_850  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
+LINES_OF_TESTS = 39_849  # 37,500 before issue 60; 61: assigned roles, tests of p; 63: speech; 65: less, a list
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 
 

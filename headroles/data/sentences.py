@@ -299,7 +299,7 @@ def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sente
 def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, ...], *, named: bool) -> Sentence:
     """Return the sentence of a row, with texts in columns of a known shape, or in columns that the user has named."""
     if not named and texts == MESSAGES:
-        return _chat(row.get(texts[0]), where, label)
+        return _with_tree(_chat(row.get(texts[0]), where, label), row)
     if AUDIO in texts:
         return _spoken(row, where, label, texts)
     if not named and texts in ANSWERED:
@@ -308,7 +308,7 @@ def _sentence(row: Mapping[str, Any], where: str, label: Any, texts: tuple[str, 
         prompt, answer = _texts(row, texts, where)
         if texts != ANSWERED[0]:  # a completion says which spaces are between
             prompt, answer = prompt.strip(), answer.strip()
-        return Prompt(prompt, target=Sentence(answer), label=label)
+        return _with_tree(Prompt(prompt, target=Sentence(answer), label=label), row)
     if pd.api.types.is_list_like(row.get(texts[0])):
         sentence = _of_words([*map(str, row[texts[0]])], label)
     else:

@@ -14,7 +14,7 @@ import headroles as hr
 from headroles.data import hf_datasets
 from headroles.data.corpus import Sentence
 from headroles.data.readers import as_corpus
-from headroles.data.sentences import RENAMED, Tagged
+from headroles.data.sentences import RENAMED, Chat, Prompt, Tagged
 
 
 @pytest.fixture
@@ -115,17 +115,16 @@ def test_the_command_reads_a_folder(folder, tmp_path):
     assert f"corpus:{place}:validation" in hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")
 
 
-# --- the way out -----------------------------------------------------------------------------------------------------
-
 TREE = {"spans": ((0, 3), (4, 9), None), "heads": (1, -1, 1), "relations": ("det", "root", "obj")}
 CORPORA = {
-    "texts": (Sentence("one"), Sentence("two")),
     "labelled": (Sentence("one", label="yes"), Sentence("two", label="no")),
     "labelled words": (Tagged("one two", ((0, 3), (4, 7)), labels=("O", "B")), Tagged("it", ((0, 2),), labels=("O",))),
     "two texts": (Sentence("one", second="1", label="yes"), Sentence("two", second="2", label="no")),
     "pairs": (Sentence("one", target=Sentence("eins")), Sentence("two", target=Sentence("zwei"))),
     "trees": (Sentence("the sheep", **TREE), Sentence("no tree")),
     "trees and translations": (Sentence("the sheep", target=Sentence("das Schaf"), **TREE),),
+    "trees and answers": (Prompt("the sheep", target=Sentence("das Schaf"), **TREE),),
+    "a tree in a chat": (Chat("the sheep", **TREE),),
 }
 
 
