@@ -986,7 +986,6 @@ def readme() -> Numbers:
         "pruning": pruned,
         "removal": removal,
         **{name: f"{row['removed']:.1f}" for name, row in zip(("smollm2", "gemma3"), rows, strict=True)},
-        **_translators(),
         "tools": comparison()["tools"],
     }
 

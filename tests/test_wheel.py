@@ -62,7 +62,7 @@ def test_a_release_has_one_version_and_links_to_its_repository():
 def test_the_paper_has_the_numbers_of_the_readme():
     paper, section = _text(".docs/paper/paper.md"), README.split("## What we found")[1].split("\n## ")[0]
     numbers = re.findall(r"\d+\.\d+", section.split("shares.png)")[1])
-    assert len(numbers) == 4
+    assert len(numbers) == 8
     assert [number for number in numbers if f" {number}" not in paper] == []
     keys = {key for keys in re.findall(r"\[-?@([^\]]*)\]", paper) for key in keys.split("; @")}
     assert keys == {*re.findall(r"^@\w+\{(\w+),", _text(".docs/paper/paper.bib"), re.MULTILINE)}
