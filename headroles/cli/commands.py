@@ -167,10 +167,11 @@ def _trainable(call: Call) -> None:
 def _checked(call: Call) -> None:
     from headroles.models import loading
 
-    given = call.given
-    if (given["model"] is None) == (given["config"] is None):
-        raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
-    if given["config"] is None:
+    given, made = call.given, call.given["config"] is not None
+    if (given["model"] is None) != made or (made and (given["cls"] or given["allow_random"])):
+        alone = " without --cls and --allow-random" * bool(given["cls"] or given["allow_random"])
+        raise ValueError(f"give either a model or --config CONFIG.json{alone}, from which a tiny model is made")
+    if not made:
         parts = {name: given[name] for name in ("cls", "submodel", "allow_random")}
         model = loading.load_model(given["model"], **parts)
     else:
@@ -212,7 +213,6 @@ FORMS: Any = Literal[signature("export_budget").parameters["form"].choices]
 EXPORT = option("export", FORMS | None, None, "Also write files for DuoAttention or kvpress; or JSON.")
 MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
 CONFIG = option("config", Path | None, None, "Check a tiny random model of this config.json instead.")
-REAL = ((("cls", "allow_random"), {"model": ()}),)
 SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
 ALONG_PATH = tuple(word for word in signature("cache_budget").parameters["by"].choices if word != "ablation")
 GATE_OPTIONS: Rule = (("gate_rate", "freeze"), {"strategy": LEARNED, "strategies": LEARNED})
@@ -316,6 +316,6 @@ COMMANDS = {  # by headings of the help, which is a screen
             flags={"folder": "output"},
             extra=(*options.TRAINER_OPTIONS, SCRATCH),
         ),
-        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL), rules=REAL),
+        training("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL)),
     ),
 }

@@ -376,7 +376,8 @@ class _Reader:
             return rows.repeat_interleave(site.heads // len(rows), dim=0)
 
         out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
-        scale = getattr(call.module, "scaling", 1.0) if call.scaling == 1 else 1.0  # of OPT and Whisper
+        scaling = getattr(call.module, "scaling", 1.0)  # of the queries of OPT and Whisper, a parameter in TimesFM
+        scale = scaling if call.scaling == 1 and isinstance(scaling, float) else 1.0
         return Maps(read(call.query, self.query) / scale, read(call.key), read(call.value), out)
 
 

@@ -66,7 +66,7 @@ REFUSED = {  # files are those of the fixture `place`
     "cache-budget none text.txt --by random --steps 7": "--steps requires --by l0",
     "cache-budget none text.txt --haystack text.txt": "--haystack requires corpus=hidden-facts",
     "score none repeated-tokens text.txt": "corpus repeated-tokens takes no target, got ",
-    "check-model --config model/config.json --cls BertModel": "--cls requires model",
+    "check-model --config model/config.json --cls BertModel": ".* CONFIG.json without --cls and --allow-random, ",
 }  # fmt: skip
 USAGE = {  # what typer refuses
     "--no-figures": "No such option: --no-figures",

@@ -79,9 +79,8 @@ class Attribution(GradientScore):
 
     def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the attributions as one step per example; draws do not depend on its batch."""
-        rows = torch.arange(len(batch.numbers), device=model.device)
         explained = list[tuple[Tensor, Tensor]]()
-        for part in map(batch.take, rows.split(1)) if self.method in DRAWN else [batch]:
+        for part in map(batch.take, torch.arange(len(batch.numbers)).split(1)) if self.method in DRAWN else [batch]:
             with _captum(model, part):
                 run = _Run(self, model, target, part)
                 explained.append((run.method.attribute(run.masks, **run.arguments).detach(), run.target.counted))
